@@ -15,5 +15,5 @@ STEP: Final = ("ExecuteTransform",)
 def first_step(
     chain: ChainReader, start: int, stop: int, holds: Callable[[Block], bool] = lambda _: True
 ) -> Block | None:
-    """Finds the first step of ``start <= n < stop`` that ``holds``, a monotonic condition, by a binary search."""
+    """Returns the first step of ``start <= n < stop`` for which ``holds``, a monotonic condition, by binary search."""
     return first_where(chain, STEP, start, stop, holds)

@@ -1,1 +1,1 @@
-"""Decides whether a received statement is taken in: limits, signatures, order, epochs. Rules are pure."""
+"""Decides whether a received statement is accepted: limits, signatures, order, epochs. Rules are pure."""

@@ -1,7 +1,7 @@
-"""Determines what a new epoch means for the blocks held here: which are kept, and which are given up. Pure.
+"""Determines which of the blocks held here a new epoch keeps, and which it gives up. Pure.
 
-A node follows an epoch that replaces nothing without asking; its policy decides whether it follows one that replaces
-blocks (docs/spec/trust.md#epochs).
+A node follows an epoch that replaces no blocks without asking; its policy decides whether it follows one that does
+(docs/spec/trust.md#epochs).
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from chain.statements.statement import Epoch, HeadStatement, TreeHead
 from chain.wording import plural
 
 RootAt = Callable[[int], bytes | None]
-"""Root of my own tree at a size, or ``None`` when I have fewer blocks."""
+"""Returns the root of my own tree at a size, or ``None`` if I have fewer blocks."""
 
 
 class EpochSwitch(msgspec.Struct, frozen=True):
     """The step from an earlier epoch to a later one."""
 
     base: TreeHead
-    """The shortest of what the epochs in between keep."""
+    """The shortest of the trees that the epochs in between keep."""
     reasons: tuple[str, ...]
     replaces: bool
-    """Whether anything that was published is given up."""
+    """Whether any published block is given up."""
 
     def keeps(self, size: int, root_at: RootAt) -> bool:
-        """Whether none of my ``size`` blocks would have to go, as far as known without the other blocks."""
+        """Whether none of my ``size`` blocks has to be given up, as far as known without the other blocks."""
         return size < self.base.size or (size == self.base.size and root_at(size) == self.base.root_hash)
 
 
 def turn_to(epoch: int, mine: int, walk: Sequence[Rights]) -> EpochSwitch | None:
-    """Returns the switch from epoch ``mine`` to ``epoch``; ``None`` when versions of epochs in between are unknown."""
+    """Returns the switch from epoch ``mine`` to ``epoch``; ``None`` if an epoch in between is unknown, or there is
+    none."""
     known: dict[int, Epoch] = {each.number: each for rights in walk for each in rights.epochs}
     between = [known.get(number) for number in range(mine + 1, epoch + 1)]
     opened = [each for each in between if each is not None]
@@ -55,9 +56,9 @@ def begins_at(head: HeadStatement, base: TreeHead) -> bool:
 def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable[HeadStatement]) -> int:
     """Determines the epoch of an imported chain of ``size`` blocks from signed heads; ``root_at`` computes its roots.
 
-    A head that is of the chain says it. After that, each epoch that keeps all that is here, or begins in it and is not
-    the one that gave it up, is the chain's too. Raises Conflict for a chain that a later epoch gave up, or of which
-    nobody can tell.
+    The newest head whose tree is in the chain gives the epoch. Each later epoch then counts as the chain's too, if it
+    keeps all blocks that are here, or begins within them and did not give up the rest. Raises Conflict if a later epoch
+    gave the chain up, or if nobody can tell.
     """
     known = {each.number: each for rights in walk for each in rights.epochs}
     of_it = [each for each in heads if each.size <= size and root_at(each.size) == each.root_hash]

@@ -1,8 +1,8 @@
 """Decides what a received head, authority, attestation, observation or policy changes. Pure.
 
-One ``now`` per decision. Order among heads is (epoch, size, time of issue), never the clock alone: a replay is merely
-older, and a far date locks nobody out. Who may write follows from the walk over the dataset's authority, which the
-caller knows as far as it does; statements under a version beyond it are set aside, not refused.
+Each decision uses one ``now``. Heads are ordered by (epoch, size, time of issue), never by the clock alone: a replay is
+merely older, and a date in the far future locks nobody out. The versions of the dataset's authority, as far as the
+caller knows them, say who may write; statements under a later version are set aside, not refused.
 Spec: docs/spec/trust.md#admission, #attestations.
 """
 
@@ -27,7 +27,7 @@ from odfd.trust.admission.epoch_switch import RootAt, begins_at, turn_to
 from odfd.trust.policy.policy_merge import check_rules
 
 EARLY_LIMIT: Final = 10 * 60 * instant.SECOND
-"""How far ahead of our clock an honest clock may be."""
+"""How far an honest clock may be ahead of ours."""
 LIFETIME_LIMIT: Final = 90 * 86400 * instant.SECOND
 
 
@@ -35,18 +35,18 @@ class AdmissionOutcome(enum.Enum):
     """The effect of an admitted statement on what we hold."""
 
     ADVANCE = "advance"
-    """Larger than what I hold, as far as I can tell: fetch and check the blocks."""
+    """The head is larger than mine, as far as I can tell: fetch and check its blocks."""
     RENEWED = "renewed"
-    """Same tree, issued later: kept in place of the older one."""
+    """The head has the same tree and was issued later: it replaces the older one."""
     REWRITE = "rewrite"
-    """Of an epoch that gives up blocks which I hold: kept as the newest; policy says whether it is followed."""
+    """The head's epoch gives up blocks that I hold: it is kept as the newest; policy says whether it is followed."""
     NEW = "new"
     OLDER = "older"
     OLD_EPOCH = "old-epoch"
     FORK = "fork"
     EARLY = "early"
     UNKNOWN_AUTHORITY = "unknown-authority"
-    """It rests on a version that is not known here, or not in the form that its signer knows."""
+    """It rests on a version of the authority that is not known here, or is known in another form."""
     REJECTED = "rejected"
 
     @property
@@ -69,22 +69,22 @@ class Admitted(msgspec.Struct, frozen=True):
     outcome: AdmissionOutcome
     reason: str = ""
     lasts: bool = True
-    """Whether the same statement gets the same answer again; not where a person's decision would change it."""
+    """Whether the same statement would get the same answer again; not if a person's decision can change it."""
 
 
 class AdmissionContext(msgspec.Struct, frozen=True):
-    """The facts by which a head is judged, besides the newest one: the authority, and the history of my blocks."""
+    """The facts by which a head is judged, besides the newest head: the authority, and the history of my blocks."""
 
     walk: Sequence[Rights]
     """The rights of every version known, from version 0 on."""
     conflict: bool = False
     """Whether two statements of the newest version are known, so that the writers are undetermined."""
     size: int = 0
-    """Blocks that are here."""
+    """The number of blocks that are here."""
     epoch: int = 0
-    """The epoch that they belong to."""
+    """The epoch of the blocks that are here."""
     chosen: Mapping[int, int] = {}
-    """By epoch: the place up to which a person said which of two histories to follow."""
+    """For each epoch in which a person chose one of two histories: the place up to which that holds."""
 
     @property
     def rights(self) -> Rights:
@@ -101,10 +101,11 @@ def admit_head(
     forked_at: int | None = None,
     context: AdmissionContext | None = None,
 ) -> Admitted:
-    """``newest`` is the newest head known of this dataset, whether or not its blocks are here yet.
+    """Decides what a head changes. ``newest``: the newest head known of this dataset, whether or not its blocks are
+    here.
 
-    ``forked_at`` is where this epoch is proven to be forked: no head of it is followed any more. Without ``context``
-    only version 0 of the authority is known.
+    ``forked_at``: where this epoch is proven to be forked; no head of it is followed any more. Without ``context`` only
+    version 0 of the authority is known.
     """
     if len(signed.envelope) > head.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than a head may be")
@@ -132,7 +133,8 @@ def admit_head(
 
 
 def admit_card(card: Card, signed: Signed, walk: Sequence[Rights], now: Instant, *, is_news: bool) -> Admitted:
-    """``walk``: the rights of every version known; a card rests on the one that it names, superseded or not."""
+    """Decides what a card changes. ``walk``: the rights of every known version; a card rests on the version that it
+    names, even if that is superseded."""
     if len(signed.envelope) > card.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than a card may be")
     if card.issued > now + EARLY_LIMIT:
@@ -147,18 +149,18 @@ def admit_card(card: Card, signed: Signed, walk: Sequence[Rights], now: Instant,
 
 
 def writer_of(head: HeadStatement, signed: Signed, rights: Rights) -> KeyDid | None:
-    """Returns a signer of this head who may write it by these rights."""
+    """Returns a signer of this head whom these rights allow to write it; ``None`` if there is none."""
     return min((key for key in signed.signers if rights.may_write(key, head.issued)), default=None)
 
 
 def _rights_doubted(
     head: HeadStatement, signed: Signed, newest: HeadStatement | None, context: AdmissionContext
 ) -> Admitted | None:
-    """Checks the authority of a head; ``None`` when a present writer signed it for this epoch.
+    """Checks the authority of a head; ``None`` if a present writer signed it for this epoch.
 
-    A peer is not penalised for a head that was valid when it was signed, although its writer was removed since. Nor for
-    one that this node's form of the version does not allow: roots may have signed two forms of a version, and a node
-    with the other one forwards its heads in good faith. Version 0 has one form.
+    A peer is not penalised for a head that was valid when it was signed, even if its writer was removed since; nor for
+    one that this node's form of the version does not allow: the roots may have signed two forms of a version, and a
+    node with the other form forwards its heads in good faith. Version 0 has only one form.
     """
     if head.authority >= len(context.walk):
         return Admitted(AdmissionOutcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")
@@ -193,7 +195,7 @@ def _not_of_my_version(version: int, mistake: str) -> Admitted:
 def _into_epoch(
     head: HeadStatement, newest: HeadStatement | None, root_at: RootAt, context: AdmissionContext
 ) -> Admitted:
-    """A head of an epoch that my own blocks are not of yet."""
+    """Judges a head of a later epoch than that of my own blocks."""
     if newest is not None and newest.epoch == head.epoch:
         verdict = _against_mine(head, newest, lambda _: None)
         if verdict.outcome is not AdmissionOutcome.ADVANCE:
@@ -220,10 +222,10 @@ def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: Ro
 def admit_authority(
     authority: Authority, signed: Signed, walk: Sequence[Rights], now: Instant, seed: bytes | None = None
 ) -> tuple[Admitted, Rights]:
-    """Decides what a version of an authority changes, and the rights that hold afterwards.
+    """Decides what a version of an authority changes, and returns the rights that hold afterwards.
 
-    FORK: another statement of a version that is known, as rightly signed; the known one is kept. ``seed`` is the digest
-    of the first block, where it is here: no authority is grafted onto another chain of the same key.
+    FORK: another, equally valid statement of a known version; the known one is kept. ``seed``: the digest of the first
+    block, if it is here, so that no authority is attached to another chain of the same key.
     """
     newest = walk[-1]
     if len(signed.envelope) > authority.MAX_ENVELOPE:
@@ -251,7 +253,8 @@ def admit_authority(
 
 
 def admit_attestation(attestation: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Admitted:
-    """``newest`` is the last attestation of this validator on this dataset; one of a later epoch takes its place."""
+    """Decides what an attestation changes. ``newest``: the last one of this validator on this dataset; one of a later
+    epoch replaces it."""
     if len(signed.envelope) > attestation.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than an attestation may be")
     if instant.parse(attestation.finished_at) > now + EARLY_LIMIT:
@@ -275,11 +278,11 @@ def admit_attestation(attestation: Attestation, signed: Signed, newest: Attestat
 
 
 def admit_word(predicate: Word, signed: Signed, now: Instant, *, is_news: bool) -> Admitted:
-    """Admits what contradicts nothing.
+    """Admits statements of kinds that cannot contradict others.
 
-    ``is_news``: it says more than what is kept of its author, and no person went further.
+    ``is_news``: it says more than the statements kept of its author, and no person's decision went further.
 
-    Of two policies of one version both are kept: what either tightens holds, and only a person loosens.
+    Both of two policies of one version are kept: each stricter rule applies, and only a person loosens rules.
     """
     if len(signed.envelope) > predicate.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than its kind may be")

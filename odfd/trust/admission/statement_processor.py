@@ -1,8 +1,7 @@
-"""Processes one signed statement: judges it against what is known, records the outcome, and proves contradictions.
+"""Processes one signed statement: judges it against known facts, records the outcome, and proves contradictions.
 
-One ``StatementProcessor`` is one transaction of the ledger: made over its connection, used once, gone. It knows SQL
-through the ledger only and decides nothing itself; order and rights are judged in ``rules``.
-Spec: docs/spec/trust.md#admission, #forks.
+One ``StatementProcessor`` is made for one transaction of the ledger, over its connection. It uses SQL through the
+ledger only and decides nothing itself; ``rules`` judges order and rights. Spec: docs/spec/trust.md#admission, #forks.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ from odfd.trust.ledger.subtree_roots import Subtrees
 from odfd.trust.policy.network_policies import NetworkPolicies
 
 LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
-"""Digests of blocks ``start <= n < stop`` of a chain that is here."""
+"""Returns the digests of blocks ``start <= n < stop`` of a chain that is here."""
 
 
 CANDIDATE: Final = "candidate"
 MAX_CANDIDATES: Final = 32
-"""Of one dataset."""
+"""Older heads of one dataset that are kept for the case that witnesses stand behind one."""
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -72,9 +71,9 @@ class Judged(msgspec.Struct, frozen=True):
 
     verdict: Admitted
     signer: KeyDid | None = None
-    """The signer; ``None`` for one without the right to sign it."""
+    """The signer; ``None`` if no signer has the right to sign it."""
     is_kept: bool = False
-    """Whether processing it writes: all else costs a read, for any sender and rate."""
+    """Whether processing it writes. Other statements cost only a read, whoever sends them and how often."""
 
     @property
     def is_renewal(self) -> bool:
@@ -90,11 +89,11 @@ class Processed(msgspec.Struct, frozen=True):
 
     verdict: Admitted
     signer: KeyDid | None = None
-    """The signer; ``None`` for one without the right to sign it."""
+    """The signer; ``None`` if no signer has the right to sign it."""
     proof: Proof | None = None
-    """Of a contradiction: what proves it, when that could be made here and was not known."""
+    """The proof of a contradiction, if it could be made here and is new."""
     is_kept: bool = True
-    """Whether it was recorded: of a signer's contradictions in one epoch the first is."""
+    """Whether it was recorded; of a signer's contradictions in one epoch only the first is."""
 
     @property
     def outcome(self) -> AdmissionOutcome:
@@ -102,7 +101,7 @@ class Processed(msgspec.Struct, frozen=True):
 
 
 class _WordStore(Protocol):
-    """The store of statements of a kind."""
+    """The store of statements of one kind."""
 
     def is_news(self, predicate: Any, sid: Multihash) -> bool: ...
 
@@ -110,7 +109,7 @@ class _WordStore(Protocol):
 
 
 class StatementProcessor:
-    """The processing of one statement in one transaction: ``judge`` needs a read transaction, ``hear`` a write one."""
+    """Processes one statement in one transaction: ``judge`` needs a read transaction, ``hear`` a write one."""
 
     def __init__(self, connection: sqlite3.Connection, leaves_of: LeavesOf, sender: str, now: Instant) -> None:
         self._db = connection
@@ -122,22 +121,23 @@ class StatementProcessor:
         self._now = now
 
     def judge(self, predicate: AnyPredicate, signed: Signed) -> Judged:
-        """Judges what processing the statement would change, without writing. Writes nothing."""
+        """Judges what processing the statement would change, without writing."""
         return PROCESS[predicate.KIND].judge(self, predicate, signed)
 
     def hear(self, predicate: AnyPredicate, signed: Signed) -> Processed:
-        """Judge and record. What changes nothing is not recorded, so that repeating it costs no space."""
+        """Judges and records the statement. One that changes nothing is not recorded, so that repeating it costs no
+        space."""
         return self.keep(predicate, signed, self.judge(predicate, signed))
 
     def keep(self, predicate: AnyPredicate, signed: Signed, found: Judged) -> Processed:
-        """Record a judgement that was made over the present state of the ledger."""
+        """Records a judgement that was made over the present state of the ledger."""
         if not found.is_kept:
             return Processed(found.verdict, found.signer, is_kept=False)
         proof = PROCESS[predicate.KIND].keep(self, predicate, signed, found)
         return Processed(found.verdict, found.signer, proof)
 
     def hear_proof(self, proof: Proof) -> bool:
-        """Keep a proof; whether it was new."""
+        """Keeps a proof; returns whether it was new."""
         if not self._proofs.keep(proof):
             return False
         self._ledger.record_proof(proof, self._sender, self._now)
@@ -199,7 +199,7 @@ class StatementProcessor:
         return proof
 
     def _fork(self, head: HeadStatement, signed: Signed) -> Proof | None:
-        """The proof against the newest head, where it takes no block but the last."""
+        """Returns a proof of a fork against the newest head, if the two histories differ in the last block only."""
         newest, size = self._ledger.newest_head(head.dataset), self._ledger.chain(head.dataset).frontier.size
         if newest is None:
             return None
@@ -207,16 +207,17 @@ class StatementProcessor:
         return fork_of_last_block(newest, (head, signed), tree, size, self._authorities.rights_at)
 
     def _is_proven_lower(self, head: HeadStatement, signed: Signed) -> bool:
-        """Whether it proves a fork at a lower place than is known, or beyond one that was settled."""
+        """Whether it proves a fork at a lower place than the known one, or beyond one that was settled."""
         proof = self._fork(head, signed)
         return proof is not None and self._proofs.is_news(proof)
 
     def _contradicted(self, new: HeadStatement, signer: KeyDid) -> bool:
-        """Whether this signer's history of this epoch was contradicted by itself before."""
+        """Whether this signer has already contradicted itself in this epoch."""
         return any(head.epoch == new.epoch for head in self._ledger.contradictions(new.dataset, signer))
 
     def _is_candidate(self, dataset: DatasetId, signed: Signed) -> bool:
-        """Whether an older head is kept while it is not held yet: witnesses may stand behind it, and no other."""
+        """Whether to keep an older head that is not kept yet: witnesses may stand behind it and not behind the
+        newest."""
         return not self._ledger.known(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES
 
     def _judge_attestation(self, attestation: Attestation, signed: Signed) -> Judged:
@@ -242,7 +243,8 @@ class StatementProcessor:
         return proof
 
     def _admit_word(self, predicate: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:
-        """Returns what contradicts nothing: kept, by rules of its own, where it is news."""
+        """Judges a statement of a kind that cannot contradict others: it is kept, by rules of its own, if it says
+        more."""
         verdict = admit_word(predicate, signed, self._now, is_news=store(self._db).is_news(predicate, signed.sid))
         if not verdict.outcome.changes:
             return Judged(verdict)
@@ -266,7 +268,11 @@ class StatementProcessor:
         self._ledger.record(signed, signer, outcome.value, self._sender, self._now, live=live)
 
     def _kept(self, make: Callable[[], Proof | None]) -> Proof | None:
-        """A proof made here, if it is new and all it takes is here; else the other branch must be asked for."""
+        """Keeps the proof that ``make`` returns; ``None`` if it is known or cannot be made from the blocks that are
+        here.
+
+        In the latter case the other history must be requested first.
+        """
         try:
             proof = make()
         except Invalid:
@@ -281,12 +287,13 @@ class StatementProcessor:
         return AdmissionContext(walk, conflict, checked.frontier.size, checked.epoch, chosen)
 
     def _seed(self, dataset: DatasetId) -> bytes | None:
-        """Digest of the first block, where it is here."""
+        """Returns the digest of the first block, if it is here."""
         held = self._ledger.chain(dataset).frontier.size > 0
         return next(iter(self._leaves_of(dataset, 0, 1)), None) if held else None
 
     def _root_at(self, dataset: DatasetId, size: int) -> bytes | None:
-        """Root of my tree at ``size``: kept for the whole chain, computed from the blocks for a part of it."""
+        """Returns the root of my tree at ``size``: stored for the whole chain, computed from blocks for a part of
+        it."""
         frontier = self._ledger.chain(dataset).frontier
         if size == frontier.size:
             return frontier.root

@@ -1,1 +1,1 @@
-"""Handles bundles of evidence, which prove a mismatch to others: writes, stores, reads and compares them."""
+"""Writes, stores, reads and compares bundles of evidence, which prove a mismatch to others."""

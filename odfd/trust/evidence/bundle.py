@@ -1,9 +1,9 @@
 """Defines the bundle: one file with all the evidence of a mismatch, which anyone can check.
 
-A ustar archive: ``bundle.json``, a canonical manifest, then ``objects/<hash>`` in the manifest's order. The manifest
-holds the accused head as it was signed, the step, what the reporter's re-run gave, and the objects. The reporter adds
-bytes and no claims that count: whoever reads hashes every object and walks from the signature to the step, and from the
-step to its inputs. Read as a stream under limits; no name in the file ever becomes a path.
+It is a ustar archive: ``bundle.json``, a canonical manifest, then ``objects/<hash>`` in the manifest's order. The
+manifest holds the accused head as it was signed, the step, the result of the reporter's re-run, and the list of
+objects. The reporter's own claims do not count: a reader hashes every object, and follows the links from the signature
+to the step, and from the step to its inputs. Read as a stream under limits; no name in the file ever becomes a path.
 Spec: docs/spec/trust.md#bundles.
 """
 
@@ -29,10 +29,10 @@ from chain.statements.tree import MAX_PATH
 BUNDLE: Final = NS + "bundle/v1"
 MANIFEST: Final = "bundle.json"
 MAX_MANIFEST: Final = 2 << 20
-"""Bytes; at 190 an object and more for a path, as many as MAX_OBJECTS."""
+"""Bytes of the manifest; at 190 for an object, and more for a path, enough for MAX_OBJECTS."""
 MAX_OBJECTS: Final = 8192
 MAX_BUNDLE: Final = 256 << 20
-"""Bytes of all objects that a reader takes in; writers stay well below (``evidence.BUDGET``)."""
+"""Bytes of all objects that a reader accepts; writers stay well below (``evidence.BUDGET``)."""
 _BLOCK: Final = tarfile.BLOCKSIZE
 _CHUNK: Final = 1 << 20
 _HINT: Final = "get it again from whoever keeps it: odfctl trust evidence ID -O FILE"
@@ -41,7 +41,8 @@ _Node = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One object of a bundle. ``path``: the way from a block of the accused chain to the root of the head's tree."""
+    """One object of a bundle. ``path``: the Merkle path from a block of the accused chain to the root of the head's
+    tree."""
 
     hash: Multihash
     size: Count
@@ -50,26 +51,26 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The table of contents of a bundle. Only ``head`` and ``authority`` are signed; the rest is where to look."""
+    """The table of contents of a bundle. Only ``head`` and ``authority`` are signed; the rest says where to look."""
 
     type: str
     head: dict[str, Any]
-    """The accused head's envelope."""
+    """The envelope of the accused head."""
     sequence_number: Count
-    """The step."""
+    """The number of the accused step's block."""
     actual: Actual
-    """What the reporter's re-runs gave."""
+    """The result of the reporter's re-runs."""
     objects: Annotated[tuple[Listed, ...], msgspec.Meta(max_length=MAX_OBJECTS)]
     authority: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(max_length=MAX_VERSION)] = ()
     """Envelopes of the versions 1, 2, … of the dataset's authority, up to the one that the head names."""
 
     @property
     def size(self) -> int:
-        """Bytes of all objects."""
+        """Returns the bytes of all objects together."""
         return sum(each.size for each in self.objects)
 
     def encode(self) -> bytes:
-        """The canonical bytes."""
+        """Encodes the manifest in canonical form."""
         return canonical.encode(msgspec.json.decode(msgspec.json.encode(self, enc_hook=str)))
 
     @property
@@ -77,7 +78,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         return Multihash.sha3_256(self.encode())
 
     def accused(self) -> tuple[HeadStatement, Signed]:
-        """The head from which all hangs. Raises Invalid when no writer of its dataset signed it."""
+        """Returns the accused head, on which all evidence rests. Raises Invalid if no writer of its dataset signed
+        it."""
         signed = envelope.unseal(canonical.encode(self.head), HeadStatement.MAX_ENVELOPE)
         head = statement.decode(signed.payload)
         if not isinstance(head, HeadStatement):
@@ -103,7 +105,7 @@ def _version(sealed: dict[str, Any]) -> tuple[Authority, Signed]:
 
 
 def decode_manifest(raw: bytes) -> Manifest:
-    """Raises Invalid."""
+    """Decodes a manifest. Raises Invalid."""
     value = canonical.decode(raw)
     try:
         manifest = msgspec.convert(value, Manifest, dec_hook=from_text)
@@ -124,7 +126,8 @@ Source = Callable[[Listed], BinaryIO]
 
 
 def write(manifest: Manifest, source: Source, out: BinaryIO) -> None:
-    """The file. ``source`` opens the bytes of an object. Raises Invalid when they have another size or hash."""
+    """Writes the bundle's file. ``source`` opens the bytes of an object. Raises Invalid if their size or hash
+    differs."""
     raw = manifest.encode()
     out.write(_header(MANIFEST, len(raw)))
     out.write(raw + _padding(len(raw)))
@@ -144,7 +147,7 @@ def write(manifest: Manifest, source: Source, out: BinaryIO) -> None:
 
 
 class Reader:
-    """A bundle as it is read: the manifest first, then each object once, in order. ``place`` is for messages."""
+    """Reads a bundle: the manifest first, then each object once, in order. ``place`` is its name in messages."""
 
     def __init__(self, file: BinaryIO, place: str) -> None:
         """Reads the manifest. Raises Invalid."""
@@ -157,9 +160,9 @@ class Reader:
             self._bytes(-size % _BLOCK)
 
     def objects(self) -> Iterator[tuple[Listed, Iterable[bytes]]]:
-        """Yields each object and its bytes in pieces, to be used up before the next; checks the hash at their end.
+        """Yields each object and its bytes in pieces, which must be read before the next; checks the hash at their end.
 
-        Raises Invalid for a hash or size that differs, an entry that is not the expected one, and a file that goes on.
+        Raises Invalid if a hash or size differs, an entry is not the expected one, or the file has more entries.
         """
         with self._placed():
             for each in self.manifest.objects:
@@ -191,7 +194,7 @@ class Reader:
             )
 
     def _entry(self) -> tuple[str, int]:
-        """Name and size of the next entry, which must be a plain file."""
+        """Reads the name and size of the next entry, which must be a plain file."""
         header = self._bytes(_BLOCK)
         try:
             entry = tarfile.TarInfo.frombuf(header, "ascii", "strict")
@@ -217,7 +220,7 @@ class Reader:
 
 
 def copy(pieces: Iterable[bytes], target: Path) -> None:
-    """Write an object's pieces to a file of our own naming."""
+    """Writes an object's pieces to a file whose name we chose."""
     with target.open("xb") as file:
         for piece in pieces:
             file.write(piece)

@@ -1,8 +1,8 @@
 """Reads a bundle into a temporary store, and verifies the path from the accused signature to the step and its inputs.
 
-Every object is hashed; then the accused's signature leads to the step, the step to its chain, its chain to the inputs,
-link by link, every block under the append rules and every slice against what its block says. What comes out is what
-the accused signed, and nothing that the reporter says. Spec: docs/spec/trust.md#bundles.
+Every object is hashed. Then the links are followed from the accused's signature to the step, to its chain, and to the
+chains of its inputs; every block is checked against the append rules, and every slice against its block. The result
+contains what the accused signed, and nothing that the reporter says. Spec: docs/spec/trust.md#bundles.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from odfd.verify.terms import ChainTerms
 
 @dataclass(frozen=True, slots=True)
 class AccusedStep:
-    """A bundle unpacked and found to hang together."""
+    """The accused step of an unpacked bundle whose links were found to be complete."""
 
     manifest: Manifest
     head: HeadStatement
@@ -46,12 +46,12 @@ class AccusedStep:
     chains: SqliteChains
     objects: DiskObjects
     published: DataSlice | None
-    """What the accused published, when the file holds it and it is what its block says."""
+    """The slice that the accused published, if the file holds it and it agrees with its block."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncompleteBundle:
-    """A sound file that lacks blocks."""
+    """A valid bundle that lacks blocks which the re-run needs."""
 
     manifest: Manifest
     head: HeadStatement
@@ -64,9 +64,9 @@ _OMIT: Final = "whoever reports may leave out, not add: nobody is to keep and gi
 
 @contextmanager
 def unpacked(file: BinaryIO, place: str, folder: Path) -> Iterator[Unpacked]:
-    """The bundle in ``file``, usable inside. Synchronous; ``place`` is for messages.
+    """Unpacks the bundle in ``file`` for use inside the block. Synchronous; ``place`` is its name in messages.
 
-    Raises Invalid for whatever is not as a bundle has to be, Environment for our disk.
+    Raises Invalid if anything is not as a bundle has to be, Environment if our disk fails.
     """
     reader = Reader(file, place)
     head, _ = reader.manifest.accused()
@@ -106,7 +106,7 @@ def _hang_together(manifest: Manifest, head: HeadStatement, stores: _Stores) -> 
 
 
 def _named_by(event: ExecuteTransform) -> set[Multihash]:
-    """Returns what a step reads and made, beside its inputs."""
+    """Returns the objects that a step reads and made, beside its inputs."""
     made = None if event.new_data is None else event.new_data.physical_hash
     return {name for name in (event.prev_checkpoint, made) if name is not None}
 
@@ -119,11 +119,11 @@ def _slice_of(block: Block) -> set[Multihash]:
 
 
 class _Missing(Exception):
-    """A block that the file should hold."""
+    """A block is missing that the file should hold."""
 
 
 def _accused_step(head: HeadStatement, manifest: Manifest, objects: DiskObjects) -> Block:
-    """The block that is accused: shown by its path to be in the tree that the accused signed."""
+    """Returns the accused block, after its path showed that it is in the tree that the accused signed."""
     number = manifest.sequence_number
     for each in manifest.objects:
         if each.sequence_number != number or each.path is None:
@@ -146,7 +146,7 @@ def _block(listed: Listed, objects: DiskObjects) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class _Stores:
-    """The contents that the file listed, and where each lies now."""
+    """The contents that the file listed, and where each is stored now."""
 
     listed: Mapping[Multihash, Listed]
     objects: DiskObjects
@@ -154,7 +154,8 @@ class _Stores:
 
 
 def _restore(dataset: DatasetId, last: Multihash, stores: _Stores) -> list[tuple[ChainState, Block]]:
-    """A chain up to ``last``: walked back by links, judged forwards, then kept. Each block with the prior state."""
+    """Restores a chain up to ``last``: walks back by links, judges forwards, stores. Returns blocks with the state
+    before."""
     blocks = _walk_back(dataset, last, stores)
     if stores.chains.chain(dataset).head() is not None:
         raise Invalid("a chain is an input of itself, or named twice", rule="bundle-chain")
@@ -172,7 +173,7 @@ def _restore(dataset: DatasetId, last: Multihash, stores: _Stores) -> list[tuple
 
 
 def _walk_back(dataset: DatasetId, last: Multihash, stores: _Stores) -> list[Block]:
-    """Oldest first. A chain cannot run in a circle: a block that names itself below would break sha3-256."""
+    """Returns the blocks up to ``last``, oldest first. A chain cannot contain a cycle unless sha3-256 is broken."""
     blocks: list[Block] = []
     name: Multihash | None = last
     while name is not None:
@@ -184,7 +185,7 @@ def _walk_back(dataset: DatasetId, last: Multihash, stores: _Stores) -> list[Blo
 
 
 def _check_slice(objects: DiskObjects, state: ChainState, block: Block) -> list[VerifyFinding]:
-    """The block's slice against what the block says, when the file holds it; a re-run reads no other."""
+    """Checks the block's slice against the block, if the file holds it; a re-run reads no others."""
     event = block.event
     if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
         return []

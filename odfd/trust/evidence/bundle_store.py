@@ -1,9 +1,9 @@
 """Stores bundles of evidence: one file each, named by its id and the accused signer, within quotas.
 
-A bundle is kept whole and apart from the stores its objects came from: evidence must outlive the dataset it is about.
-There is room for so many of one dataset and for so many bytes; those that were found untrue here go first, then the
-oldest. Made once per process; safe to use from any thread, for a file shows under its name only when it is whole. Spec:
-docs/spec/trust.md#ledger.
+A bundle is kept whole and apart from the stores its objects came from, since evidence must outlive the dataset that it
+is about. The number and bytes of bundles about one dataset, and of all, are limited; bundles that were found untrue
+here are deleted first, then the oldest. Made once per process; safe to use from any thread, as a file appears under its
+name only when it is complete. Spec: docs/spec/trust.md#ledger.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ class BundleQuota(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of the store."""
 
     total: int = 1 << 30
-    """Bytes of all bundles; an unfinished one comes on top while it is written."""
+    """Bytes of all bundles; while one is written it counts in addition."""
     one: int = 512 << 20
-    """Bytes of those about one dataset: none pushes out the evidence about all others."""
+    """Bytes of the bundles about one dataset, so that none pushes out the evidence about all others."""
     count: int = 4
-    """Of those about one dataset."""
+    """Number of bundles about one dataset."""
 
 
 class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle that is kept."""
+    """A bundle in the store."""
 
     name: Multihash
     dataset: DatasetId | None
     """The dataset whose owner it accuses; ``None`` for bundles from before this was stored."""
     size: int
     at: int
-    """When it came, in any unit: only the order counts."""
+    """The time when it was stored, in any unit: only the order counts."""
     refuted: bool = False
-    """Whether a re-run here showed that it accuses wrongly."""
+    """Whether a re-run here showed that its accusation is wrong."""
 
 
 def leaving(kept: Sequence[StoredBundle], dataset: DatasetId, size: int, room: BundleQuota) -> list[Multihash]:
-    """Returns what goes when a bundle of ``size`` bytes about ``dataset`` comes; it must fit into an empty store."""
+    """Returns the bundles to delete for a new one of ``size`` bytes about ``dataset``, which must fit into an empty
+    store."""
     gone: list[Multihash] = []
     order = sorted(kept, key=lambda each: (not each.refuted, each.at, each.name))
     alike = [each for each in order if each.dataset == dataset]
@@ -68,7 +69,7 @@ def leaving(kept: Sequence[StoredBundle], dataset: DatasetId, size: int, room: B
 
 
 class BundleStore:
-    """The bundles of one node. ``refuted`` tells which of these bundles were found untrue here."""
+    """Stores the bundles of one node. ``refuted`` tells which of these bundles were found untrue here."""
 
     def __init__(
         self,
@@ -82,16 +83,16 @@ class BundleStore:
         self._refuted = refuted
         self._step = step
         self._turn = threading.RLock()
-        """One bundle at a time is written, makes room, or goes."""
+        """Held while a bundle is written or deleted, and while room is made."""
         for draft in folder.glob(f"*{_DRAFT}"):
             draft.unlink()  # of one that was killed
         self._paths = dict(_files(folder))
 
     def keep(self, manifest: Manifest, sources: Mapping[Multihash, bytes | Path]) -> Multihash:
-        """Write a bundle, durably; its id.
+        """Writes a bundle durably; returns its id.
 
-        Raises Invalid when an object is damaged or no writer signed what is accused, Environment: our disk, or there
-        is no such room.
+        Raises Invalid if an object is damaged or no writer signed the accused head, Environment if the disk fails or
+        the bundle does not fit into the store.
         """
         name = manifest.id
         if self.has(name):
@@ -120,7 +121,7 @@ class BundleStore:
         return path is not None and path.is_file()
 
     def path(self, name: Multihash) -> Path:
-        """The file of a bundle, by its id. Raises NotFound."""
+        """Returns the path of a bundle's file. Raises NotFound."""
         if not self.has(name):
             raise NotFound(
                 f"no evidence {name.short} is kept here",
@@ -130,7 +131,7 @@ class BundleStore:
         return self._paths[name]
 
     def drop(self, name: Multihash) -> None:
-        """Removes a bundle, if it is here. Raises Environment."""
+        """Deletes a bundle, if it is here. Raises Environment."""
         with self._turn:
             path = self._paths.pop(name, None)
             if path is not None:

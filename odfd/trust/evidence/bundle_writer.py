@@ -1,10 +1,10 @@
 """Chooses the bytes that prove a step wrong, after this node's own re-runs gave another answer.
 
-A bundle holds whole stretches of blocks, from each chain's first to the last that matters: a path into the signed tree
-shows that a block is in the chain, but only the links between blocks show that nothing came after it, and whoever could
-leave out the newest SetTransform could accuse an honest publisher. Slices are those that the step reads, when it starts
-from a published checkpoint which this node's own run made bit for bit; else all from the first, so that the re-run
-can begin where nothing has to be believed. Spec: docs/spec/trust.md#bundles.
+A bundle holds complete ranges of blocks, from each chain's first to the last that matters. A path into the signed tree
+shows that a block is in the chain, but only the links between blocks show that none was left out: a reporter who could
+omit the newest SetTransform could accuse an honest publisher. It holds the slices that the step reads, if it starts
+from a published checkpoint which this node's own run made bit for bit; else all slices from the first, so that the
+re-run can begin where nothing has to be believed. Spec: docs/spec/trust.md#bundles.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from odfd.transform.replay import plan_recorded
 from odfd.trust.evidence.bundle import BUNDLE, MAX_OBJECTS, Listed, Manifest
 
 BUDGET: Final = 64 << 20
-"""Bytes of objects that go into one bundle; a step that needs more is accused without one."""
+"""Bytes of objects in one bundle; a step that needs more is accused without a bundle."""
 
 
 class Accusation(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +43,10 @@ class Accusation(msgspec.Struct, frozen=True, kw_only=True):
     signed: Signed
     step: Block
     checkpoint: bytes | None
-    """The checkpoint after this node's own run of the step before."""
+    """The checkpoint that this node's own run of the step before made."""
     actual: Actual
     authority: tuple[Signed, ...] = ()
-    """The versions 1, 2, … of the dataset's authority that are known."""
+    """The known versions 1, 2, … of the dataset's authority."""
 
 
 class GatheredBundle(msgspec.Struct, frozen=True):
@@ -63,7 +63,10 @@ class TooLarge(msgspec.Struct, frozen=True):
 
 
 def gather(chains: ChainStore, objects: ObjectReader, case: Accusation) -> GatheredBundle | TooLarge:
-    """Raises NotFound when a slice is not here any more, Invalid when the head's tree is not that of this chain."""
+    """Gathers the objects of a bundle; TooLarge if they exceed the limits.
+
+    Raises NotFound if a slice is no longer here, Invalid if the head's tree is not that of this chain.
+    """
     event = case.step.event
     assert isinstance(event, ExecuteTransform)
     pile = _Pile(objects)
@@ -95,7 +98,7 @@ def gather(chains: ChainStore, objects: ObjectReader, case: Accusation) -> Gathe
 
 
 class _Pile:
-    """Objects so far, each once, in the order in which they came."""
+    """The objects gathered so far, each once, in the order in which they were added."""
 
     def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
@@ -104,7 +107,7 @@ class _Pile:
         self.size = 0
 
     def add_chain(self, reader: ChainReader, size: int, path: tuple[bytes, ...] | None = None) -> None:
-        """Blocks ``0 <= n < size``; ``path`` is that of the last."""
+        """Adds blocks ``0 <= n < size`` of a chain; ``path`` is the Merkle path of the last."""
         for number, raw in enumerate(reader.raw_blocks(0, min(size, MAX_OBJECTS + 1))):
             self._add(
                 Listed(
@@ -132,7 +135,7 @@ class _Pile:
 
 
 def _path(chains: ChainStore, case: Accusation) -> tuple[bytes, ...]:
-    """From the step to the root that the head signs."""
+    """Returns the Merkle path from the step's block to the root that the head signs. Raises Invalid if roots differ."""
     tree = Tree(partial(leaves_of, chains, case.head.dataset))
     if tree.root(case.head.size) != case.head.root_hash:
         raise Invalid("the newest signed head is not of the chain that is here", rule="trust.tree")

@@ -1,8 +1,8 @@
 """Compares two slices in a process of its own, with limits on memory and time, so that no slice harms the node.
 
-What a publisher wrote decides how much memory its values take, and a re-run of a lie is when it is read. The process
-gets two paths and answers on standard output; when it ends otherwise the difference is told without rows. Run as
-``python -m odfd.trust.evidence.comparison_process PUBLISHED COMPUTED``.
+The publisher's file decides how much memory its values take, and it is read just when it may be malicious. The process
+gets two paths and answers on standard output; if it ends in any other way, the difference is reported without rows. Run
+as ``python -m odfd.trust.evidence.comparison_process PUBLISHED COMPUTED``.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from odfd.trust.evidence.row_diff import RowDifference, compare
 MEMORY: Final = 1 << 30
 """Bytes of address space: the interpreter and Arrow take some 300 MiB of it."""
 SECONDS: Final = 60
-"""Of processor time."""
+"""Seconds of processor time."""
 PATIENCE: Final = 120.0
-"""Seconds until it is ended."""
+"""Seconds until the process is killed."""
 OUT_OF_MEMORY: Final = 12
-"""Exit code of a process that got no more memory."""
+"""Exit code of a process that could get no more memory."""
 MAX_ANSWER: Final = 1 << 20
 """Bytes of an answer: twenty rows."""
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""One arena and no threads: each would take address space ahead of need."""
+"""Environment of the process: one arena and no threads, since each would reserve address space in advance."""
 
 
 async def compare_in_process(published: Path, computed: Path) -> RowDifference:
-    """Returns the first differences. Never fails on file contents: reports what cannot be compared."""
+    """Returns the first differences. Never fails because of file contents: reports that files cannot be compared."""
     argv = [sys.executable, "-m", __spec__.name if __spec__ else __name__, str(published), str(computed)]
     done: subprocess.CompletedProcess[bytes] | None = None
     with trio.move_on_after(PATIENCE):
@@ -52,7 +52,7 @@ async def compare_in_process(published: Path, computed: Path) -> RowDifference:
 
 
 def why_ended(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Why a process gave no answer that can be read; nothing of one that may have given one."""
+    """Returns why a process gave no readable answer; empty if it may have given one."""
     if done.returncode == OUT_OF_MEMORY or b"bad_alloc" in done.stderr:
         return f"comparing them took more than {MEMORY >> 20:,} MiB of memory"
     if done.returncode == -signal.SIGXCPU:

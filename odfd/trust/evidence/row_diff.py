@@ -1,8 +1,8 @@
 """Compares a published slice with a re-run one, and lists the rows and columns that differ, for people.
 
-Both files are read side by side, a few rows at a time, whatever they say of themselves; only as many cells are kept as
-anyone will read. What a stranger published may still take more memory than it seems: whoever compares in a process that
-has other work uses ``comparison_process``.
+Both files are read side by side, a few rows at a time, whatever sizes they claim; only as many cells are kept as anyone
+will read. A stranger's file may still take more memory than it seems: a process that has other work uses
+``comparison_process``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from chain.wording import plural
 MAX_CELLS: Final = 20
 """Differences kept in a finding."""
 ROWS: Final = 1024
-"""Rows of either file that are in memory at once, at the most."""
+"""Rows of either file that are in memory at once."""
 MAX_TEXT: Final = 1000
-"""Characters told of one value."""
+"""Characters of a value that are reported."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class RowDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(published: Path, computed: Path) -> RowDifference:
-    """The first differences, row by row in the order of offsets. Raises Invalid for a file that is not readable."""
+    """Returns the first differences, row by row in the order of offsets. Raises Invalid for an unreadable file."""
     with open_slice(published) as one, open_slice(computed) as other:
         sizes = (one.rows, other.rows)
         if one.schema.names != other.schema.names:
@@ -70,7 +70,7 @@ def compare(published: Path, computed: Path) -> RowDifference:
 
 
 def _side_by_side(one: SliceFile, other: SliceFile) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
-    """The same rows of both, and the number of the first; as far as the shorter one goes."""
+    """Yields the same rows of both files with the number of the first; ends with the shorter file."""
     start, left, right = 0, one.batches(ROWS), other.batches(ROWS)
     ours, theirs = next(left, None), next(right, None)
     while ours is not None and theirs is not None:
@@ -83,7 +83,7 @@ def _side_by_side(one: SliceFile, other: SliceFile) -> Iterator[tuple[int, pa.Re
 
 
 def _differs(one: pa.Array, other: pa.Array) -> np.ndarray:
-    """True where values differ; null equals null."""
+    """Returns an array that is true where values differ; null equals null."""
     if one.type != other.type:
         other = other.cast(one.type)
     if pa.types.is_nested(one.type):
@@ -93,7 +93,7 @@ def _differs(one: pa.Array, other: pa.Array) -> np.ndarray:
 
 
 def _plain_differs(one: pa.Array, other: pa.Array) -> pa.Array:
-    """Nested values have no vectorised comparison; a slice that differs in one is small or rare."""
+    """Compares nested values one by one, since Arrow cannot; slices that differ in one are small or rare."""
     pairs = zip(plain_values(one), plain_values(other), strict=True)
     return pa.array([left != right for left, right in pairs], pa.bool_())
 

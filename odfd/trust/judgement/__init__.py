@@ -1,1 +1,2 @@
-"""Judges what the ledger holds: verdicts, reach, suspensions, the choice between forks, and decisions of a person."""
+"""Judges the contents of the ledger: verdicts, reach, suspensions, the choice between forks, and a person's
+decisions."""

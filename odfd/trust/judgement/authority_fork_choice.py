@@ -1,8 +1,8 @@
-"""Chooses between two statements of one authority version by witnesses, where no block of the dataset is held.
+"""Chooses between two statements of one authority version by witnesses, if no block of the dataset is held.
 
-A node that holds blocks keeps the version it holds and asks a person. A new node has none that was first: it takes the
-one that a quorum of witnesses stands behind, when there is one, and else asks too. The versions of an authority are a
-log like any other: its leaves are their sids, its size the number of the newest.
+A node that holds blocks keeps the version it holds and asks a person. A new node holds no version yet: it takes the one
+that a quorum of witnesses stands behind, if there is one, and else asks a person too. The versions of an authority form
+a log like any other: its leaves are their sids, its size is the number of the newest.
 Spec: docs/spec/trust.md#authority-forks, #witnesses.
 """
 
@@ -30,13 +30,16 @@ from odfd.trust.policy.witness_quorum import Witnesses, standing_behind
 
 
 def log_of(dataset: DatasetId, sids: Iterable[Multihash]) -> TreeCheckpoint:
-    """The tree over versions 1, 2, … of an authority."""
+    """Returns the tree over versions 1, 2, … of an authority."""
     tree = Frontier().extend(sid.digest for sid in sids)
     return TreeCheckpoint(dataset, None, tree.size, tree.root)
 
 
 def settle(connection: sqlite3.Connection, dataset: DatasetId, witnesses: Witnesses, now: Instant) -> Multihash | None:
-    """Follow the version with a quorum, if nothing of the dataset is here; its sid, or ``None``: nothing is settled."""
+    """Follows the version that has a quorum, if nothing of the dataset is here.
+
+    Returns the sid of the version; ``None`` if nothing is settled by it.
+    """
     authorities, ledger = Authorities(connection), Ledger(connection)
     if not witnesses.quorum or ledger.chain(dataset).frontier.size:
         return None

@@ -1,7 +1,7 @@
 """Chooses which bundles of evidence to check: those that listed validators name, about steps held here. Pure.
 
-Nothing is fetched on the word of a stranger, nor of a step of which this node has a verdict of its own, nor again of a
-group whose evidence was untrue a day ago. Spec: docs/spec/trust.md#rechecks, #room.
+A bundle is not fetched if only strangers name it, if this node has its own verdict on the step, or if evidence of the
+same group was found untrue within the last day. Spec: docs/spec/trust.md#rechecks, #room.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from odfd.trust.policy.policy import Policy
 
 
 class Claim(NamedTuple):
-    """A bundle that a listed group names; the most urgent sort first."""
+    """A bundle that a listed group names; the most urgent sorts first."""
 
     doubt: int
-    """0 where more than f groups say the same: the step is refuted, or split."""
+    """0 if more than f groups say the same, so that the step is refuted or split."""
     step: int
     bundle: Multihash
     group: str
@@ -36,15 +36,15 @@ class Claim(NamedTuple):
 
 
 class OwnFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """This node's own findings."""
+    """This node's own findings about a dataset."""
 
     runs: Mapping[int, Run]
-    """Its verdicts, re-checks among them."""
+    """Its verdicts, including those of re-checks."""
     done: Mapping[Multihash, Recheck]
     resting: Collection[str]
-    """Groups that nothing is taken of for now."""
+    """Groups whose evidence is not fetched at present."""
     engine: str | None
-    """Digest of the engine here; ``None``: there is none, and evidence is only kept."""
+    """Digest of the engine here; ``None``: there is none, so evidence is only stored."""
     has: Callable[[Multihash], bool]
     """Whether a bundle is kept here."""
 
@@ -56,7 +56,7 @@ def claims(
     suspended: Collection[str],
     own: OwnFindings,
 ) -> list[Claim]:
-    """Lists the claims to check for a dataset, in order. ``attestations`` speak of the chain held here."""
+    """Lists the claims to check for a dataset, in order. ``attestations`` are about the chain held here."""
     verdicts_at = cache(partial(group_verdicts, policy, attestations, suspended=suspended))
     found: dict[Multihash, Claim] = {}
     for key, attestation in sorted(attestations.items()):
@@ -80,7 +80,7 @@ def _is_open(claim: Claim, all_of_them: Collection[Claim], own: OwnFindings) -> 
     if claim.group in own.resting:
         return False
     if own.engine is None:
-        # One bundle of what so many say that it is refuted: others may ask for it.
+        # One bundle of a step that so many call refuted is kept, since others may ask for it.
         return not claim.doubt and not any(own.has(each.bundle) for each in all_of_them if each.step == claim.step)
     before = own.done.get(claim.bundle)
     return before is None or (before.result == UNABLE and before.run.engine.digest != own.engine)

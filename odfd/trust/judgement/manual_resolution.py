@@ -1,7 +1,7 @@
 """Lists what needs a person's decision on a dataset, and what choosing one hash settles. Pure.
 
-A person follows a history by naming a block of it: up to that block a fork is settled and the verdicts against single
-steps are set aside, and nothing beyond it is. Two statements of one version, or an epoch that gives up blocks which are
+A person follows a history by naming a block of it: up to that block the fork is settled and verdicts against single
+steps are set aside, but nothing beyond it. Two statements of one version, or an epoch that gives up blocks which are
 here, are settled by naming the one to follow. Spec: docs/spec/trust.md#epochs.
 """
 
@@ -24,10 +24,10 @@ from odfd.trust.ledger.resolutions import ABANDONED, BRANCH, EPOCH, VERDICT, VER
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of two histories that the same epoch has."""
+    """One of two histories of the same epoch."""
 
     leaf: Multihash
-    """Its block at the place where they part."""
+    """Its block at the place where the two histories part."""
     head: HeadStatement
     signed: Signed
 
@@ -46,7 +46,7 @@ class Versions(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """A step that is relied on for nothing."""
+    """A step that is not relied on for anything."""
 
     step: int
     block: Multihash
@@ -54,22 +54,22 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class PendingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one dataset that waits for a decision."""
+    """Everything about one dataset that waits for a decision of a person."""
 
     dataset: DatasetId
     name: str
     size: int
-    """Blocks that are here."""
+    """The number of blocks that are here."""
     head: Multihash | None
-    """The last of them."""
+    """The last of the blocks that are here."""
     epoch: int
-    """The epoch that they belong to."""
+    """The epoch of the blocks that are here."""
     number_of: Callable[[Multihash], int | None]
-    """Returns the number of a block in the chain that is here."""
+    """Returns the number of a block in the chain that is here; ``None`` if it is not in it."""
     fork: Fork | None = None
     stops: Sequence[Stop] = ()
     waiting: HeadStatement | None = None
-    """A head of a later epoch that is not followed by itself."""
+    """A head of a later epoch that is not followed without a decision."""
     versions: Versions | None = None
     abandoned: bool = False
 
@@ -78,23 +78,23 @@ class DecisionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The consequences of a decision."""
 
     settles: tuple[str, ...]
-    """For people, one line each."""
+    """The settled matters, for people, one line each."""
     resolutions: tuple[Resolution, ...] = ()
     branch: Side | None = None
-    """A history other than the one here: that one is given up from ``fork.index`` on."""
+    """The chosen history, if it is not the one here; then that one is given up from ``fork.index`` on."""
     version: tuple[Authority, Signed] | None = None
-    """A statement other than the one held."""
+    """The chosen statement of a version, if it is not the one held."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A hash that a person may follow, and what that means."""
+    """A hash that a person may follow, and a description of it."""
 
     name: Multihash
     message: str
 
 
 def fork_of(proof: Proof) -> Fork:
-    """The two histories of a fork's proof."""
+    """Returns the two histories of a proof of a fork."""
     assert proof.index is not None
     body = statements_of(proof)
     sides = []
@@ -107,7 +107,7 @@ def fork_of(proof: Proof) -> Fork:
 
 
 def versions_of(proof: Proof, held: Multihash) -> Versions:
-    """The statements of an authority fork's proof."""
+    """Returns the statements of a proof of an authority fork."""
     others = []
     for sealed in statements_of(proof).statements:
         signed = envelope.unseal(sealed, statement.MAX_ANY)
@@ -134,7 +134,7 @@ def choices(case: PendingDecision) -> Iterator[Choice]:
 
 
 def follow(case: PendingDecision, name: Multihash, now: Instant) -> DecisionOutcome:
-    """The outcome of following ``name``. Raises Refused when that settles nothing."""
+    """Returns the outcome of following ``name``. Raises Refused if that settles nothing."""
     if case.versions is not None and name in {case.versions.held, *(signed.sid for _, signed in case.versions.others)}:
         return _follow_version(case.versions, name, now)
     if case.waiting is not None and name == case.waiting.head:
@@ -148,7 +148,7 @@ def follow(case: PendingDecision, name: Multihash, now: Instant) -> DecisionOutc
 
 
 def abandon(case: PendingDecision, reach: int, now: Instant) -> DecisionOutcome:
-    """Abandons the dataset: nothing beyond the present reach will be relied on."""
+    """Returns the outcome of abandoning the dataset: nothing beyond the present reach will be relied on."""
     if case.abandoned:
         raise Refused(f"{case.name} was abandoned already", rule="resolve", hint="--follow HASH takes it up again")
     if not _waits(case):

@@ -1,7 +1,8 @@
 """Computes how far a root dataset is observed: which data blocks enough groups found at the declared source.
 
-A root has no recipe to re-run; its publisher answers for it. What others fetched of the source within a day of a block
-is a fact of its own: it accuses nobody, and is never an attestation. Spec: docs/spec/trust.md#observations.
+A root has no transforms to re-run; its publisher answers for it. Observations that others made at the source within a
+day of a block are facts of their own: they accuse nobody, and are never attestations.
+Spec: docs/spec/trust.md#observations.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from odfd.trust.ledger.observations import Observations, Sighting
 from odfd.trust.policy.policy import Policy
 
 WINDOW: Final = 86400 * instant.SECOND
-"""How long after a block its source is likely to say the same."""
+"""Time after a block in which its source is likely to give the same rows."""
 DATA: Final = ("AddData",)
 
 
 class Electorate(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups whose observations of one dataset count: the policy's, except excluded or related ones, and me."""
+    """The groups whose observations of one dataset count: those of the policy without excluded or related ones, and
+    me."""
 
     me: KeyDid
     own_group: str | None
@@ -57,10 +59,10 @@ def electorate(
 def behind(
     who: Electorate, sightings: Iterable[Sighting], block: Multihash, time: Instant, *, is_fixed: bool = False
 ) -> int:
-    """Counts groups that found the same at the source of ``block``, whose system time is ``time``, and my own finding.
+    """Counts the groups, me included, that found the same rows at the source of ``block``; ``time`` is its system time.
 
-    ``is_fixed``: the source stays as it is, so they may come at any time. Keys of a group that disagree are silent; who
-    could not reach the source says nothing.
+    ``is_fixed``: the source does not change, so observations count at any later time. A group whose keys disagree does
+    not count, nor does an observer who could not reach the source.
     """
     found: dict[str, set[bool]] = {}
     for each in sightings:
@@ -74,7 +76,7 @@ def behind(
 
 
 def sighted(who: Electorate, sightings: Iterable[Sighting], block: Block) -> int:
-    """Counts as ``behind``, by what a block is."""
+    """Counts the groups as ``behind`` does, after finding out whether the block's source is fixed."""
     return behind(who, sightings, block.hash, block.system_time, is_fixed=_is_of_portal(block))
 
 
@@ -83,11 +85,11 @@ class _Memo(msgspec.Struct, frozen=True, kw_only=True):
     heard: int
     reach: int
     last: Multihash | None
-    """The block before ``reach``."""
+    """The last block within ``reach``."""
 
 
 class ObservationReach:
-    """Computes how many blocks from the first are observed by enough groups, and caches what it found."""
+    """Computes how many blocks from the first are observed by enough groups, and caches the result."""
 
     def __init__(self) -> None:
         self._memos: dict[tuple[DatasetId, int], _Memo] = {}
@@ -114,7 +116,7 @@ class ObservationReach:
     def _kept(
         self, kept: Observations, chain: ChainReader, dataset: DatasetId, count: int, who: Electorate, size: int
     ) -> int:
-        """Counts what still holds of earlier findings."""
+        """Returns how many blocks of the cached result are still valid."""
         memo = self._memos.get((dataset, count))
         if memo is None or memo.who != who or memo.reach > size or not memo.reach:
             return 0
@@ -129,7 +131,7 @@ def _has_rows(block: Block) -> bool:
 
 
 def _is_of_portal(block: Block) -> bool:
-    """Whether it says what it was made of, which does not change."""
+    """Whether the block is one of a portal and names its private input, which does not change."""
     event = block.event
     state = event.new_source_state if isinstance(event, AddData) else None
     return state is not None and state.kind == PORTAL

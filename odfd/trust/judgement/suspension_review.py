@@ -1,7 +1,7 @@
 """Reviews validators when new verdicts arrive, and suspends groups that contradict others on equal engines.
 
-Only datasets that something happened to are looked at again; strikes on the others are remembered. A suspension is kept
-and told, and only a person lifts it. Works while its ``loop`` runs. Spec: docs/spec/trust.md#suspension.
+Only datasets with news are checked again; strikes on the others are remembered. A suspension is stored and reported,
+and only a person lifts it. Works while its ``loop`` runs. Spec: docs/spec/trust.md#suspension.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.policy import Policy
 
 ROUND_SECONDS: Final = 3600.0
-"""The grace is two days."""
+"""Seconds between rounds; short beside the grace of two days."""
 
 
 class SuspensionReview:
-    """The review of one node's validators."""
+    """Reviews the validators that one node lists."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class SuspensionReview:
         self._clock = clock
         self._changed = changed
         self.loop = KeyedReconcileLoop[DatasetId](self._round)
-        """Touched by a verdict on a dataset, or another chain; all by another policy, or an accusation."""
+        """A dataset is touched by a verdict on it or another chain of it; all of them by another policy, or an
+        accusation."""
         self._found: dict[DatasetId, frozenset[Strike]] = {}
         self._policy: Policy | None = None
 
@@ -62,7 +63,7 @@ class SuspensionReview:
         return ROUND_SECONDS
 
     def review(self, touched: set[DatasetId] | None = None) -> dict[str, str]:
-        """Groups that are suspended from now on, and why."""
+        """Returns the groups that are suspended from now on, each with the reason."""
         policy, now = self._evaluator.policy, self._clock()
         if touched is None or policy is not self._policy:
             self._policy, self._found = policy, {}
@@ -94,6 +95,6 @@ class SuspensionReview:
 
 
 def contradicted(evaluator: TrustEvaluator, dataset: DatasetId) -> list[int]:
-    """Steps of a dataset that an honest validator runs again."""
+    """Lists the steps of a dataset that an honest validator runs again."""
     view: View = evaluator.view(dataset)
     return sorted(step for _, step in suspension_rules.look_again(evaluator.policy, view))

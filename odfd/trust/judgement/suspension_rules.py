@@ -1,10 +1,11 @@
 """Decides which validator groups are suspended, and which of this node's own verdicts to re-check. Pure.
 
-A group is suspended at once when one of its keys voted twice, else by strikes in two datasets: on some block its value
-has at most f supporters while exactly one other has more, of groups whose engine and platform are the same as its own,
-for longer than the grace in which an honest validator runs the block again and takes back what does not repeat. So a
-broken machine is suspended, a sound one is not, and a wrong guess about determinism is corrected. Suspended groups are
-not counted; how many there are and how many may be wrong stays as the policy says. Spec: docs/spec/trust.md#suspension.
+A group is suspended at once if one of its keys voted twice, else by strikes in two datasets. A strike: on some block at
+most f groups support the group's value while exactly one other value has more, counting groups of the same engine and
+platform, for longer than the grace, in which an honest validator runs the block again and takes back what does not
+repeat. So a broken machine is suspended, a sound one is not, and a wrong guess about determinism is corrected.
+Suspended groups are not counted; the number of groups and how many may be wrong stay as the policy says.
+Spec: docs/spec/trust.md#suspension.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from odfd.trust.judgement.verdicts import GroupVerdict, VerdictKind, group_verdi
 from odfd.trust.policy.policy import Policy
 
 GRACE: Final = 48 * 3600 * instant.SECOND
-"""How long a contradiction stands before it counts: time to receive it, to re-run and to answer."""
+"""Time that a contradiction must stand before it counts: enough to receive it, to re-run and to answer."""
 STRIKES: Final = 2
-"""Datasets in which a group must be contradicted."""
+"""Number of datasets in which a group must be contradicted."""
 ME: Final = ""
-"""The group that my own runs are when the policy lists my key in none."""
+"""The name of the group of my own runs, if the policy lists my key in no group."""
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -41,15 +42,15 @@ class DatasetStatements(msgspec.Struct, frozen=True, kw_only=True):
     """The statements about one dataset's chain as it is held here."""
 
     attestations: Mapping[KeyDid, Attestation]
-    """Live attestations that speak of this chain."""
+    """Live attestations that are about this chain."""
     own: Mapping[int, GroupVerdict] = {}
     """My own runs by step."""
     steps: Sequence[int]
-    """Steps to check: the first of each range without a change of any verdict is enough."""
+    """Steps to check; the first of each range in which no verdict changes is enough."""
 
 
 class Strike(NamedTuple):
-    """A group stands against more than f others on a block."""
+    """A group's verdict on a block is contradicted by more than f others."""
 
     group: str
     dataset: DatasetId
@@ -61,23 +62,23 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     datasets: Mapping[DatasetId, DatasetStatements]
     accused: Collection[KeyDid] = ()
-    """Keys that a double vote is proven of."""
+    """Keys with a proven double vote."""
     since: Mapping[Strike, Instant] = {}
-    """When each present strike was first seen; see ``remembered``."""
+    """The time when each present strike was first seen; see ``remembered``."""
     pardoned: Collection[Strike] = ()
-    """Those that a person lifted a suspension over: they never count again."""
+    """Strikes of suspensions that a person lifted; they never count again."""
     own_group: str = ME
     own_machine: Machine | None = None
 
 
 def standing(policy: Policy, view: View, now: Instant) -> frozenset[str]:
-    """The suspended groups."""
+    """Returns the suspended groups."""
     stand = {strike for strike in strikes(policy, view) if now - view.since.get(strike, now) > GRACE}
     return double_voters(policy, view.accused) | struck(stand)
 
 
 def struck(stand: Collection[Strike]) -> frozenset[str]:
-    """Returns groups whose strikes, all older than the grace, are in enough datasets."""
+    """Returns the groups with strikes in enough datasets; all of ``stand`` are older than the grace."""
     datasets: dict[str, set[DatasetId]] = {}
     for strike in stand:
         datasets.setdefault(strike.group, set()).add(strike.dataset)
@@ -90,7 +91,7 @@ def double_voters(policy: Policy, accused: Collection[KeyDid]) -> frozenset[str]
 
 
 def remembered(since: Mapping[Strike, Instant], found: Collection[Strike], now: Instant) -> dict[Strike, Instant]:
-    """Updates the times of strikes: one that ended and returns begins again."""
+    """Updates the times of strikes: a strike that ended and returns begins again."""
     return {strike: since.get(strike, now) for strike in found}
 
 
@@ -106,7 +107,7 @@ def strikes(policy: Policy, view: View) -> frozenset[Strike]:
 
 
 def look_again(policy: Policy, view: View) -> frozenset[tuple[DatasetId, int]]:
-    """Steps on which more than f groups are of one other mind than my own run: an honest validator runs them again."""
+    """Returns steps on which more than f groups agree on another verdict than my own run: I run them again."""
     out = double_voters(policy, view.accused)
     return frozenset(
         (dataset, step)
@@ -129,7 +130,10 @@ def _others(
 def _contradicted(
     policy: Policy, view: View, statements: DatasetStatements, out: Collection[str]
 ) -> Iterator[tuple[str, int]]:
-    """Groups and steps; none at all where more than f groups found that the query does not repeat itself."""
+    """Yields groups with the step on which they stand alone.
+
+    Yields none if more than f groups found that the query is not deterministic.
+    """
     found: list[tuple[str, int]] = []
     for step in statements.steps:
         verdicts = group_verdicts(policy, statements.attestations, step, out)
@@ -151,14 +155,15 @@ def _contradicted(
 def _stands_alone(
     policy: Policy, group: str, verdicts: Mapping[str, GroupVerdict], machines: Mapping[str, frozenset[Machine]]
 ) -> bool:
-    """Whether, of groups on machines like this one's, more than f are behind exactly one value, and it is another."""
+    """Whether, among groups on machines like this group's, exactly one value has more than f supporters, and it is
+    another."""
     alike = Counter(verdict for other, verdict in verdicts.items() if machines[other] & machines[group])
     many = [verdict for verdict, count in alike.items() if count > policy.tolerated]
     return len(many) == 1 and many[0] != verdicts[group]
 
 
 def _machines(policy: Policy, view: View, statements: DatasetStatements, step: int) -> dict[str, frozenset[Machine]]:
-    """The machines that each group's verdict on a step was computed on."""
+    """Returns the machines on which each group's verdict on a step was computed."""
     found: dict[str, set[Machine]] = {}
     for key, attestation in statements.attestations.items():
         group = policy.group_of(key)

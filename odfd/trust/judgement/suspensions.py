@@ -1,7 +1,7 @@
 """Stores which validator groups are suspended, since when and why, and which suspensions a person lifted.
 
-``suspension_rules`` decides who is suspended; a suspension is stored, because only a person lifts it. What was lifted
-is pardoned: the same contradictions never suspend again, others do. Calls are synchronous, on the connection they are
+``suspension_rules`` decides who is suspended; a suspension is stored, because only a person lifts it. Contradictions
+over which a suspension was lifted never suspend again, others do. Calls are synchronous, on the connection they are
 given. Spec: docs/spec/trust.md#suspension.
 """
 
@@ -45,7 +45,7 @@ class Suspensions:
         return frozenset(map(_strike, STRIKES.rows(self._db, "pardoned = 1")))
 
     def remember(self, strikes: Mapping[Strike, Instant]) -> None:
-        """Stores the present strikes; ended ones are dropped, and begin again when they return."""
+        """Stores the present strikes; ended ones are dropped, and begin anew if they return."""
         known = self.since()
         for strike in known.keys() - strikes.keys():
             self._db.execute("DELETE FROM trust_strikes WHERE grp = ? AND dataset = ? AND block = ?", strike)
@@ -58,7 +58,7 @@ class Suspensions:
         return frozenset(row[0] for row in SUSPENDED.rows(self._db))
 
     def suspend(self, group: str, strikes: Collection[Strike], now: Instant) -> str:
-        """The reason, for people."""
+        """Suspends a group; returns the reason, for people."""
         datasets = sorted({strike.dataset.short for strike in strikes})
         reason = f"contradicted by more than f others on equal machines, in {', '.join(datasets)}"
         SUSPENDED.put(self._db, group, now, reason)
@@ -66,7 +66,7 @@ class Suspensions:
         return reason
 
     def all(self, policy: Policy) -> list[Suspended]:
-        """Lists all suspended groups with the reasons, except keys of no listed group."""
+        """Lists all suspended groups with their reasons, leaving out keys of no listed group."""
         found = {row[0]: Suspended(row[0], row[2], Instant(row[1])) for row in SUSPENDED.rows(self._db)}
         for group, key, places in self._two_faced(policy):
             datasets = ", ".join(sorted({dataset.short for dataset, _ in places}))
@@ -74,7 +74,7 @@ class Suspensions:
         return [found[group] for group in sorted(found)]
 
     def lift(self, policy: Policy, group: str, now: Instant) -> Suspended:
-        """Let it count again, on a person's word. Raises Refused when it does count."""
+        """Lifts a suspension by a person's decision. Raises Refused if the group is not suspended."""
         out = next((each for each in self.all(policy) if each.group == group), None)
         if out is None:
             raise Refused(

@@ -1,7 +1,7 @@
 """Evaluates trust in datasets: gathers the facts about each from ledger and chain, and computes its reach.
 
-Reads only; every answer is computed anew from what is recorded, at a cost of the verdicts, not of the blocks: between
-two places where somebody's verdict changes all steps are judged alike, so only the first of each stretch is looked at.
+Reads only. Every answer is computed anew from the records, at a cost of the number of verdicts, not of blocks: between
+two places where somebody's verdict changes, all steps are judged alike, so only the first of each stretch is judged.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from odfd.trust.transform_steps import first_step
 
 FOREVER: Final = Instant(1 << 62)
 MAX_LINEAGE: Final = 64
-"""Derivations upon derivations that are followed; what reads still farther is not within reach."""
+"""Derivations upon derivations that are followed; a dataset with a longer lineage is not within reach."""
 
 
 class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,27 +72,27 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     dataset: DatasetId
     size: int
     head: HeadStatement | None
-    """Newest signed head known, whether or not its blocks are here."""
+    """The newest signed head known, whether or not its blocks are here."""
     extent: ChainExtent
     attestations: Mapping[KeyDid, Attestation]
-    """Live attestations that speak of this chain (their root is mine), by validator."""
+    """Live attestations about this chain (their root is mine), by validator."""
     runs: Mapping[int, Run]
-    """Own runs, and where there is none what re-checks of others' evidence found."""
+    """Own runs, and for other steps the results of re-checks of others' evidence."""
     root: bool
     quorum: int
-    """K of ``attested:K`` required for this dataset; 0 when it is not."""
+    """The K of ``attested:K`` required for this dataset; 0: not required."""
     forked: bool = False
-    """Whether a fork of it was ever proven; settling it leaves that."""
+    """Whether a fork of it was ever proven; settling it does not change that."""
     decided: Decided = Decided()
-    """A person's decisions on it here."""
+    """A person's decisions on this dataset on this node."""
     withheld: bool = False
-    """Whether more was signed and no peer gave its blocks for a day."""
+    """Whether more blocks were signed and no peer gave them for a day."""
     suspended: frozenset[str] = frozenset()
-    """Groups whose word counts no more on this node."""
+    """Groups whose verdicts no longer count on this node."""
 
 
 class TrustEvaluator:
-    """Answers of one node; ``policy`` is asked each time, so that a reload counts at once."""
+    """Evaluates trust for one node; ``policy`` is called each time, so that a reloaded policy applies at once."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class TrustEvaluator:
         return self.policy_of(dataset).serve_of(self._purposes(dataset)[1])
 
     def passes_on_unjudged(self, dataset: DatasetId) -> bool:
-        """Whether blocks are served of which no more is known than that they are signed and their data is here.
+        """Whether new blocks are served that are only known to be signed, with their data here.
 
-        Only after blocks that are all served, and not where the dataset was ever forked.
+        Only if all blocks before them are served, and the dataset was never forked.
         """
         expression = self.serve(dataset)
         if not holds(expression, {"linked": 1, "chain": 1, "data": 1, "fresh": 1}):
@@ -144,9 +144,9 @@ class TrustEvaluator:
         return self.by_dataset(dataset) or self._policy()
 
     def known(self, dataset: DatasetId, within: dict[DatasetId, int] | None = None) -> DatasetFacts:
-        """Gathers the records of a dataset. ``within``: the reach of datasets already evaluated for this request."""
+        """Gathers the facts about a dataset. ``within``: the reach of datasets already evaluated for this request."""
         within = {} if within is None else within
-        # Chains of others may derive from each other in a ring: inside of itself nothing is within reach.
+        # Chains of others may derive from each other in a cycle: within a cycle nothing is within reach.
         within[dataset] = 0
         policy = self.policy_of(dataset)
         chain = self._chains.chain(dataset)
@@ -202,7 +202,7 @@ class TrustEvaluator:
         )
 
     def lasts_until(self, datasets: Iterable[DatasetId]) -> Instant | None:
-        """Returns until when no fact about these changes by time alone; ``None``: unknown."""
+        """Returns the time until which no fact about these datasets changes by time alone; ``None``: unknown."""
         until, now = FOREVER, self._clock()
         for dataset in datasets:
             head, policy = self._chains.chain(dataset).head(), self.policy_of(dataset)
@@ -228,7 +228,7 @@ class TrustEvaluator:
     def reach(
         self, dataset: DatasetId, expression: Expression, within: dict[DatasetId, int] | None = None
     ) -> ReachAssessment:
-        """How many blocks of a dataset meet an expression."""
+        """Returns how many blocks of a dataset meet an expression."""
         return self.reach_of(self._chains.chain(dataset), self.known(dataset, within), expression)
 
     def reach_of(self, chain: ChainReader, known: DatasetFacts, expression: Expression) -> ReachAssessment:
@@ -236,12 +236,13 @@ class TrustEvaluator:
         return reach(expression, known.extent, steps, lambda step: self.decision(known, step))
 
     def is_reproduced(self, known: DatasetFacts) -> bool:
-        """Whether this node re-ran every step and got the same answer each time; true of chains that have no steps."""
+        """Whether this node re-ran every step and got the same answer each time; true for chains without steps."""
         steps = _steps_of(self._chains.chain(known.dataset), known)
         return known.size > 0 and all(self.decision(known, step).reproduced for step in steps)
 
     def decision(self, known: DatasetFacts, step: int) -> Decision:
-        """The judgement of one transform step; what a person relies on in spite of it is data, and no more."""
+        """Judges one transform step. A step that a person relies on against the verdicts counts as data, and no
+        more."""
         found = self.verdict(known, step)
         settled = known.decided.verdict(step) if found.status in STOPS else None
         if settled is None or self._chains.chain(known.dataset).block_at(step).hash != settled:
@@ -249,7 +250,7 @@ class TrustEvaluator:
         return Decision(DatasetStatus.DISPUTED, against=found.against)
 
     def verdict(self, known: DatasetFacts, step: int) -> Decision:
-        """Decides on a step by the rules alone, without a person's decisions."""
+        """Judges a step by the rules alone, without a person's decisions."""
         run = run_at(known.runs, step)
         electors = Electors(
             policy=self.policy_of(known.dataset),
@@ -294,7 +295,7 @@ class TrustEvaluator:
         )
 
     def stops(self, known: DatasetFacts) -> list[tuple[int, Decision]]:
-        """The steps that are relied on for nothing; of each stretch judged alike the first."""
+        """Lists the steps that are not relied on for anything; of each stretch judged alike only the first."""
         steps = _steps_of(self._chains.chain(known.dataset), known)
         found = [(step, self.decision(known, step)) for step in steps]
         return [(step, decision) for step, decision in found if decision.status in STOPS]
@@ -350,10 +351,10 @@ class TrustEvaluator:
         return self._clock() <= head.expires + policy.max_stale * instant.SECOND
 
     def _is_about(self, chain: ChainReader, attestation: Attestation) -> bool:
-        """Whether a verdict is about my chain: the block it names as its last must stand at that place here.
+        """Whether an attestation is about my chain: the block that it names as its last must be at that place here.
 
-        Links commit to all before it as a tree does, at any size alike and without a walk; so the root is not compared,
-        and a verdict that names a false one counts on all nodes or on none.
+        Links commit to all earlier blocks as a tree does, at any size and without a walk. So the root is not compared,
+        and an attestation that names a false root counts on all nodes or on none.
         """
         head = chain.head()
         if head is None or not 0 < attestation.size <= head.size:
@@ -361,9 +362,10 @@ class TrustEvaluator:
         return chain.block_at(attestation.size - 1).hash == attestation.head
 
     def _inputs(self, chain: ChainReader, size: int, within: dict[DatasetId, int]) -> int:
-        """Blocks below the first step that read an input beyond that input's own reach. Inputs not held here pass.
+        """Returns the number of blocks before the first step that read an input beyond that input's own reach.
 
-        Steps read on from where the step before stopped, so that from the first such step on all are.
+        Inputs that are not held here pass. Steps read on from where the step before stopped, so all steps after that
+        one read beyond too.
         """
 
         def reads_beyond(step: Block) -> bool:
@@ -387,7 +389,7 @@ class TrustEvaluator:
             try:
                 number = chain.block_by_hash(read).sequence_number
             except NotFound:
-                # Our copy of the input is behind the step, or of another branch.
+                # Our copy of the input ends before the blocks that the step read, or belongs to another history.
                 return False
             if number >= within[each.dataset_id]:
                 return False
@@ -436,7 +438,7 @@ def _telling_steps(
     runs: Mapping[int, Run],
     bounds: Iterable[int],
 ) -> Iterable[int]:
-    """The first step of each stretch within which all verdicts and facts stay the same; those change at ``bounds``."""
+    """Yields the first step of each stretch in which no verdict or fact changes; facts change at ``bounds``."""
     places = {0, size, *bounds}
     for attestation in attestations.values():
         for span in attestation.spans:

@@ -1,8 +1,8 @@
 """Judges blocks by the verdicts on them, and computes how far a chain may be relied on. Pure.
 
-Truth is re-computed, by me or by enough independent others. Mismatches add up only on one value: a lie has one truth,
-non-determinism has many. One group alone accuses and never refutes: however often one machine runs a step, that machine
-may be broken. Spec: docs/spec/trust.md#judgement.
+Truth is re-computed, by me or by enough independent others. Mismatches count together only if they have the same value:
+the true answer is one, while non-determinism gives many. One group alone accuses and never refutes: however often one
+machine runs a step, that machine may be broken. Spec: docs/spec/trust.md#judgement.
 """
 
 from __future__ import annotations
@@ -29,59 +29,62 @@ class VerdictKind(enum.Enum):
 
 
 TOO_COSTLY: Final = "too-costly"
-"""The reason of a validator that gave a step up."""
+"""The reason that a validator states if it gave up a step."""
 
 
 class GroupVerdict(msgspec.Struct, frozen=True):
-    """One group's verdict on one block; ``value`` is the id of its own result, for a mismatch."""
+    """One group's verdict on one block; ``value``: the id of its own result if it is a mismatch."""
 
     kind: VerdictKind
     value: bytes = b""
 
 
 class DatasetStatus(enum.Enum):
-    """How a block stands; the rows of the decision table."""
+    """The status of a block; the rows of the decision table."""
 
     OWN_MISMATCH = "own-mismatch"
     NONDETERMINISTIC = "nondeterministic"
     SPLIT = "split"
     REFUTED = "refuted"
     ACCUSED = "accused"
-    """As refuted, by one group alone."""
+    """Like refuted, but by one group alone."""
     REPRODUCED = "reproduced"
     ATTESTED = "attested"
     DISPUTED = "disputed"
     PENDING = "pending"
     TOO_COSTLY = "too-costly"
-    """Pending, and each counted validator that tried it gave up."""
+    """Pending, and each counted validator that tried the step gave up."""
 
 
 STOPS: Final = frozenset(
     {DatasetStatus.OWN_MISMATCH, DatasetStatus.SPLIT, DatasetStatus.REFUTED, DatasetStatus.ACCUSED}
 )
-"""From the first block of these on, nothing may be relied on."""
+"""From the first block with one of these on, nothing may be relied on."""
 REFUTING: Final = 2
-"""Groups that must have computed one and the same other value before a block is called wrong, whatever f is."""
+"""Groups that must have computed the same other value before a block is called wrong, whatever f is."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The decision on a block: what it may be used for."""
+    """The decision on a block, which says what it may be used for."""
 
     status: DatasetStatus
     reproduced: bool = False
     attested: int = 0
     against: int = 0
-    """Groups behind the most frequent other value, me included where my run gave it."""
+    """Groups behind the most frequent other value, me included if my run gave that value."""
 
     @property
     def refutes(self) -> bool:
-        """Whether the block is shown to be wrong, and not only accused of it."""
+        """Whether the block is shown to be wrong, and not only accused."""
         enough = self.against >= REFUTING
         return self.status is DatasetStatus.REFUTED or (self.status is DatasetStatus.OWN_MISMATCH and enough)
 
 
 def count_votes(tolerated: int, own: GroupVerdict | None, others: Mapping[str, GroupVerdict], quorum: int) -> Decision:
-    """The first row of the table that fits. ``others`` by group; ``quorum`` is the K of ``attested:K`` (0: none)."""
+    """Returns the first row of the decision table that fits.
+
+    ``others``: verdicts by group; ``quorum``: the K of ``attested:K`` (0: none).
+    """
     agree = sum(verdict.kind is VerdictKind.REPRODUCED for verdict in others.values())
     unsure = sum(verdict.kind is VerdictKind.NONDETERMINISTIC for verdict in others.values())
     values = Counter(verdict.value for verdict in others.values() if verdict.kind is VerdictKind.MISMATCH)
@@ -112,7 +115,7 @@ def _denied_by(groups: int) -> DatasetStatus:
 
 @lru_cache(maxsize=4096)
 def value_id(actual: Actual) -> bytes:
-    """sha3-256 of the canonical form of what a re-run gave: equal answers have equal ids."""
+    """Returns the sha3-256 of the canonical form of a re-run's result: equal results have equal ids."""
     body = msgspec.json.decode(msgspec.json.encode(actual, enc_hook=str))
     return hashlib.sha3_256(canonical.encode(body)).digest()
 
@@ -149,9 +152,10 @@ def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None
 def group_verdicts(
     policy: Policy, attestations: Mapping[KeyDid, Attestation], sequence_number: int, suspended: Collection[str] = ()
 ) -> dict[str, GroupVerdict]:
-    """One vote a group: keys of a group that disagree are silent, and so are groups that are suspended.
+    """Returns the verdict of each group on a step: one vote for each group.
 
-    A group never counts on a dataset whose own key is among its keys: nobody attests himself.
+    A group whose keys disagree has none, nor has a suspended one. A group never counts on a dataset whose own key is
+    among its keys, so that nobody attests himself.
     """
     votes: dict[str, GroupVerdict] = {}
     silent: set[str] = set()
@@ -168,7 +172,7 @@ def group_verdicts(
 
 
 def is_isolated(policy: Policy, attestation: Attestation, sequence_number: int) -> bool:
-    """Whether a verdict was made behind as much isolation as is asked for."""
+    """Whether a verdict was computed under at least the isolation that the policy requires."""
     if policy.min_sandbox == SANDBOXES[0]:
         return True
     engine = _engine_of(attestation, sequence_number)
@@ -191,15 +195,15 @@ class Electors(msgspec.Struct, frozen=True, kw_only=True):
     quorum: int
     """The K of ``attested:K`` required for this dataset; 0: none."""
     suspended: frozenset[str] = frozenset()
-    """Groups whose word does not count for now."""
+    """Groups whose verdicts do not count at present."""
     engine: str = ""
-    """Digest of the engine that my own run of the step used."""
+    """Digest of the engine that my own run of the step used; empty: unknown."""
 
 
 def decide(
     electors: Electors, attestations: Mapping[KeyDid, Attestation], own: GroupVerdict | None, sequence_number: int
 ) -> Decision:
-    """The judgement of one step: others by group, and my own run counted once, as my group or as one more."""
+    """Judges one step: others count by group, and my own run once, as my group or as one more."""
     others = group_verdicts(electors.policy, attestations, sequence_number, electors.suspended)
     own_group = electors.policy.group_of(electors.me)
     if own_group is not None:
@@ -214,7 +218,7 @@ def decide(
 
 
 def _is_too_costly(electors: Electors, attestations: Mapping[KeyDid, Attestation], sequence_number: int) -> bool:
-    """Whether a listed validator, or this node, gave the step up, and there is no verdict on it."""
+    """Whether a listed validator, or this node, gave up the step as too costly."""
     counted = (
         each for key, each in attestations.items() if key == electors.me or electors.policy.group_of(key) is not None
     )
@@ -229,7 +233,7 @@ def _engines(
     own: GroupVerdict | None,
     number: int,
 ) -> int:
-    """Different engines behind those that reproduced a step."""
+    """Counts the different engines of those who reproduced a step; 1 if the policy requires no more."""
     if electors.policy.min_engines <= 1:
         return 1
     agree = {group for group, verdict in others.items() if verdict.kind is VerdictKind.REPRODUCED}
@@ -247,20 +251,21 @@ class ChainExtent(msgspec.Struct, frozen=True, kw_only=True):
     data: int
     forked_at: int | None = None
     abandoned_at: int | None = None
-    """The block at which a person gave it up."""
+    """The number of blocks after which a person gave up the chain; ``None``: not abandoned."""
     inputs: int | None = None
     """Blocks whose inputs lie within their own reach; ``None``: it has no inputs."""
     fresh: bool = True
     witnessed: tuple[int, ...] = ()
-    """How many blocks from the first each witness group has cosigned."""
+    """For each witness group, the number of blocks from the first that it has cosigned."""
     own: bool = False
     """Whether this node made the steps itself, so that it needs no verdict on them."""
     observed: Mapping[int, int] | None = None
-    """By the K of ``observed:K``: how many blocks from the first so many observed; ``None``: nothing is to observe."""
+    """For the K of each ``observed:K``: the blocks from the first that so many groups observed; ``None``: nothing to
+    observe."""
 
 
 class ReachBound(msgspec.Struct, frozen=True):
-    """The bound that holds: which rule stopped reach, at which block."""
+    """The rule that limits the reach, and the block at which it does."""
 
     rule: str
     block: int | None = None
@@ -274,10 +279,10 @@ class ReachAssessment(msgspec.Struct, frozen=True):
 def reach(
     expression: Expression, extent: ChainExtent, steps: Sequence[int], decide: Callable[[int], Decision]
 ) -> ReachAssessment:
-    """The largest r such that each block below r meets the purpose's expression.
+    """Returns the largest r such that each block below r meets the purpose's expression.
 
-    ``steps`` are the sequence numbers of the transform steps, ascending; only they can be judged, all other blocks pass
-    the facts ``reproduced``, ``attested`` and ``observed``. Costs one decision a step at most.
+    ``steps``: the sequence numbers of the transform steps, ascending. Only steps are judged; all other blocks have the
+    facts ``reproduced``, ``attested`` and ``observed``. Costs at most one decision for each step.
     """
     stop, why = extent.linked, ReachBound("head")
     if extent.forked_at is not None and extent.forked_at < stop:
@@ -319,7 +324,7 @@ def _facts(extent: ChainExtent, sequence_number: int, decision: Decision | None)
 
 
 def _is_run_here(extent: ChainExtent, decision: Decision) -> bool:
-    """By a run of its own, or because this node made the step; never where it gives another answer each time."""
+    """Whether this node reproduced or made the step; never if the query is not deterministic."""
     return decision.reproduced or (extent.own and decision.status is not DatasetStatus.NONDETERMINISTIC)
 
 
@@ -330,10 +335,10 @@ def _observed(extent: ChainExtent, sequence_number: int) -> int:
 
 
 def quorum_of(expressions: Iterable[Expression]) -> int:
-    """The smallest K that any of the purposes asks of ``attested``; 0 when none does."""
+    """Returns the smallest K that any purpose requires of ``attested``; 0 if none does."""
     return min(counts_required("attested", expressions), default=0)
 
 
 def counts_required(name: str, expressions: Iterable[Expression]) -> frozenset[int]:
-    """Returns each K that any of the purposes demands of a counted fact."""
+    """Returns each K that any purpose requires of a counted fact."""
     return frozenset(fact.count for expression in expressions for fact in facts_of(expression) if fact.name == name)

@@ -1,11 +1,12 @@
 """Implements the signing journal: the last statement of a key on each topic, so that it never contradicts itself.
 
-Before a signature leaves, a line ``<topic> <order> <subject> <sum>`` is appended to ``keys/<did>.journal`` and fsynced
-(docs/spec/trust.md#journals). The order of a topic never goes back, and one order never carries two subjects.
-The file is outside the database and its backups on purpose: restoring a backup must not make a signer forget.
+Before a signature leaves the node, a line ``<topic> <order> <subject> <sum>`` is appended to ``keys/<did>.journal`` and
+fsynced (docs/spec/trust.md#journals). The order of a topic never decreases, and one order never has two subjects. The
+file is kept out of the database and its backups on purpose: restoring a backup must not make a signer forget.
 
-A journal is begun with its key: ``journal 0 new`` is its first line. One that is gone or empty although its key is here
-is lost. It then lets nothing be signed until it is begun again, with whatever others know of the key's words.
+A journal is begun with its key: its first line is ``journal 0 new``. A journal that is missing or empty although its
+key is here is lost. It then lets nothing be signed until it is begun again, with whatever others know of the key's
+statements.
 """
 
 from __future__ import annotations
@@ -23,35 +24,35 @@ from chain.errors import Environment, Refused
 
 Order: TypeAlias = tuple[int, ...]
 COMPACT_AT: Final = 1 << 20
-"""Bytes from which a journal is rewritten, when it is opened, with the last line of each topic only."""
+"""Bytes from which a journal is rewritten, when it is opened, with only the last line of each topic."""
 BEGUN: Final = "journal"
-"""Topic of the first line. Its order is when the journal was begun, in seconds of Unix time, and 0 for a new key."""
+"""Topic of the first line. Its order is the time when the journal was begun, in Unix seconds; 0 for a new key."""
 NEW: Final = "new"
-"""Its subject where the key was made with the journal; else who told what the key had said (``remembering``)."""
+"""Subject of the first line if the key was made with the journal; else it says who told the key's last statements."""
 _MODE: Final = 0o600
 _PARTS: Final = 4
-"""Of a line."""
+"""Number of parts of a line."""
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
     order: Order
     subject: str
-    """The hash of the signed statement: two different ones at one order are a contradiction."""
+    """The hash of the signed statement; two different ones at one order are a contradiction."""
 
 
 class SigningJournal:
-    """One key's journal; read once, then appended to."""
+    """The journal of one key; read once, then appended to."""
 
     is_lost: bool = False
-    """Whether it is missing although its key is here: then its statements are unknown, and the key signs no more."""
+    """Whether it is missing although its key is here. Its statements are then unknown, and the key signs no more."""
 
     def __init__(self, path: Path, *, begun: bool = False) -> None:
-        """``begun``: the key is here, and its journal was begun with it."""
+        """``begun``: whether the key is here, so that its journal was begun with it."""
         self._path = path
         self._last, self._size = _load(path)
         self.is_lost = begun and not self._last
         if self._size > COMPACT_AT:
-            # A disk that has no room for a shorter one leaves this one as it is.
+            # If the disk has no room even for a shorter file, the present one stays as it is.
             with suppress(Environment):
                 self._replace(self._last)
 
@@ -61,7 +62,7 @@ class SigningJournal:
         return self._last == _START
 
     def last(self, topic: str) -> JournalEntry | None:
-        """The last entry. Raises Refused (``trust.journal``) when the journal is lost."""
+        """Returns the last entry of a topic. Raises Refused (``trust.journal``) if the journal is lost."""
         self._check_kept()
         return self._last.get(topic)
 
@@ -72,9 +73,10 @@ class SigningJournal:
         self.is_lost = False
 
     def check(self, topic: str, order: Order, subject: str) -> None:
-        """Whether ``subject`` may be signed.
+        """Checks that ``subject`` may be signed.
 
-        Raises Refused: ``trust.behind`` when more was said already, ``trust.journal`` when nobody knows what was.
+        Raises Refused: ``trust.behind`` if a later or another statement was signed already, ``trust.journal`` if the
+        journal is lost.
         """
         last = self.last(topic)
         if last is not None and last != JournalEntry(order, subject) and order <= last.order:
@@ -85,7 +87,7 @@ class SigningJournal:
             )
 
     def promise(self, topic: str, order: Order, subject: str) -> None:
-        """Note, durably, that ``subject`` is about to be signed. Raises Refused as ``check`` does, or Environment."""
+        """Notes durably that ``subject`` is about to be signed. Raises Refused as ``check`` does, or Environment."""
         self.check(topic, order, subject)
         entry = JournalEntry(order, subject)
         if self._last.get(topic) == entry:
@@ -116,7 +118,7 @@ _START: Final = {BEGUN: JournalEntry((0,), NEW)}
 
 
 def _place(item: tuple[str, JournalEntry]) -> tuple[bool, str]:
-    """The first line first."""
+    """Returns a sort key that puts the first line first."""
     return item[0] != BEGUN, item[0]
 
 
@@ -126,12 +128,12 @@ def _line(topic: str, entry: JournalEntry) -> str:
 
 
 def _sum(text: str) -> str:
-    """A bit that flips in a journal must not let a key say something else."""
+    """Returns a checksum, so that a flipped bit in a journal cannot allow another statement."""
     return hashlib.sha3_256(text.encode()).hexdigest()[:8]
 
 
 def _entry(line: str, *, is_old: bool = False) -> tuple[str, JournalEntry]:
-    """Raises ValueError. ``is_old``: lines from before there were sums have none."""
+    """Parses one entry. Raises ValueError. ``is_old``: lines from before there were checksums have none."""
     topic, order, subject, *sums = line.split(" ")
     if sums != [_sum(f"{topic} {order} {subject}")] and (sums or not is_old):
         raise ValueError(f"the line {line[:40]!r}… is damaged")
@@ -141,7 +143,7 @@ def _entry(line: str, *, is_old: bool = False) -> tuple[str, JournalEntry]:
 def _entries(line: str, *, is_old: bool) -> list[tuple[str, JournalEntry]]:
     """Parses one line, which may begin with a part of another line that a full disk cut off.
 
-    Such a part was never followed by a signature. Raises ValueError.
+    No signature followed such a part. Raises ValueError.
     """
     try:
         return [_entry(line, is_old=is_old)]
@@ -155,7 +157,7 @@ def _entries(line: str, *, is_old: bool) -> list[tuple[str, JournalEntry]]:
 
 
 def _unended(part: str) -> list[tuple[str, JournalEntry]]:
-    """Parses a line without its end, or with a flipped bit there: a whole entry counts, a part does not."""
+    """Parses a last line whose newline is missing or flipped: a whole entry counts, a part does not."""
     for text in (part, part[:-1]):
         with suppress(ValueError):
             return [_entry(text)]
@@ -163,9 +165,9 @@ def _unended(part: str) -> list[tuple[str, JournalEntry]]:
 
 
 def _load(path: Path) -> tuple[dict[str, JournalEntry], int]:
-    """The last entry of each topic, and the size of the file: -1 where it is to be written anew.
+    """Returns the last entry of each topic, and the size of the file; -1 if it has to be rewritten.
 
-    A torn last line was never followed by a signature: it is cut off, which needs no room on the disk.
+    A torn last line is cut off, which needs no room on the disk; no signature followed it.
     """
     last: dict[str, JournalEntry] = {}
     is_old = True
@@ -198,7 +200,7 @@ def _load(path: Path) -> tuple[dict[str, JournalEntry], int]:
 
 
 def _size(path: Path) -> int | None:
-    """``None`` when it is not there."""
+    """Returns the size of a file; ``None`` if it does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -208,9 +210,9 @@ def _size(path: Path) -> int | None:
 
 
 def _append(path: Path, size: int, line: str) -> int:
-    """To a file of ``size`` that is there, the whole line or nothing of it; its size then.
+    """Appends a line, entirely or not at all, to an existing file of ``size`` bytes; returns its new size.
 
-    One that was deleted meanwhile must not come back with its last line alone.
+    A file that was deleted meanwhile is not made again: it would have its last line only.
     """
     data = line.encode()
     try:
@@ -220,7 +222,7 @@ def _append(path: Path, size: int, line: str) -> int:
             _write(file, data)
             os.fsync(file)
         except OSError:
-            # Else it would stand before the next line. Where not even that can be done, the file's size tells.
+            # Otherwise the part would precede the next line. If truncating fails too, the file's size shows it.
             with suppress(OSError):
                 os.ftruncate(file, size)
             raise
@@ -232,7 +234,7 @@ def _append(path: Path, size: int, line: str) -> int:
 
 
 def _replace(path: Path, text: str) -> int:
-    """The whole file or nothing of it; its size then."""
+    """Replaces a file, entirely or not at all; returns its size."""
     fresh, data = path.with_suffix(".new"), text.encode()
     try:
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
@@ -265,7 +267,7 @@ def _cannot_write(path: Path, error: OSError) -> Environment:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable."""
+    """Makes the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,14 +1,13 @@
 """Keeps keys on disk: ``keys/node.key``, and ``keys/<did>.key`` for each dataset of this node, mode 0600.
 
-``keys/validator.key`` is there where verdicts have a key of their own.
+``keys/validator.key`` exists if verdicts have a key of their own.
 
-A key never signs but through its journal, begun before the key is kept: nobody knows what a key without one has said,
-and it says nothing more until ``renew``. The key of a dataset may be taken offline: then ``keys/<did>.offline``
-says that the dataset is ours all the same, and heads are signed by the node's own key, as far as the authority lets it.
-The key of a dataset that is not committed yet has ``keys/<did>.unborn`` beside it, from before the key until after the
-commit: what a crash leaves with one came to nothing, unless there is a chain.
-Secrets are made from the entropy that the caller gives and are not printed,
-logged or backed up by us.
+A key signs only through its journal, which is begun before the key is kept. If a key has no journal, nobody knows what
+it has said, and it signs nothing until ``renew``. The key of a dataset may be taken offline: then
+``keys/<did>.offline`` says that the dataset is still ours, and heads are signed by the node's own key, as far as the
+authority allows. The key of a dataset that is not committed yet has ``keys/<did>.unborn`` beside it, from before the
+key is written until after the commit. If that file is there after a crash, the dataset was not created, unless there is
+a chain. Secrets are made from the caller's entropy; they are not printed, logged or backed up.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _COPY: Final = "restore the file from a copy: nobody else has it"
 
 
 class KeyStore:
-    """The directory ``keys/``. ``entropy`` gives secret random bytes. Safe to use from any thread."""
+    """Manages the directory ``keys/``. ``entropy`` returns secret random bytes. Safe to use from any thread."""
 
     def __init__(self, directory: Path, entropy: Callable[[int], bytes]) -> None:
         self._directory = directory
@@ -49,20 +48,20 @@ class KeyStore:
             raise Environment(f"cannot make {directory}: {error}", rule="key-directory") from error
 
     def node_seed(self) -> bytes:
-        """The 32 secret bytes of this node's own key; made the first time."""
+        """Returns the 32 secret bytes of this node's own key; makes them the first time."""
         path = self._directory / f"{_NODE}.key"
         if not path.exists():
             self._make(path, self._entropy(32))
         return self._read(path)
 
     def node_key(self) -> SigningKey:
-        """This node's own key, read once: it is asked for about every dataset."""
+        """Returns this node's own key, which is read once, as it is used for every dataset."""
         if self._own is None:
             self._own = SigningKey(self.node_seed())
         return self._own
 
     def validator_key(self) -> SigningKey:
-        """A key for verdicts alone, which does not identify this node; created on first use."""
+        """Returns a key for verdicts only, which does not identify this node; makes it the first time."""
         path = self._directory / f"{_VALIDATOR}.key"
         if not path.exists():
             self._make(path, self._entropy(32))
@@ -85,20 +84,20 @@ class KeyStore:
         return sorted(DatasetId.parse(DID_ODF + path.stem) for path in self._directory.glob(f"*{_UNBORN}"))
 
     def keep_dataset_key(self, dataset: DatasetId) -> None:
-        """Its chain has begun."""
+        """Keeps a new key, since the dataset's chain has begun."""
         self._unborn_path(dataset).unlink(missing_ok=True)
         sync_folder(self._directory)  # a dataset that is deleted later keeps its key
 
     def has_dataset_key(self, dataset: DatasetId) -> bool:
-        """Whether the dataset is this node's to publish, though its key may be offline."""
+        """Whether this node publishes the dataset, even if its key is offline."""
         return self._key_path(dataset).exists() or self.is_offline(dataset)
 
     def is_offline(self, dataset: DatasetId) -> bool:
-        """Whether the dataset is published here with its key kept elsewhere."""
+        """Whether this node publishes the dataset while its key is kept elsewhere."""
         return self._offline_path(dataset).exists() and not self._key_path(dataset).exists()
 
     def take_offline(self, dataset: DatasetId) -> None:
-        """Forget the dataset's key and stay its publisher. Its journal stays: the key may come back."""
+        """Deletes the dataset's key but stays its publisher. The journal stays, as the key may come back."""
         try:
             self._offline_path(dataset).touch(_MODE)
             sync_folder(self._directory)
@@ -108,12 +107,12 @@ class KeyStore:
             raise Environment(f"cannot take the key of {dataset.short} away: {error}", rule="key-file") from error
 
     def held(self, dataset: DatasetId) -> list[SigningKey]:
-        """The keys here that may have a right in a dataset: its own, when it is here, and the node's."""
+        """Returns the keys here that may have rights in a dataset: its own, if it is here, and the node's."""
         own = [self.dataset_key(dataset)] if self._key_path(dataset).exists() else []
         return [*own, self.node_key()]
 
     def dataset_key(self, dataset: DatasetId) -> SigningKey:
-        """Raises NotFound when this node is not the dataset's owner."""
+        """Returns the dataset's key. Raises NotFound if this node is not the dataset's owner."""
         path = self._key_path(dataset)
         if self.is_offline(dataset):
             raise NotFound(
@@ -131,12 +130,12 @@ class KeyStore:
         return key
 
     def dataset_seed(self, dataset: DatasetId) -> bytes:
-        """The 32 secret bytes, for their owner to keep elsewhere. Raises NotFound."""
+        """Returns the 32 secret bytes of a dataset's key, for its owner to keep elsewhere. Raises NotFound."""
         self.dataset_key(dataset)
         return self._read(self._key_path(dataset))
 
     def discard_dataset_key(self, dataset: DatasetId) -> None:
-        """Discards the key of a dataset that was not created, or was deleted for good; a journal with entries stays."""
+        """Deletes the key of a dataset that was not created, or was deleted for good; a journal with entries stays."""
         with self._signing:
             unused = self._journal_of(dataset.public_key).is_new
             for path in (self._key_path(dataset), _fresh(self._key_path(dataset))):
@@ -147,7 +146,8 @@ class KeyStore:
             self._unborn_path(dataset).unlink(missing_ok=True)
 
     def check(self) -> int:
-        """Read every key and journal; the number of keys. Raises Environment at the first that cannot be."""
+        """Reads every key and journal; returns the number of keys. Raises Environment at the first that cannot be
+        read."""
         paths = sorted(self._directory.glob("*.key"))
         for path in paths:
             if path.stem in _OWN:
@@ -159,7 +159,7 @@ class KeyStore:
         return len(paths)
 
     def lost(self) -> list[KeyDid]:
-        """Lists keys of this node without journals, its own first. ``check`` reports those that cannot be read."""
+        """Lists keys of this node whose journals are lost, its own first; ``check`` reports unreadable ones."""
         paths = [*self._directory.glob("*.key"), *self._directory.glob("*.offline")]
         datasets = sorted({DatasetId.parse(DID_ODF + path.stem) for path in paths if path.stem not in _OWN})
         keys = [*self._own_keys(), *(KeyDid.from_public_key(each.public_key) for each in datasets)]
@@ -175,26 +175,27 @@ class KeyStore:
             return True
 
     def is_new(self, dataset: DatasetId) -> bool:
-        """Whether the dataset's key is here and has never signed, so that no other key can have signed for it."""
+        """Whether the dataset's key is here and has never signed; then no other key can have signed for the dataset."""
         with self._signing:
             return self._journal_of(dataset.public_key).is_new
 
     def last_signed(self, key: KeyDid, topic: str) -> JournalEntry | None:
-        """Returns a key's last entry in its journal here. Raises Refused (``trust.journal``) when that is lost."""
+        """Returns the last entry of a topic in a key's journal here. Raises Refused (``trust.journal``) if that is
+        lost."""
         with self._signing:
             return self._journal_of(key.public_key).last(topic)
 
     def sign(self, key: SigningKey, topic: str, order: Order, subject: str, payload: bytes) -> bytes:
-        """Journals the statement on ``subject`` at ``order``, then seals ``payload`` in an envelope.
+        """Journals the statement on ``subject`` at ``order``, then seals ``payload`` in a signed envelope.
 
-        Raises Refused when the journal says otherwise (``trust.behind``) or is lost (``trust.journal``).
+        Raises Refused if the journal forbids it (``trust.behind``) or is lost (``trust.journal``).
         """
         with self._signing:
             self._journal(key).promise(topic, order, subject)
         return envelope.seal(payload, key)
 
     def may_note(self, key: KeyDid, topic: str, order: Order, subject: str) -> None:
-        """Ask before doing what will have to be noted. Raises Refused (``trust.behind``)."""
+        """Checks, before an action, that it can be noted afterwards. Raises Refused (``trust.behind``)."""
         with self._signing:
             self._journal_of(key.public_key).check(topic, order, subject)
 
@@ -219,14 +220,14 @@ class KeyStore:
                 return False  # damaged: it is there, and nothing is signed either
 
     def _is_own(self, public: bytes) -> bool:
-        """Whether the key is this node's; others' are journalled too, as far as they sign here."""
+        """Whether the key is this node's; keys of others are journalled too, as far as they sign here."""
         if self.has_dataset_key(DatasetId.from_public_key(public)):
             return True
         paths = [self._directory / f"{name}.key" for name in _OWN]
         return any(path.exists() and SigningKey(self._read(path)).public == public for path in paths)
 
     def _own_keys(self) -> list[KeyDid]:
-        """Lists the keys of the node, and of its verdicts where they have one."""
+        """Lists the key of the node, and that of its verdicts if there is one."""
         has_other = (self._directory / f"{_VALIDATOR}.key").exists()
         return [self.node_key().did, *([self.validator_key().did] if has_other else [])]
 
@@ -243,7 +244,7 @@ class KeyStore:
         return self._directory / f"{dataset.multibase}.key"
 
     def _read(self, path: Path) -> bytes:
-        """The secret of the first line; the second says whose it is, where there is one."""
+        """Reads the secret on the first line; checks it against the DID on the second line, if there is one."""
         try:
             secret, *whose = path.read_text().split()
             seed = bytes.fromhex(secret)
@@ -256,7 +257,8 @@ class KeyStore:
         return seed
 
     def _make(self, path: Path, seed: bytes) -> None:
-        """The journal first: a crash in between leaves one without a key, which does no harm."""
+        """Writes the journal and then the key: a crash in between leaves a journal without a key, which does no
+        harm."""
         public = SigningKey(seed).public
         with self._signing:
             journal = SigningJournal(self._journal_path(public))
@@ -280,7 +282,7 @@ class KeyStore:
 
 
 def _fresh(path: Path) -> Path:
-    """Returns where a key is written before it has its name."""
+    """Returns the path at which a key is written before it is renamed."""
     return path.with_suffix(".new")
 
 

@@ -1,8 +1,8 @@
-"""Seals values of SecretSets, and opens them: compact JWE under a key of this node, bound to the place of each value.
+"""Encrypts and decrypts values of SecretSets: compact JWE under a key of this node, bound to the place of each value.
 
-``keys/secrets.jwks`` (mode 0600) holds the key, made when the first value is sealed. A sealed value names in its
-protected header what it is for: one that is copied into another set, or onto another node, is refused and never opened.
-Without the file no value comes back: it is to be backed up apart from the database.
+``keys/secrets.jwks`` (mode 0600) holds the key, made when the first value is sealed. A sealed value names the place
+that it is for in its protected header: one that is copied into another set, or to another node, is refused and never
+opened. Without the file no value can be recovered, so it must be backed up apart from the database.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 FILE: Final = "secrets.jwks"
 ALGORITHMS: Final = ["ECDH-ES+A256KW", "A256GCM"]
 MAX_SEALED: Final = 128 * 1024
-"""Bytes of a sealed value: 64 KiB and what sealing adds."""
+"""Bytes of a sealed value: 64 KiB and the overhead of sealing."""
 BINDING: Final = "odf"
 PUBLIC: Final = ("kty", "crv", "x", "kid")
-"""Members of the public half of a key (RFC 8037)."""
+"""Members of the public half of a key in JWK form (RFC 8037)."""
 _HINT: Final = "apply the SecretSet again with the values; keys/secrets.jwks is to be backed up"
 
 
@@ -50,19 +50,19 @@ class Opened:
     __hash__ = None  # type: ignore[assignment]  # nothing is kept by it
 
     def reveal(self) -> str:
-        """The secret value in clear, only for the party that it is sent to."""
+        """Returns the secret value in clear, only to send it to its recipient."""
         return self._text
 
 
 class SecretKeys:
-    """The keys of this node that values are sealed to. Blocking; safe to use from any thread."""
+    """Manages the keys to which values are sealed on this node. Blocking; safe to use from any thread."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
         self._kept: list[OKPKey] = []
-        """Those in the file: new values are sealed to the first, others are of a rotation that has not ended."""
+        """The keys in the file: new values are sealed to the first; others belong to a rotation that has not ended."""
         self._keys: dict[str, OKPKey] = {}
-        """Those that open, by their ids: also former ones, until this process ends."""
+        """All keys that can open values, by their ids; includes former ones until this process ends."""
         self._making = threading.Lock()
 
     def seal(self, text: str, binding: str) -> str:
@@ -70,16 +70,18 @@ class SecretKeys:
         return _seal(text, self._active() or self._make(), binding)
 
     def public(self) -> dict[str, str]:
-        """The public half, as a JWK, of the key that values are sealed to now; made the first time."""
+        """Returns, as a JWK, the public half of the key to which values are sealed now; makes the key the first
+        time."""
         key = self._active() or self._make()
         return {name: str(value) for name, value in key.as_dict(private=False).items() if name in PUBLIC}
 
     def binding_of(self, sealed: str) -> str:
-        """Returns the place that a value says it was sealed for. Raises Invalid for what is no sealed value."""
+        """Returns the place for which a value says it was sealed. Raises Invalid if it is no sealed value."""
         return str(_header(sealed).get(BINDING))
 
     def open(self, sealed: str, bindings: Collection[str]) -> Opened:
-        """Decrypts a value. Raises Invalid if none or bound to another place; Environment if its key is not here."""
+        """Decrypts a value. Raises Invalid if it is no value or bound to another place; Environment if its key is not
+        here."""
         from joserfc import jwe
         from joserfc.errors import JoseError
 
@@ -102,27 +104,28 @@ class SecretKeys:
             raise Environment("a sealed value cannot be opened", rule="undecryptable", hint=_HINT) from error
 
     def is_current(self, sealed: str) -> bool:
-        """Whether a value is sealed to the key that new ones are sealed to. Raises Invalid for what is none."""
+        """Whether a value is sealed to the key that new values are sealed to. Raises Invalid if it is no sealed
+        value."""
         active = self._active()
         return active is not None and _header(sealed).get("kid") == active.kid
 
     def begin_rotation(self) -> None:
-        """Seal to a new key from now on; those before still open, also after a crash. Makes none where there is none.
+        """Makes a new key to seal to from now on; former ones still open values, also after a crash.
 
-        After a rotation that did not end, that one goes on.
+        Does nothing if there is no key yet. After a rotation that did not end, continues that one.
         """
         with self._making:
             if self._active() is not None and len(self._kept) == 1:
                 self._keep([_new_key(), *self._kept])
 
     def end_rotation(self) -> None:
-        """No value that is kept is sealed to a former key: it is destroyed, and opens here until the end."""
+        """Destroys former keys, as no stored value is sealed to one; in this process they still open values."""
         with self._making:
             if len(self._kept) > 1:
                 self._keep(self._kept[:1])
 
     def _active(self) -> OKPKey | None:
-        """The first of those in the file. Raises Environment."""
+        """Returns the first key in the file; ``None`` if there is none. Raises Environment."""
         from joserfc.jwk import OKPKey
 
         if not self._kept and self._path.exists():
@@ -135,14 +138,14 @@ class SecretKeys:
         return self._kept[0] if self._kept else None
 
     def _make(self) -> OKPKey:
-        """Durable before anything is sealed to it."""
+        """Makes the first key and stores it durably, before anything is sealed to it."""
         with self._making:
             if self._active() is None:
                 self._keep([_new_key()])
             return self._kept[0]
 
     def _keep(self, keys: Sequence[OKPKey]) -> None:
-        """In the file, and then here. Raises Environment."""
+        """Writes keys to the file, and then keeps them in memory. Raises Environment."""
         text = json.dumps({"keys": [each.as_dict(private=True) for each in keys]}).encode()
         partial = self._path.with_suffix(".partial")
         partial.unlink(missing_ok=True)
@@ -163,7 +166,7 @@ class SecretKeys:
 
 
 def seal_to(public: Mapping[str, str], text: str, binding: str) -> str:
-    """Seal a value for a node away from it. ``public``: what ``SecretKeys.public`` gives. Raises Invalid."""
+    """Seals a value for a node from elsewhere. ``public``: the result of ``SecretKeys.public``. Raises Invalid."""
     from joserfc.jwk import OKPKey
 
     hint = "odfctl secret key of the node prints it"
@@ -199,7 +202,7 @@ def _registry() -> Any:
 
 
 def _header(sealed: str) -> dict[str, Any]:
-    """Reads the header of a compact JWE, not yet believed. Raises Invalid."""
+    """Reads the header of a compact JWE, without verifying it. Raises Invalid."""
     import base64
 
     first = sealed.partition(".")[0]

@@ -1,8 +1,8 @@
 """Stores all known versions of each dataset's authority, so that others can be shown how they follow each other.
 
-What is kept was verified when it came, with the signers that were found then; reading it back checks the walk again but
-no signature. Calls are synchronous, on the connection they are given; the table is the ledger's.
-Spec: docs/spec/trust.md#authorities.
+Versions were verified when they came, and are kept with the signers found then. Reading them back checks again that
+they follow each other, but no signatures. Calls are synchronous, on the connection they are given; the table is the
+ledger's. Spec: docs/spec/trust.md#authorities.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from odfd.trust.ledger.tables import AUTHORITIES
 
 _KEY_SIZE: Final = 34
 MAX_VERSIONS_CACHED: Final = 4096
-"""Of all datasets together."""
+"""Versions of all datasets together whose rights are cached."""
 
 
 class _Walks:
-    """Rights that were walked to, by the id of the last version: it names the one before, and so the whole walk."""
+    """Caches the rights of versions by the id of the last version, which fixes all versions before it."""
 
     def __init__(self) -> None:
         self._known: LRUCache[Multihash, tuple[Rights, ...]] = LRUCache(MAX_VERSIONS_CACHED, getsizeof=len)
@@ -48,15 +48,15 @@ _WALKS: Final = _Walks()
 
 
 class Authorities:
-    """The kept versions, over one SQLite connection."""
+    """Stores the versions of authorities, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def walk(self, dataset: DatasetId) -> list[Rights]:
-        """The rights of every version known, from version 0 on.
+        """Returns the rights of every known version, from version 0 on.
 
-        Versions are read and followed once in the life of a process: each statement on a dataset asks for them.
+        Versions are read and followed once in the life of a process, since each statement on a dataset needs them.
         """
         rows = self._db.execute(
             "SELECT sid FROM trust_authorities WHERE dataset = ? ORDER BY version DESC", (dataset,)
@@ -85,7 +85,7 @@ class Authorities:
         return known[version] if version < len(known) else None
 
     def versions(self, dataset: DatasetId, first: int = 1) -> list[tuple[Authority, Signed]]:
-        """The statements of versions ``first``, ``first`` + 1, …"""
+        """Lists the statements of versions ``first``, ``first`` + 1, …"""
         found = []
         for _, _, _, signers, payload, envelope in AUTHORITIES.rows(
             self._db, "dataset = ? AND version >= ? ORDER BY version", (dataset, first)
@@ -96,12 +96,13 @@ class Authorities:
         return found
 
     def keep(self, made: Authority, signed: Signed) -> None:
-        """Keep a version that was admitted."""
+        """Keeps a version that was admitted."""
         signers = b"".join(signed.signers)
         AUTHORITIES.put(self._db, made.dataset, made.version, signed.sid, signers, signed.payload, signed.envelope)
 
     def replace(self, made: Authority, signed: Signed) -> None:
-        """Hold another statement of a version that is held, and of none after it. It was shown to follow."""
+        """Replaces a held version by another statement of it, and drops all later ones. That it follows was checked
+        before."""
         self._db.execute(
             "DELETE FROM trust_authorities WHERE dataset = ? AND version >= ?", (made.dataset, made.version)
         )

@@ -1,9 +1,9 @@
 """Stores cards: the signed public descriptions that publishers give of their datasets.
 
-Of each dataset one is kept: the one under the newest version of its authority, of those the latest, and of equal times
-the one with the higher id; so any order of hearing leaves every node with the same. A card of a version that is
-superseded holds until the owner signs another. Calls are synchronous, on the connection they are given; the table is
-the ledger's. Spec: docs/spec/trust.md#cards.
+One card of each dataset is kept: the one under the newest version of its authority, of those the latest, and of equal
+times the one with the higher id; so any order of arrival leaves every node with the same. A card of a superseded
+version holds until the owner signs another. Calls are synchronous, on the connection they are given; the table is the
+ledger's. Spec: docs/spec/trust.md#cards.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from odfd.trust.ledger.tables import CARDS
 
 
 class Cards:
-    """The kept ones, over one SQLite connection."""
+    """Stores the current card of each dataset, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def is_news(self, card: Card, sid: Multihash) -> bool:
-        """Whether it follows the one that is kept."""
+        """Whether a card follows the one that is kept."""
         row = CARDS.one(self._db, "dataset = ?", (card.dataset,))
         return row is None or (card.authority, card.issued, sid) > (row[2], row[3], Multihash(row[5]))
 
     def keep(self, card: Card, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
-        """Keep one that is news, and write it into the log."""
+        """Keeps a card that is news, and appends it to the log."""
         Ledger(self._db).append((now, card.dataset, card.author, CARD, signed.sid, signed.envelope, peer, outcome))
         CARDS.put(
             self._db,
@@ -47,23 +47,23 @@ class Cards:
         )
 
     def of(self, dataset: DatasetId) -> Card | None:
-        """The kept one. Raises Environment: its row is damaged."""
+        """Returns the card of a dataset; ``None`` if there is none. Raises Environment if its row is damaged."""
         row = CARDS.one(self._db, "dataset = ?", (dataset,))
         return None if row is None else read(bytes(row[6]))
 
     def shown(self) -> dict[DatasetId, Multihash]:
-        """Returns the ids of all cards that were not withdrawn, by an index. No row is read but for its names."""
+        """Returns the ids of all cards that were not withdrawn; reads an index only."""
         rows = self._db.execute("SELECT dataset, sid FROM trust_cards WHERE NOT withdrawn")
         return {DatasetId(dataset): Multihash(sid) for dataset, sid in rows}
 
     def withdrawn(self) -> dict[DatasetId, Multihash]:
-        """Cards by which publishers took the former ones back."""
+        """Returns the ids of the cards by which publishers withdrew earlier ones."""
         rows = self._db.execute("SELECT dataset, sid FROM trust_cards WHERE withdrawn")
         return {DatasetId(dataset): Multihash(sid) for dataset, sid in rows}
 
 
 def read(sealed: bytes) -> Card:
-    """The card of an envelope that was admitted before. Raises Invalid."""
+    """Decodes the card in an envelope that was admitted before. Raises Invalid."""
     predicate = statement.decode_any(envelope.unseal(sealed, Card.MAX_ENVELOPE).payload)
     assert isinstance(predicate, Card), "a row of this table is a card"
     return predicate

@@ -11,7 +11,7 @@ from chain.statements.cosignature import Cosignature
 from odfd.trust.ledger.tables import COSIGNATURES
 
 MAX_WITNESSES: Final = 64
-"""Of one dataset; those that count here find room beyond it."""
+"""Witnesses of one dataset whose cosignatures are kept; those that count here find room beyond it."""
 
 
 class Cosignatures:
@@ -21,7 +21,7 @@ class Cosignatures:
         self._db = connection
 
     def keep(self, made: Cosignature, *, listed: bool = False) -> bool:
-        """Keep it if it is news; whether it was."""
+        """Keeps a cosignature if it is news; returns whether it was. ``listed``: its witness counts here."""
         if not self.is_news(made, listed=listed):
             return False
         tree, terms = made.checkpoint, (made.checkpoint.origin, made.witness)

@@ -1,8 +1,9 @@
 """Links the entries of the log by hash, and keeps the links when entries are dropped.
 
-Entries that are dropped leave a gap, one row for as many as stood side by side. It says which they were and carries the
-hash before the first and that of the last, so that what is left is linked as before: a flipped bit is told whatever
-went. Only what is whole is dropped, or damage would go with it unseen. Calls are synchronous, on the connection given.
+Entries that are dropped leave a gap: one row for all adjacent ones. It says which entries they were and carries the
+hash before the first and that of the last, so that the remaining entries are linked as before, and a flipped bit is
+still found. Only undamaged entries are dropped; otherwise damage would disappear unnoticed. Calls are synchronous, on
+the connection given.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from chain.instant import Instant
 from chain.statements import canonical
 
 GENESIS: Final = bytes(32)
-"""The link of the first entry."""
+"""The link before the first entry."""
 GAP: Final = "gap"
-"""Type of the row that stands for dropped entries."""
+"""Type of the row that replaces dropped entries."""
 _COLUMNS: Final = "seq, at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash"
 
 
@@ -52,7 +53,7 @@ class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def link(previous: bytes, row: tuple[object, ...]) -> bytes:
-    """The hash of an entry after one with the hash ``previous``."""
+    """Returns the hash of an entry that follows one with the hash ``previous``."""
     digest = hashlib.sha3_256(previous)
     for value in row:
         raw = value if isinstance(value, bytes) else str(value).encode()
@@ -68,7 +69,7 @@ def entries(connection: sqlite3.Connection, where: str, values: tuple[object, ..
 
 
 def whole(found: Iterator[LinkedEntry]) -> Iterator[LinkedEntry]:
-    """Yields the same entries after a check of each hash. Raises Environment at the first whose hash is not its own."""
+    """Yields the same entries after a check of each hash. Raises Environment at the first that does not match."""
     for entry in found:
         if not _is_whole(entry):
             raise _altered(entry)
@@ -76,7 +77,8 @@ def whole(found: Iterator[LinkedEntry]) -> Iterator[LinkedEntry]:
 
 
 def linked(found: Iterator[LinkedEntry], previous: bytes | None) -> Iterator[LinkedEntry]:
-    """Likewise, and each after the one before. ``previous`` is ``None``: the first may follow anything."""
+    """Yields the same entries after a check of each hash and link. ``previous``: ``None`` accepts any link of the
+    first."""
     for entry in whole(found):
         if previous not in (None, entry.prev_hash):
             raise _altered(entry)
@@ -85,7 +87,7 @@ def linked(found: Iterator[LinkedEntry], previous: bytes | None) -> Iterator[Lin
 
 
 def cut(connection: sqlite3.Connection, dropped: Collection[int], now: Instant) -> None:
-    """Replaces these entries with gaps, and merges adjacent gaps. Raises Environment: damage."""
+    """Replaces these entries with gaps, and merges adjacent gaps. Raises Environment if one is damaged."""
     low, high = min(dropped), max(dropped)
     before = connection.execute("SELECT MAX(seq) FROM trust_ledger WHERE seq < ?", (low,)).fetchone()[0]
     after = connection.execute("SELECT MIN(seq) FROM trust_ledger WHERE seq > ?", (high,)).fetchone()[0]
@@ -100,7 +102,7 @@ def cut(connection: sqlite3.Connection, dropped: Collection[int], now: Instant) 
 
 
 def _gaps(around: Iterator[LinkedEntry], dropped: Collection[int]) -> Iterator[Gap]:
-    """Those that grow or come to be; entries that are not dropped end them."""
+    """Yields the gaps that grow or are made; entries that are not dropped end them."""
     names, gap, grows = frozenset(dropped), None, False
     for entry in around:
         if entry.type == GAP or entry.seq in names:

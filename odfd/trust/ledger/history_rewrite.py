@@ -1,11 +1,12 @@
 """Updates the ledger when a chain is rewritten, by its owner or by a mirror that follows the owner.
 
-Both give up blocks from some number on and all that was concluded of them, in the transaction that moves the head. The
-owner's order is: objects durable, then one transaction with the new blocks, their tree and references, and the version
-of the authority that opens the epoch; then that version is noted and told, then the head of the new epoch is signed. A
-crash before the transaction leaves the old history, and a few objects for the collector; a crash after it the new one,
-whose version is noted and whose head is signed at the next start (``note_newest``, ``OwnerCommitter.sign_unsigned``).
-Others may see the epoch before its first head; never a history before the epoch that declares it.
+Both give up blocks from some number on and everything that was concluded from them, in the transaction that moves the
+head. The owner's order is: objects durable; then one transaction with the new blocks, their tree and references, and
+the version of the authority that opens the epoch; then that version is journalled and announced; then the head of the
+new epoch is signed. A crash before the transaction leaves the old history, and a few objects for the collector. A crash
+after it leaves the new history, whose version is journalled and whose head is signed at the next start
+(``note_newest``, ``OwnerCommitter.sign_unsigned``). Others may see the epoch before its first head, but never a history
+before the epoch that declares it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BATCH: Final = 4096
 
 
 def kept_tree(chain: ChainReader, size: int) -> Frontier:
-    """Over the first ``size`` blocks, or all when there are fewer."""
+    """Returns the tree over the first ``size`` blocks, or over all if there are fewer."""
     return Frontier().extend(Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(0, size))
 
 
@@ -56,7 +57,7 @@ def _conclude(connection: sqlite3.Connection, dataset: DatasetId, keep: int, che
 
 
 def check_opening(opened: Epoch | None, kept: Frontier, last: Frontier) -> None:
-    """Raises Conflict unless the epoch is opened on this very history."""
+    """Raises Conflict unless the epoch is opened on exactly this history."""
     if opened is None or (opened.base, opened.last) != (tree_head(kept), tree_head(last)):
         raise Conflict(
             "the epoch speaks of another history than the one that is here",
@@ -66,7 +67,8 @@ def check_opening(opened: Epoch | None, kept: Frontier, last: Frontier) -> None:
 
 
 class RewrittenHistory:
-    """The blocks of a new history as they stream by: what tree they make with those kept, and which objects they name.
+    """Follows the blocks of a new history as they stream by: computes their tree with the kept blocks, and their
+    objects.
 
     Memory: about 150 bytes for each object named.
     """

@@ -1,4 +1,4 @@
-"""Lists where signed statements of each kind are kept and for how long, and finds any of them by its id.
+"""Lists in which table signed statements of each kind are kept and for how long, and finds any of them by its id.
 
 Cosignatures and proofs are listed too: they are no statements of ``chain.statements.statement``, but nodes pass them on
 as well. Calls are synchronous, on the connection they are given.
@@ -21,21 +21,22 @@ from odfd.trust.ledger.tables import AUTHORITIES, CARDS, COSIGNATURES, LIVE, NOD
 COSIGNATURE: Final = "cosignature"
 PROOF: Final = "proof"
 MAX_ACCUSING: Final = 64
-"""Proofs against one key that are listed when it is asked for."""
+"""Proofs against one key that are returned when it is asked for."""
 
 
 class StatementTable(NamedTuple):
-    """A table of which each row is a signed statement. Its first column names the subject."""
+    """A table in which each row is a signed statement. Its first column names the subject."""
 
     sealed: Sealed
     kinds: tuple[str, ...]
-    """What it holds; where it is several kinds, the row tells which in its column ``type``."""
+    """The kinds of statements in it; if there are several, the row's column ``type`` says which."""
     passes: bool = False
-    """An entry of the log that is no longer in the table may go a while after the next word of its signer."""
+    """Whether a log entry that is no longer in the table may be pruned some time after its signer's next statement."""
     of_dataset: bool = True
-    """The subject is a dataset: its statements are passed on if it is public, and make it one that is known."""
+    """Whether the subject is a dataset. Its statements are passed on if it is public, and make the dataset a known
+    one."""
     makes_room: bool = True
-    """Rows on a dataset that is not held here go when others need the room."""
+    """Whether rows about datasets that are not held here are deleted when others need the room."""
     id: str = "sid"
     body: str = "envelope"
 
@@ -59,7 +60,7 @@ TABLES: Final = (
     StatementTable(NODE_CARDS, (NODE_CARD,), passes=True, of_dataset=False, makes_room=False),
 )
 SAID: Final = tuple(each.name for each in TABLES if each.makes_room)
-"""Tables of what is said of one dataset, held or not."""
+"""Tables of statements about one dataset, held or not."""
 _SUBJECT: Final = " UNION ALL ".join(
     f"SELECT dataset FROM {each.name} WHERE {each.id} = ?1"  # noqa: S608
     for each in TABLES
@@ -72,7 +73,7 @@ def refs(
 ) -> list[tuple[DatasetId, Multihash]]:
     """Lists subjects and ids of kept statements: either those about datasets, or the others.
 
-    ``subjects``: of these alone, which costs nothing for what is kept of others; ``None``: of all.
+    ``subjects``: only of these, which costs nothing for statements about others; ``None``: of all.
     """
     wanted = None if subjects is None else [(each,) for each in dict.fromkeys(subjects)]
     found: list[tuple[DatasetId, Multihash]] = []
@@ -90,10 +91,10 @@ def refs(
 
 
 def accusing(connection: sqlite3.Connection, keys: Iterable[DatasetId]) -> list[tuple[DatasetId, DatasetId, Multihash]]:
-    """Proofs that validators or witnesses contradicted themselves: the key, the dataset, and the id of each.
+    """Lists proofs that validators or witnesses contradicted themselves: the key, the dataset, and the id of each.
 
-    ``keys`` are written as ids of datasets, as in questions. Of each key so many: one takes away its word, until a
-    person pardons just that one.
+    ``keys`` are written like ids of datasets, as in questions. At most ``MAX_ACCUSING`` for each key: one is enough to
+    stop counting it, until a person pardons that very one.
     """
     query = (
         "SELECT DISTINCT dataset, proof FROM trust_accused JOIN trust_proofs ON trust_proofs.id = proof"
@@ -107,7 +108,7 @@ def accusing(connection: sqlite3.Connection, keys: Iterable[DatasetId]) -> list[
 
 
 def find(connection: sqlite3.Connection, sid: Multihash) -> tuple[str, bytes] | None:
-    """The kind and bytes of the statement kept under an id. Raises Environment when its row is damaged."""
+    """Returns the kind and bytes of the statement kept under an id. Raises Environment if its row is damaged."""
     for each in TABLES:
         row = each.sealed.one(connection, f"{each.id} = ?", (sid,))
         if row is not None:
@@ -117,6 +118,6 @@ def find(connection: sqlite3.Connection, sid: Multihash) -> tuple[str, bytes] | 
 
 
 def subject_of(connection: sqlite3.Connection, sid: Multihash) -> DatasetId | None:
-    """The dataset that a live statement, a cosignature or a proof speaks of; ``None``: it is none that is here."""
+    """Returns the dataset that a live statement, a cosignature or a proof is about; ``None``: it is not here."""
     row = connection.execute(_SUBJECT, (sid,)).fetchone()
     return None if row is None else DatasetId(row[0])

@@ -1,9 +1,8 @@
 """Rebuilds the live set of a dataset from the log, by applying each entry again in order.
 
-The log may have been pruned: of each signer the last word that counted is still there, and what came before it changes
-nothing. Calls are synchronous, on the connection they are given.
-
-A version of an authority is replaced by another statement of the same version with everything that depends on it.
+The log may have been pruned: the last statement that counted of each signer is still there, and earlier ones change
+nothing. If a version of an authority is replaced by another statement of the same version, everything that depends on
+it is replaced too. Calls are synchronous, on the connection they are given.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from odfd.trust.ledger.log import STEPS, Ledger
 from odfd.trust.ledger.tables import LIVE
 
 Live: TypeAlias = dict[tuple[str, KeyDid], Signed]
-"""By type and signer."""
+"""Live statements by type and signer."""
 _NEVER_LIVE: Final = frozenset({"fork", "candidate"})
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    """The part of a decision that changes what is live."""
+    """The part of a decision that changes the live set."""
 
     follow: str = ""
 
 
 def live_of(connection: sqlite3.Connection, dataset: DatasetId) -> Live:
-    """A dataset's live statements, by the log. Raises Environment when an entry is damaged."""
+    """Computes a dataset's live statements from the log. Raises Environment if an entry is damaged."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
         for script in STEPS:
             scratch.executescript(script)
@@ -49,7 +48,7 @@ def live_of(connection: sqlite3.Connection, dataset: DatasetId) -> Live:
 
 
 def restore_live(connection: sqlite3.Connection) -> int:
-    """Put back what the live set lacks of datasets that are held; how many statements. Raises Environment."""
+    """Adds missing statements to the live set of held datasets; returns their number. Raises Environment."""
     count = 0
     for (held,) in connection.execute("SELECT dataset FROM trust_chains").fetchall():
         dataset = DatasetId(held)
@@ -62,7 +61,7 @@ def restore_live(connection: sqlite3.Connection) -> int:
 
 
 class _Again:
-    """Does to empty tables what was done to the ledger's."""
+    """Applies log entries to empty tables as they were applied to those of the ledger."""
 
     def __init__(self, scratch: sqlite3.Connection) -> None:
         self._db = scratch
@@ -96,7 +95,7 @@ class _Again:
         self._ledger.close_epochs(self._authorities.rights(version.dataset))
 
     def _take_decision(self, entry: LinkedEntry) -> None:
-        """A person's, or that of witnesses: to follow another statement of a version."""
+        """Applies a decision, of a person or of witnesses, to follow another statement of a version."""
         chosen = msgspec.json.decode(entry.body, type=_Choice).follow
         rival = self._rivals.get(Multihash.parse(chosen)) if chosen else None
         if rival is not None:
@@ -104,7 +103,7 @@ class _Again:
 
 
 def hold_instead(connection: sqlite3.Connection, authority: Authority, signed: Signed) -> None:
-    """Hold another statement of a version that is held; heads that rest on the one given up go with it."""
+    """Replaces a held version by another statement of it; drops the heads that rest on the replaced one."""
     authorities, ledger = Authorities(connection), Ledger(connection)
     authorities.replace(authority, signed)
     ledger.drop_heads_under(authority.dataset, authority.version)

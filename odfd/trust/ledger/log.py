@@ -1,9 +1,9 @@
 """Implements the trust ledger: every admitted statement and every decision, append-only and hash-linked.
 
-Beside the log stands the live set (newest head and attestations by signer), which is a view and can be rebuilt from the
-log (``odfd.trust.ledger.live_set``). What nobody needs any more leaves the log, and a gap in its place keeps the links
-(``odfd.trust.ledger.retention``). Also here: the frontier of each chain's tree. The ledger knows SQL and bytes;
-judging is done in ``odfd.trust.judgement``. Calls are synchronous, on the connection they are given.
+Beside the log there is the live set (newest head and attestations by signer), which is a view and can be rebuilt from
+the log (``odfd.trust.ledger.live_set``). Entries that nobody needs any more leave the log, and a gap in their place
+keeps the links (``odfd.trust.ledger.retention``). It also stores the frontier of each chain's tree. The ledger handles
+SQL and bytes; ``odfd.trust.judgement`` judges. Calls are synchronous, on the connection they are given.
 """
 
 from __future__ import annotations
@@ -140,28 +140,28 @@ STEPS: Final = (
     "\n".join(each.step for each in tables.SEALED_LATE),
     *tables.LATER,
 )
-"""Tables, as the steps that made them; steps are added at the end and never changed."""
+"""Migrations of the ledger's tables, in order; new ones are added at the end and never changed."""
 
 
 class CheckedChain(msgspec.Struct, frozen=True):
-    """How far a chain on this node was checked."""
+    """The state of the checks of a chain on this node."""
 
     frontier: Frontier = Frontier()
-    """The tree over its blocks."""
+    """The tree over its checked blocks."""
     data: int = 0
-    """Blocks from the first whose objects are here and were found true."""
+    """Number of blocks from the first whose objects are here and were verified."""
     epoch: int = 0
-    """The epoch whose history these blocks are."""
+    """The epoch to whose history these blocks belong."""
 
 
 class Ledger:
-    """Reads and writes of the trust tables over one SQLite connection."""
+    """Reads and writes the trust tables over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def record(self, signed: Signed, signer: KeyDid, outcome: str, peer: str, now: Instant, *, live: bool) -> None:
-        """Append a statement to the log and, when it is the newest of its kind, put it into the live set."""
+        """Appends a statement to the log and, if it is the newest of its kind, puts it into the live set."""
         predicate = statement.decode(signed.payload)
         kind = HEAD if isinstance(predicate, HeadStatement) else ATTESTATION
         self.append((now, predicate.dataset, signer, kind, signed.sid, signed.envelope, peer, outcome))
@@ -169,16 +169,17 @@ class Ledger:
             LIVE.put(self._db, predicate.dataset, kind, signer, signed.sid, signed.envelope, signed.payload)
 
     def record_proof(self, proof: Proof, peer: str, now: Instant) -> None:
-        """Append a proof to the log; ``odfd.trust.ledger.proofs`` keeps it."""
+        """Appends a proof to the log; ``odfd.trust.ledger.proofs`` keeps it."""
         self.append((now, proof.dataset, proof.accused[0], PROOF, proof.id, proof.raw, peer, proof.kind))
 
     def record_authority(self, authority: Authority, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
-        """Append a version of an authority to the log; ``odfd.trust.ledger.authorities`` keeps it."""
+        """Appends a version of an authority to the log; ``odfd.trust.ledger.authorities`` keeps it."""
         row = (now, authority.dataset, signed.signers[0], AUTHORITY, signed.sid, signed.envelope, peer, outcome)
         self.append(row)
 
     def close_epochs(self, rights: Rights) -> None:
-        """Removes heads of closed epochs from the live set, except those within what was kept of the epoch."""
+        """Removes heads of closed epochs from the live set, except heads within the blocks that were kept of the
+        epoch."""
         for signer, payload, _ in list(self._live(rights.dataset, HEAD)):
             head = statement.decode(payload)
             opened = rights.opened(head.epoch + 1)
@@ -190,12 +191,12 @@ class Ledger:
                 )
 
     def follow(self, dataset: DatasetId, signed: Signed, now: Instant) -> None:
-        """Makes this head the only known one of the dataset, since a person chose its history."""
+        """Makes this head the only known one of the dataset, because a person chose its history."""
         self._db.execute("DELETE FROM trust_live WHERE dataset = ? AND type = ?", (dataset, HEAD))
         self.record(signed, signed.signers[0], "followed", "", now, live=True)
 
     def drop_heads_under(self, dataset: DatasetId, version: int) -> None:
-        """Heads signed under this version of the authority, or a later one, are known no more."""
+        """Removes the heads signed under this version of the authority, or a later one, from the live set."""
         for signer, payload, _ in list(self._live(dataset, HEAD)):
             head = statement.decode(payload)
             if isinstance(head, HeadStatement) and head.authority >= version:
@@ -204,12 +205,12 @@ class Ledger:
                 )
 
     def outcomes(self, dataset: DatasetId, outcome: str) -> frozenset[Multihash]:
-        """Ids of the statements on a dataset that were recorded with this outcome."""
+        """Returns the ids of the statements on a dataset that were recorded with this outcome."""
         rows = self._db.execute("SELECT sid FROM trust_ledger WHERE dataset = ? AND outcome = ?", (dataset, outcome))
         return frozenset(Multihash(row[0]) for row in rows)
 
     def contradictions(self, dataset: DatasetId, signer: KeyDid) -> list[HeadStatement]:
-        """Recorded heads of a signer that contradict others; one of each epoch."""
+        """Lists recorded heads of a signer that contradict others; one of each epoch."""
         rows = self._db.execute(
             "SELECT body FROM trust_ledger WHERE dataset = ? AND type = ? AND signer = ? AND outcome = 'fork'",
             (dataset, HEAD, signer),
@@ -218,15 +219,16 @@ class Ledger:
         return [head for head in predicates if isinstance(head, HeadStatement)]
 
     def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
-        """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""
+        """Appends a decision of this node; ``decision`` is JSON that names the policy's hash and the sids it rests
+        on."""
         self.append((now, dataset, b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
 
     def decide_on(self, decision: bytes, now: Instant) -> None:
-        """Records a decision that concerns no dataset, such as whose verdicts count."""
+        """Appends a decision that concerns no dataset, such as whose verdicts count."""
         self.append((now, b"", b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
 
     def append(self, row: tuple[int, bytes, bytes, str, bytes, bytes, str, str]) -> int:
-        """Write into the log: time, dataset, signer, type, sid, body, peer, outcome. The entry's number."""
+        """Appends an entry: time, dataset, signer, type, sid, body, peer, outcome; returns its number."""
         last = self._db.execute("SELECT hash FROM trust_ledger ORDER BY seq DESC LIMIT 1").fetchone()
         previous = last[0] if last else hash_links.GENESIS
         made = self._db.execute(
@@ -237,7 +239,8 @@ class Ledger:
         return made.lastrowid or 0
 
     def check(self, last: int | None = None) -> int:
-        """Walk the links of the ``last`` entries, or of all; their number. Raises Environment at a broken one."""
+        """Checks the links of the ``last`` entries, or of all; returns their number. Raises Environment at a broken
+        link."""
         first = self._db.execute(
             "SELECT seq FROM trust_ledger ORDER BY seq DESC LIMIT 1 OFFSET ?", (last if last is not None else -1,)
         ).fetchone()
@@ -249,7 +252,7 @@ class Ledger:
         return self._db.execute("SELECT 1 FROM trust_ledger WHERE sid = ? LIMIT 1", (sid,)).fetchone() is not None
 
     def settled(self, sid: Multihash) -> bool:
-        """Whether the statement is live or recorded as a fork; all others are judged again when received again."""
+        """Whether the statement is live or recorded as a fork; all others are judged again when they come again."""
         row = self._db.execute(
             "SELECT EXISTS (SELECT 1 FROM trust_live WHERE sid = ?1)"
             " OR EXISTS (SELECT 1 FROM trust_ledger WHERE sid = ?1 AND outcome = 'fork')",
@@ -258,11 +261,12 @@ class Ledger:
         return bool(row[0])
 
     def newest_head(self, dataset: DatasetId) -> tuple[HeadStatement, Signed] | None:
-        """The newest head known, whether or not its blocks are here; signers of one dataset are merged by order."""
+        """Returns the newest head known, whether or not its blocks are here; heads of several signers are compared by
+        order."""
         return max(self._heads(dataset), key=lambda item: item[0].order, default=None)
 
     def heads(self, dataset: DatasetId) -> list[HeadStatement]:
-        """The newest of each signer."""
+        """Lists the newest head of each signer."""
         return [head for head, _ in self._heads(dataset)]
 
     def _heads(self, dataset: DatasetId) -> Iterator[tuple[HeadStatement, Signed]]:
@@ -272,7 +276,7 @@ class Ledger:
                 yield predicate, Signed(payload, (KeyDid(signer),), envelope)
 
     def statement(self, dataset: DatasetId, kind: str, signer: KeyDid) -> Signed | None:
-        """The live statement of one signer."""
+        """Returns the live statement of one signer."""
         row = LIVE.one(self._db, "dataset = ? AND type = ? AND signer = ?", (dataset, kind, signer))
         return None if row is None else Signed(row[5], (signer,), row[4])
 
@@ -283,7 +287,7 @@ class Ledger:
         return predicate if isinstance(predicate, Attestation) else None
 
     def attestations(self, dataset: DatasetId) -> dict[KeyDid, Attestation]:
-        """The live attestation of each validator on this dataset."""
+        """Returns the live attestation of each validator on this dataset."""
         live = {}
         for signer, payload, _ in self._live(dataset, ATTESTATION):
             predicate = statement.decode(payload)
@@ -296,7 +300,7 @@ class Ledger:
             yield signer, payload, envelope
 
     def live(self, dataset: DatasetId) -> list[Multihash]:
-        """Ids of the live heads and attestations on a dataset."""
+        """Lists the ids of the live heads and attestations on a dataset."""
         rows = self._db.execute("SELECT sid FROM trust_live WHERE dataset = ?", (dataset,))
         return [Multihash(row[0]) for row in rows]
 
@@ -315,7 +319,7 @@ class Ledger:
         return bool(self._db.execute(_IS_SAID, (dataset,)).fetchone()[0])
 
     def not_held(self) -> list[DatasetId]:
-        """Datasets that are spoken of and of which no block is here."""
+        """Lists datasets with live statements of which no block is here."""
         return [DatasetId(row[0]) for row in self._db.execute(_NOT_HELD)]
 
     def drop_statements(self, dataset: DatasetId) -> None:
@@ -324,7 +328,7 @@ class Ledger:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
     def chain(self, dataset: DatasetId) -> CheckedChain:
-        """Returns what was checked of the held blocks."""
+        """Returns the state of the checks of the held blocks."""
         row = CHAINS.one(self._db, "dataset = ?", (dataset,))
         return CheckedChain(Frontier.from_bytes(row[1]), row[2], row[3]) if row else CheckedChain()
 
@@ -334,7 +338,8 @@ class Ledger:
         return {DatasetId(dataset): Frontier.from_bytes(frontier).size for dataset, frontier, *_ in rows}
 
     def grow(self, dataset: DatasetId, before: Frontier, checked: CheckedChain, groups: Sequence[bytes]) -> None:
-        """Blocks were added: ``groups`` are those that became full when the tree grew from ``before``."""
+        """Records that blocks were added; ``groups``: the subtrees that became complete since the tree was
+        ``before``."""
         self.keep_chain(dataset, checked)
         Subtrees(self._db).keep(dataset, before, groups)
 

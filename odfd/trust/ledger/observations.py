@@ -1,8 +1,8 @@
 """Stores observations: what this node and others found at the declared source of blocks of root data.
 
-What is kept is a join: of each observer and block the latest, and of equal times the lowest id; so any order of hearing
-leaves every node with the same. Calls are synchronous, on the connection they are given; the table is the ledger's.
-Spec: docs/spec/trust.md#observations.
+Of each observer and block the latest observation is kept, and of equal times the one with the lowest id; so any order
+of arrival leaves every node with the same. Calls are synchronous, on the connection they are given; the table is the
+ledger's. Spec: docs/spec/trust.md#observations.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.tables import OBSERVED
 
 MAX_BLOCKS: Final = 65_536
-"""Blocks of one dataset of which one listed observer's word is kept: a poll an hour for seven years."""
+"""Blocks of one dataset for which one listed observer's observations are kept: an hourly poll for seven years."""
 MAX_UNLISTED_BLOCKS: Final = 256
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
-    """One observer's word on one block."""
+    """One observer's finding about one block."""
 
     observer: KeyDid
     block: Multihash
@@ -40,13 +40,13 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observations:
-    """The kept ones, over one SQLite connection."""
+    """Stores observations, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def is_news(self, observation: Observation, sid: Multihash) -> bool:
-        """Whether it adds to the observation kept of this observer and block."""
+        """Whether it says more than the observation kept of this observer and block."""
         row = OBSERVED.one(
             self._db,
             "dataset = ? AND observer = ? AND block = ?",
@@ -55,7 +55,7 @@ class Observations:
         return row is None or (observation.issued, Multihash(row[6])) > (row[4], sid)
 
     def keep(self, observation: Observation, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
-        """Keep one that is news, and write it into the log."""
+        """Keeps an observation that is news, and appends it to the log."""
         row = (now, observation.dataset, observation.observer, OBSERVATION, signed.sid, signed.envelope, peer, outcome)
         heard = Ledger(self._db).append(row)
         OBSERVED.put(
@@ -72,7 +72,10 @@ class Observations:
         )
 
     def has_room(self, observation: Observation, *, listed: bool, most: int) -> bool:
-        """``most``: observers of one dataset. An observer who is known may say something else of the same block."""
+        """Whether there is room for it. ``most``: observers of one dataset.
+
+        A known observer may always replace his observation of a block.
+        """
         terms = (observation.dataset, observation.observer)
         if OBSERVED.one(self._db, "dataset = ? AND observer = ? LIMIT 1", terms) is None:
             return len(self.observers(observation.dataset, most)) < most
@@ -115,12 +118,12 @@ class Observations:
         return None if row[0] is None else int(row[0])
 
     def heard(self, dataset: DatasetId) -> int:
-        """A number that grows with each one that is kept."""
+        """Returns a counter that grows with each observation that is kept."""
         row = self._db.execute("SELECT MAX(heard) FROM trust_observed WHERE dataset = ?", (dataset,)).fetchone()
         return int(row[0] or 0)
 
     def lowest_since(self, dataset: DatasetId, heard: int) -> int | None:
-        """The first block of those that something was kept of since then."""
+        """Returns the lowest block of the observations kept since the counter was ``heard``; ``None`` if none was."""
         query = "SELECT MIN(sequence) FROM trust_observed WHERE dataset = ? AND heard > ?"
         row = self._db.execute(query, (dataset, heard)).fetchone()
         return None if row[0] is None else int(row[0])

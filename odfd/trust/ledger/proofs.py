@@ -1,9 +1,9 @@
 """Stores proofs of contradiction: which key contradicted itself, and from which block on a history is disputed.
 
-What is kept is a join: of a fork the lowest place known, of a double vote one proof for each validator of a dataset,
-and of what tells the same the lowest id; so any order of hearing leaves every node with the same proofs. Where a person
-settled a fork, the lowest place beyond it is kept too, for that one stops again. A proof is never forgotten on its own.
-Calls are synchronous, on the connection they are given. Spec: docs/spec/trust.md#forks, #room.
+Of a fork the lowest known place is kept, of double votes one proof for each validator of a dataset, and of proofs that
+say the same the one with the lowest id; so any order of arrival leaves every node with the same proofs. If a person
+settled a fork, the lowest place beyond it is kept too, because it stops the dataset again. No proof is ever forgotten
+by itself. Calls are synchronous, on the connection they are given. Spec: docs/spec/trust.md#forks, #room.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from odfd.trust.ledger.resolutions import Resolutions
 from odfd.trust.ledger.tables import ACCUSED, PARDONS, PROOFS
 
 MAX_VOTES: Final = 80
-"""Double votes kept of one dataset's epoch: all its listed validators and some more."""
+"""Double votes kept for one epoch of a dataset: those of all its listed validators and some more."""
 MAX_PROOFS: Final = 10_000
-"""Proofs kept in all. Beyond it only forks of what is known already are still taken."""
+"""Proofs kept in total. Beyond that, only proofs that replace a known one are accepted."""
 
 
 class Proofs:
-    """The kept proofs, over one SQLite connection. The tables are the ledger's."""
+    """Stores proofs, over one SQLite connection. The tables are the ledger's."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def keep(self, proof: Proof) -> bool:
-        """Keep a proof that is news; whether it was."""
+        """Keeps a proof that is news; returns whether it was."""
         if not self.is_news(proof):
             return False
         self._drop(self._replaced_by(proof))
@@ -62,7 +62,7 @@ class Proofs:
         return bool(gone) or not is_full
 
     def _replaced_by(self, proof: Proof) -> list[Multihash]:
-        """Lists superseded proofs: of a fork all, else those that accuse no other signer."""
+        """Lists the proofs that this one supersedes: of a fork all, else those that accuse no other signer."""
         names = [name for _, name in self._same(proof)]
         if proof.kind == FORK:
             return names
@@ -72,32 +72,33 @@ class Proofs:
         return self._db.execute("SELECT 1 FROM trust_proofs WHERE id = ?", (name,)).fetchone() is not None
 
     def forked_at(self, dataset: DatasetId, epoch: int) -> int | None:
-        """The first place that is disputed in this epoch and that no person settled; below it all agree."""
+        """Returns the first place in this epoch that is disputed and not settled by a person; all agree on blocks below
+        it."""
         settled = self._settled(dataset, epoch)
         rows = PROOFS.rows(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, FORK, epoch))
         return min((row[4] for row in rows if row[4] > settled), default=None)
 
     def parts_at(self, dataset: DatasetId, epoch: int) -> int | None:
-        """The first place that was ever disputed in this epoch."""
+        """Returns the first place in this epoch that was ever disputed, settled or not."""
         rows = PROOFS.rows(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, FORK, epoch))
         return min((row[4] for row in rows), default=None)
 
     def is_forked(self, dataset: DatasetId) -> bool:
-        """Whether it ever was: settling it leaves that for ever."""
+        """Whether the dataset was ever forked; settling a fork does not change that."""
         return PROOFS.one(self._db, "dataset = ? AND kind = ?", (dataset, FORK)) is not None
 
     def has(self, dataset: DatasetId, kind: str, epoch: int) -> bool:
-        """Whether a proof of this kind is kept on an epoch, or on a version of the authority."""
+        """Whether a proof of this kind is kept about an epoch, or a version of the authority."""
         return PROOFS.one(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, kind, epoch)) is not None
 
     def double_voters(self) -> frozenset[KeyDid]:
-        """Validators that contradicted themselves, on whichever dataset, where no person lifted it."""
+        """Returns the validators that contradicted themselves on any dataset, unless a person pardoned that."""
         found = frozenset(KeyDid(row[0]) for row in ACCUSED.rows(self._db, "kind = ?", (DOUBLE_VOTE,)))
         pardoned = {KeyDid(row[0]) for row in PARDONS.rows(self._db)}
         return found - {key for key in pardoned & found if not self.double_votes(key)}
 
     def double_votes(self, key: KeyDid) -> set[tuple[DatasetId, int]]:
-        """Datasets and epochs on which a validator contradicted himself, where no person lifted it."""
+        """Returns datasets and epochs on which a validator contradicted himself, unless a person pardoned that."""
         found = set()
         for _, _, name in ACCUSED.rows(self._db, "key = ? AND kind = ?", (key, DOUBLE_VOTE)):
             row = PROOFS.one(self._db, "id = ?", (name,))
@@ -112,12 +113,13 @@ class Proofs:
         return [proofs.decode(row[5], rights_at) for row in rows]
 
     def _settled(self, dataset: DatasetId, epoch: int) -> int:
-        """The last place up to which a person said which history to follow; -1 without one."""
+        """Returns the last place up to which a person chose a history; -1 if there is none."""
         branch = Resolutions(self._db).of(dataset).branch(epoch)
         return -1 if branch is None else branch.place
 
     def _same(self, proof: Proof) -> list[tuple[int, Multihash]]:
-        """Places and ids of those kept of its kind and epoch; of forks, on its side of what a person settled."""
+        """Lists places and ids of kept proofs of the same kind and epoch; for forks, on the same side of the settled
+        place."""
         rows = self._db.execute(
             "SELECT place, id FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ?",
             (proof.dataset, proof.kind, proof.epoch),
@@ -132,7 +134,7 @@ class Proofs:
         return {KeyDid(row[0]) for row in ACCUSED.rows(self._db, "proof = ?", (name,))}
 
     def accuses(self, dataset: DatasetId, kind: str, epoch: int, key: KeyDid) -> bool:
-        """Whether a proof of this kind on an epoch is kept that names ``key``."""
+        """Whether a proof of this kind about an epoch is kept that names ``key``."""
         row = self._db.execute(
             "SELECT 1 FROM trust_accused JOIN trust_proofs ON trust_proofs.id = trust_accused.proof"
             " WHERE key = ? AND trust_accused.kind = ? AND dataset = ? AND epoch = ?",
@@ -162,10 +164,10 @@ def fork_of_last_block(
     size: int,
     rights_at: RightsAt = first_rights,
 ) -> Proof | None:
-    """A proof made without asking anyone: when the other tree is mine but for its last block.
+    """Makes a proof of a fork without asking anyone, if the other tree equals mine except for its last block.
 
-    So it is when an owner restored a backup and appended again. ``tree`` is that of the ``size`` blocks that are here.
-    ``None`` when the two differ elsewhere: then the other branch is needed.
+    That is so if an owner restored a backup and appended again. ``tree``: that of the ``size`` blocks that are here.
+    ``None`` if the two differ elsewhere; then the other history is needed.
     """
     head, signed = theirs
     if max(head.size - 1, mine[0].size) > size:

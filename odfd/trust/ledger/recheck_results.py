@@ -23,35 +23,35 @@ from odfd.trust.ledger.tables import RECHECKED
 
 CONFIRMED: Final = "confirmed"
 UNFIT: Final = "unfit"
-"""No evidence, or of something else."""
+"""Result of a bundle that is no evidence, or evidence of something else."""
 UNTRUE: Final = frozenset({"refuted", "incomplete", UNFIT})
 """Results that count against the signer who named the bundle."""
 UNABLE: Final = "unable"
 BACKOFF: Final = 24 * 3600 * instant.SECOND
-"""How long nothing more is fetched of a group whose evidence was untrue."""
+"""Time for which nothing more is fetched from a group whose evidence was untrue."""
 
 
 class Recheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One bundle, looked into."""
+    """The result of checking one bundle."""
 
     bundle: Multihash
     dataset: DatasetId
     group: str
-    """The group that named it."""
+    """The group that named the bundle."""
     result: str
-    """That of ``odfd.trust.validation.recheck``, or ``UNFIT``."""
+    """A result of ``odfd.trust.validation.recheck``, or ``UNFIT``."""
     run: Run
-    """The step and its chain; its ``verdict`` is empty if it must not be counted."""
+    """The step and its chain; its ``verdict`` is empty if it must not count."""
 
 
 class Rechecks:
-    """The results of one node, over one SQLite connection."""
+    """Stores the results of one node's re-checks, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def keep(self, found: Recheck, sids: Iterable[Multihash], policy: Multihash) -> None:
-        """Keep a result, and log it as a decision that rests on these statements."""
+        """Keeps a result, and logs it as a decision that rests on these statements."""
         run = found.run
         RECHECKED.put(
             self._db,
@@ -84,7 +84,7 @@ class Rechecks:
         return {Multihash(row[0]): _recheck(row) for row in RECHECKED.rows(self._db, "dataset = ?", (dataset,))}
 
     def untrue(self, bundles: Collection[Multihash]) -> frozenset[Multihash]:
-        """Returns those whose accusation was refuted."""
+        """Returns those of the bundles whose accusation was refuted."""
         rows = (RECHECKED.one(self._db, "bundle = ?", (bundle,)) for bundle in bundles)
         return frozenset(Multihash(row[0]) for row in rows if row is not None and row[6] in UNTRUE)
 
@@ -97,9 +97,9 @@ class Rechecks:
 def with_rechecks(
     runs: Mapping[int, Run], rechecks: Iterable[Recheck], hash_at: Callable[[int], Multihash | None]
 ) -> dict[int, Run]:
-    """Completes a node's own runs with the results of its re-checks of blocks held here, ascending.
+    """Adds the results of re-checks to a node's own runs, as far as they are about blocks held here, ascending.
 
-    An accusation that this node confirmed goes before anything else that it found in other bundles of the step.
+    An accusation that this node confirmed takes precedence over its other findings about the step.
     """
     found: dict[int, Run] = {}
     for each in sorted(rechecks, key=lambda each: (each.result != CONFIRMED, each.bundle)):

@@ -1,8 +1,8 @@
 """Stores a person's decisions on datasets where no rule decides, as a view of the decisions in the log.
 
-A decision binds this node alone, names what it settles by hash, and settles that and nothing else: a fork up to the
-block named, the verdicts on single steps, one version of an authority, one epoch. What comes later stops the dataset
-again. Calls are synchronous, on the connection they are given. Spec: docs/spec/trust.md#epochs.
+A decision binds this node alone, names by hash what it settles, and settles only that: a fork up to the named block,
+the verdicts on single steps, one version of an authority, one epoch. Later contradictions stop the dataset again. Calls
+are synchronous, on the connection they are given. Spec: docs/spec/trust.md#epochs.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from chain.multihash import Multihash
 from odfd.trust.ledger.tables import RESOLVED
 
 BRANCH: Final = "branch"
-"""Of an epoch that forks: the history that holds ``name`` at ``place``, and so all before it."""
+"""In an epoch that forks: follow the history that has ``name`` at ``place``, and so all before it."""
 VERDICT: Final = "verdict"
-"""The step ``name`` at ``place`` is relied on as data, whatever was said against it."""
+"""The step ``name`` at ``place`` is relied on as data, whatever the verdicts on it are."""
 VERSION: Final = "version"
-"""Of two authorities of one number: the one whose sid is ``name``."""
+"""Of two authorities of one version: follow the one whose sid is ``name``."""
 EPOCH: Final = "epoch"
-"""An epoch is followed although it gives up blocks that are here; ``name`` is the head that was seen."""
+"""Follow an epoch although it gives up blocks that are here; ``name`` is the head that was seen."""
 ABANDONED: Final = "abandoned"
-"""Nothing is relied on beyond the ``place`` blocks, and nothing more is taken."""
+"""Rely on nothing beyond the first ``place`` blocks, and accept no more."""
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """One matter, settled."""
+    """One decision about one matter."""
 
     matter: str
     number: int
-    """Of the epoch, the version or the step."""
+    """The number of the epoch, the version or the step."""
     place: int
     name: Multihash
     at: Instant
@@ -52,7 +52,7 @@ class Decided(msgspec.Struct, frozen=True, dict=True):
         return {(each.matter, each.number): each for each in self.all}
 
     def branch(self, epoch: int) -> Resolution | None:
-        """The history that is followed in an epoch which forks."""
+        """Returns the decision which history of a forked epoch is followed."""
         return self._found.get((BRANCH, epoch))
 
     @property
@@ -61,12 +61,12 @@ class Decided(msgspec.Struct, frozen=True, dict=True):
         return {each.number: each.place for each in self.all if each.matter == BRANCH}
 
     def version(self, number: int) -> Multihash | None:
-        """The statement of a version that is followed."""
+        """Returns the statement of a version that is followed by decision."""
         found = self._found.get((VERSION, number))
         return None if found is None else found.name
 
     def verdict(self, step: int) -> Multihash | None:
-        """The block that is relied on at a step, in spite of verdicts."""
+        """Returns the block of a step that is relied on in spite of verdicts."""
         found = self._found.get((VERDICT, step))
         return None if found is None else found.name
 
@@ -80,7 +80,7 @@ class Decided(msgspec.Struct, frozen=True, dict=True):
 
 
 class Resolutions:
-    """The kept ones, over one SQLite connection."""
+    """Stores a person's decisions, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -95,7 +95,7 @@ class Resolutions:
         )
 
     def take_up(self, dataset: DatasetId) -> None:
-        """Revokes the abandonment."""
+        """Revokes the decision to abandon the dataset."""
         self._db.execute("DELETE FROM trust_resolved WHERE dataset = ? AND matter = ?", (dataset, ABANDONED))
 
     def keep(self, dataset: DatasetId, made: Resolution) -> None:

@@ -34,15 +34,15 @@ from odfd.trust.ledger.signed_heads import newest_within
 _DAY: Final = 24 * 3600 * instant.SECOND
 SUPERSEDED: Final = 30 * _DAY
 AFTERLIFE: Final = 365 * _DAY
-"""Of what was known of a dataset, after the last word on it."""
+"""Time for which entries about a dataset are kept after the last statement about it."""
 ATTESTATIONS: Final = 3
 HEADS: Final = 256
-"""Superseded statements of one signer on a dataset, so that frequent ones fill no disk."""
+"""Superseded statements kept of one signer on a dataset, so that frequent ones do not fill the disk."""
 PAGE: Final = 500
-"""Entries looked at, and dropped, in one transaction: others may write in between."""
+"""Entries checked, and dropped, in one transaction, so that others may write in between."""
 _PASSING: Final = frozenset(kind for each in TABLES if each.passes for kind in each.kinds)
 _LASTING: Final = frozenset({"fork", "followed"})
-"""Outcomes that tell of more than the word itself: with a head that a person chose, those of all others went."""
+"""Outcomes of entries that must be kept: a head that a person chose, for instance, removed all other heads."""
 _SID: Final = re.compile(rb"f1620[0-9a-f]{64}")
 _LIVE: Final = tuple(each.name for each in TABLES if each.passes)
 _KNOWN: Final = (
@@ -52,9 +52,9 @@ _KNOWN: Final = (
 
 
 def drop_unneeded(database: Database, is_wanted: Callable[[sqlite3.Connection, DatasetId], bool]) -> int:
-    """Drop statements about datasets that are neither held nor wanted any more; the number of datasets.
+    """Deletes statements about datasets that are no longer held or wanted; returns the number of datasets.
 
-    What is said of them from now on stays in memory (``odfd.network.unheld_statements``).
+    Later statements about them stay in memory (``odfd.network.unheld_statements``).
     """
     with database.read() as connection:
         found = [each for each in Ledger(connection).not_held() if not is_wanted(connection, each)]
@@ -67,7 +67,8 @@ def drop_unneeded(database: Database, is_wanted: Callable[[sqlite3.Connection, D
 
 
 def prune(database: Database, now: Instant, *, dry_run: bool = False, step: Step = no_step) -> int:
-    """Drop what may go; how many entries went, or would. Raises Environment: a damaged entry, which stays."""
+    """Drops the entries that may go; returns how many did, or would. Raises Environment if an entry is damaged; it
+    stays."""
     after, count = 0, 0
     while True:
         with database.read() as connection:
@@ -93,7 +94,8 @@ class _Row(NamedTuple):
 
 
 class _Page:
-    """Entries after one. ``due``: those that may go; ``last``: the last that was looked at, ``None`` for no more."""
+    """A page of entries. ``due``: those that may be dropped; ``last``: the last one checked, ``None`` if there are no
+    more."""
 
     def __init__(self, connection: sqlite3.Connection, after: int, now: Instant) -> None:
         self._db = connection
@@ -101,7 +103,7 @@ class _Page:
         self._gone: dict[bytes, bool] = {}
         self._rests: dict[bytes, frozenset[bytes]] = {}
         self._grounds: dict[bytes, bytes | None] = {}
-        # The last entry stays: the next one is linked to it.
+        # The last entry stays, because the next one will be linked to it.
         rows = connection.execute(
             "SELECT seq, at, dataset, signer, type, sid, outcome FROM trust_ledger"
             " WHERE seq > ? AND seq < (SELECT MAX(seq) FROM trust_ledger) ORDER BY seq LIMIT ?",
@@ -129,7 +131,8 @@ class _Page:
         return any(self._has(table, "sid", sid) for table in _LIVE)
 
     def _is_forgotten(self, dataset: bytes) -> bool:
-        """Known no more, and nothing was said of it for long. What is no dataset's never is."""
+        """Whether a dataset is no longer known, and its last entry is long past; never for entries without a
+        dataset."""
         if dataset not in self._gone:
             (last,) = self._db.execute("SELECT MAX(at) FROM trust_ledger WHERE dataset = ?", (dataset,)).fetchone()
             is_old = bool(dataset) and self._now - last > AFTERLIFE
@@ -137,7 +140,7 @@ class _Page:
         return self._gone[dataset]
 
     def _rested_on(self, dataset: bytes) -> frozenset[bytes]:
-        """Ids in decisions of this node."""
+        """Returns the ids that this node's decisions rest on."""
         if dataset not in self._rests:
             bodies = self._db.execute(
                 "SELECT body FROM trust_ledger WHERE dataset IN (?, ?) AND type = 'decision'", (dataset, b"")
@@ -147,7 +150,7 @@ class _Page:
         return self._rests[dataset]
 
     def _later(self, row: _Row) -> list[int]:
-        """When the same signer spoke next, so many times."""
+        """Lists the times of the next statements of the same signer, at most as many as matter."""
         rows = self._db.execute(
             "SELECT at FROM trust_ledger WHERE dataset = ? AND type = ? AND seq > ? AND signer = ?"
             " AND outcome NOT IN ('fork', 'candidate') ORDER BY seq LIMIT ?",
@@ -160,7 +163,7 @@ class _Page:
         return is_last or row.sid == self._context(row.dataset)
 
     def _context(self, dataset: bytes) -> bytes | None:
-        """The newest head that says no more than the blocks that are here."""
+        """Returns the id of the newest head that covers no more than the blocks that are here."""
         if dataset not in self._grounds:
             name = DatasetId(dataset)
             checked = Ledger(self._db).chain(name)

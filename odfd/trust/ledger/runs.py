@@ -1,4 +1,4 @@
-"""Stores what this node found by re-running steps, as stretches of blocks, and where its own replay stands.
+"""Stores this node's results of re-running steps, as stretches of blocks, and the position of its own replay.
 
 Calls are synchronous, on the connection they are given; the tables are the ledger's.
 Spec: docs/spec/trust.md#attestations.
@@ -25,11 +25,12 @@ REPRODUCED: Final = "reproduced"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of re-running a step; the last of equally reproduced consecutive steps stands for all."""
+    """The result of re-running a step. For consecutive steps that were reproduced alike, the last one stands for
+    all."""
 
     sequence_number: int
     first: int | None = None
-    """The first step of such a stretch; ``None``: this one alone."""
+    """The first step of such a stretch; ``None``: this step alone."""
     block: Multihash
     at: Instant
     verdict: str
@@ -40,7 +41,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     evidence: bytes | None = None
     """JSON for people: where the published and the computed rows differ."""
     bundle: Multihash | None = None
-    """Id of the bundle kept of a mismatch."""
+    """Id of the bundle that was kept of a mismatch; ``None``: none was."""
 
 
 class RunPosition(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class RunPosition(msgspec.Struct, frozen=True):
 
 
 class Runs:
-    """The kept ones, over one SQLite connection."""
+    """Stores this node's own runs, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -66,7 +67,8 @@ class Runs:
         REPLAYS.put(self._db, dataset, place.sequence_number, place.block, place.checkpoint)
 
     def keep(self, dataset: DatasetId, run: Run) -> None:
-        """A step that was reproduced like the step run before it makes one stretch with it: rows are few for ever."""
+        """Keeps a result. If it was reproduced like the step before, the two form one stretch, so that rows stay
+        few."""
         first, like = run.first, (run.verdict, msgspec.json.encode(run.engine))
         earlier = "dataset = ? AND sequence < ? ORDER BY sequence DESC LIMIT 1"
         row = RUNS.one(self._db, earlier, (dataset, run.sequence_number))
@@ -106,19 +108,19 @@ class Runs:
             self.keep_place(dataset, before)
 
     def looked_again(self, dataset: DatasetId) -> dict[int, Multihash]:
-        """Steps that were run six times more because others differ, and their blocks."""
+        """Returns the steps that were run six more times because others contradict them, with their blocks."""
         return {row[1]: Multihash(row[2]) for row in AGAIN.rows(self._db, "dataset = ?", (dataset,))}
 
     def note_again(self, dataset: DatasetId, step: int, block: Multihash, now: Instant) -> None:
         AGAIN.put(self._db, dataset, step, block, now)
 
     def of(self, dataset: DatasetId) -> dict[int, Run]:
-        """This node's own results in order, by the sequence number of a stretch's last step; see ``run_at``."""
+        """Returns this node's own results in order, by the sequence number of a stretch's last step; see ``run_at``."""
         return {row[1]: read_run(row[1:]) for row in RUNS.rows(self._db, "dataset = ? ORDER BY sequence", (dataset,))}
 
 
 def written(run: Run) -> tuple[bytes, bytes | None]:
-    """``engine`` and ``actual`` as columns of a row."""
+    """Encodes ``engine`` and ``actual`` as columns of a row."""
     actual = None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str)
     return msgspec.json.encode(run.engine), actual
 

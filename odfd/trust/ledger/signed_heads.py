@@ -1,9 +1,10 @@
 """Reads the heads of a dataset that this node has admitted, newest first, from the log, and detects withheld data.
 
-The live set keeps only the newest head, which may be of another history than ours; a proof of that needs one of ours.
-Data is withheld when a head was signed and no peer has given its blocks for too long. Every block that comes begins the
-wait anew, so that a long chain on its way is not withheld. Nobody is accused of it: who has no blocks to give may be
-cut off like us. Calls are synchronous, on the connection they are given. Spec: docs/spec/trust.md#admission.
+The live set keeps only the newest head, which may belong to another history than ours, while a proof of that needs one
+of ours. Data counts as withheld if a head was signed and no peer has given its blocks for too long. Every block that
+arrives restarts the wait, so that a long chain on its way does not count as withheld. Nobody is accused of it: a peer
+that has no blocks to give may be cut off like us. Calls are synchronous, on the connection they are given.
+Spec: docs/spec/trust.md#admission.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.tables import WANTED
 
 MAX_HEADS: Final = 1024
-"""Heads read: years of one that is signed every other day."""
+"""Heads that are read: years of heads, if one is signed every other day."""
 
 
 def signed_heads(connection: sqlite3.Connection, dataset: DatasetId) -> Iterator[tuple[HeadStatement, bytes]]:
@@ -71,13 +72,13 @@ PATIENCE: Final = 24 * 3600 * instant.SECOND
 
 
 class DataAvailability:
-    """The missing blocks of signed heads, over one SQLite connection."""
+    """Tracks missing blocks of signed heads, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def note(self, dataset: DatasetId, now: Instant) -> bool:
-        """Record an attempt to fetch signed blocks; whether they count as withheld now."""
+        """Records an attempt to fetch signed blocks; returns whether they count as withheld now."""
         ledger = Ledger(self._db)
         newest, size = ledger.newest_head(dataset), ledger.chain(dataset).frontier.size
         row = WANTED.one(self._db, "dataset = ?", (dataset,))
@@ -91,6 +92,6 @@ class DataAvailability:
         return bool(now - row[2] > PATIENCE)
 
     def is_withheld(self, dataset: DatasetId, size: int, now: Instant) -> bool:
-        """Whether it is known to be, while ``size`` blocks are here."""
+        """Whether blocks of the dataset count as withheld, while ``size`` blocks are here."""
         row = WANTED.one(self._db, "dataset = ? AND size = ?", (dataset, size))
         return row is not None and now - row[2] > PATIENCE

@@ -1,7 +1,7 @@
 """Stores subtree roots of each chain's Merkle tree, so that proofs over long chains are cheap.
 
-Without them the root of what was, or a proof, reads a chain from its beginning, and peers ask for those at will. None
-of it is believed: a tree that is made with what is kept must have the root that was checked with the blocks, or it is
+Without them an earlier root or a proof would read a chain from its beginning, and peers request those at will. The
+stored roots are not trusted: a tree made with them must have the root that was checked with the blocks; otherwise it is
 made from the blocks alone. Calls are synchronous, on the connection they are given.
 """
 
@@ -16,13 +16,13 @@ from chain.store import bulk_rows
 
 
 class Subtrees:
-    """Reads and writes of the table, which is the ledger's."""
+    """Reads and writes the table of subtree roots, which is the ledger's."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def keep(self, dataset: DatasetId, before: Frontier, groups: Sequence[bytes]) -> None:
-        """Stores the subtrees completed since ``before``, in place of those of another continuation."""
+        """Stores the subtrees completed since ``before``, replacing those of another continuation."""
         first = before.size // GROUP
         self._db.execute("DELETE FROM trust_subtrees WHERE dataset = ? AND place >= ?", (dataset, first))
         self._db.execute(
@@ -31,7 +31,8 @@ class Subtrees:
         )
 
     def tree(self, dataset: DatasetId, known: Frontier, leaves: Leaves) -> Tree:
-        """Over the chain of which ``known`` was checked; what lacked for it is kept. Raises what ``leaves`` does."""
+        """Returns the tree of a chain whose checked tree is ``known``; stores missing subtrees. Raises what ``leaves``
+        does."""
         tree = self.kept(dataset, known, leaves)
         if tree is None:
             tree = Tree(leaves)

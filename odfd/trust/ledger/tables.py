@@ -56,14 +56,14 @@ RECHECKED: Final = Sealed(
     _REPAIR,
 )
 SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
-"""Those that got their seals by a later step."""
+"""Tables that got their seals by a later migration."""
 SEALED: Final = (
     *(*SEALED_LATE, RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN),
     *(WANTED, MET, OBSERVED, RULES, RECHECKED, CARDS, NODE_CARDS),
 )
-"""Tables whose rows nothing else vouches for; the log is linked."""
+"""Tables whose rows need seals because nothing else vouches for them; the log is protected by its links."""
 REMADE: Final = tuple(each for each in SEALED if each.hint == _REPAIR and each is not CHAINS)
-"""Tables whose damaged rows may be dropped: they are made or received again."""
+"""Tables whose damaged rows may be deleted, because they are made or received again."""
 
 LATER: Final = (
     """
@@ -208,4 +208,4 @@ LATER: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
 )
-"""Steps after the ledger's first ones; steps are added at the end and never changed."""
+"""Migrations after the ledger's first ones; new ones are added at the end and never changed."""

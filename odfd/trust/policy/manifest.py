@@ -1,4 +1,4 @@
-"""Declares the manifest of a TrustPolicy: what has to hold of some datasets before they are used or served here."""
+"""Declares the manifest of a TrustPolicy: what must hold for some datasets before they are used or served here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RULE: Final = "trust-policy"
 
 
 class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Decides for the datasets of some names, in place of the settings; a mirror's own terms decide before it."""
+    """Rules for datasets of some names, in place of the settings; a mirror's own terms take precedence."""
 
     datasets: Annotated[tuple[str, ...], described("Names; % stands for any text, _ for one character.")]
     use: Annotated[str, described("Facts before data feeds a query or a transform: data & attested:2.")] | None = None
@@ -29,7 +29,7 @@ class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_trust_policy(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Adds mistakes in the policy's expressions to those of a draft."""
     spec: TrustPolicySpec = draft.spec
     if not spec.datasets or not all(spec.datasets):
         draft.note("spec.datasets", "it is for no dataset", _RULE, "datasets: [food.%]")
@@ -44,14 +44,14 @@ def check_trust_policy(draft: Draft) -> None:
 
 
 def rules_in(connection: sqlite3.Connection) -> tuple[DatasetRule, ...]:
-    """Reads those in force, the one that decides first. Raises Damaged."""
+    """Reads the rules in force, the deciding one first. Raises Damaged."""
     found = DeclaredStore(connection).all(TYPE)
     ordered = sorted(found, key=lambda each: (-(each.spec.get("priority") or 0), each.created_at, each.id))
     return tuple(map(_rule, ordered))
 
 
 def unreachable(resource: DeclaredResource, policy: Policy) -> list[str]:
-    """Tells of quorums that the listed validators cannot reach; nothing is used or served then."""
+    """Describes quorums that the listed validators cannot reach; with one of them nothing is used or served."""
     rule = _rule(resource)
     said = {name: each for name, each in (("use", rule.use), ("serve", rule.serve)) if each is not None}
     return list(quorum_mistakes(said, len(policy.groups), policy.tolerated))

@@ -1,8 +1,8 @@
 """Stores the known policies of a network, and which one a person accepted last.
 
-Kept are all statements of the network's key from the accepted one on, two of one version too: each tightens, so order
-and repetition of hearing change nothing. Calls are synchronous, on the connection they are given; the table is the
-ledger's. Spec: docs/spec/trust.md#network-policy.
+All statements of the network's key from the accepted one on are kept, even two of one version: each tightens rules, so
+the order and repetition of arrival change nothing. Calls are synchronous, on the connection they are given; the table
+is the ledger's. Spec: docs/spec/trust.md#network-policy.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from odfd.trust.policy.policy import Policy
 from odfd.trust.policy.policy_merge import accepted, in_force
 
 KIND: Final = "accepted-policy"
-"""Resource kind: the network's key, and the statement of it that a person accepted."""
+"""Resource kind that stores the network's key, and its statement that a person accepted."""
 MAX_WAITING: Final = 64
-"""Statements that came since a person accepted one."""
+"""Statements kept that came after a person accepted one."""
 
 
 class AcceptedPolicy(msgspec.Struct, frozen=True):
-    """One statement."""
+    """One policy statement of a network."""
 
     said: PolicyStatement
     sid: Multihash
@@ -55,7 +55,7 @@ class NetworkPolicies:
         return found
 
     def accepted(self, key: KeyDid) -> AcceptedPolicy | None:
-        """The one that a person accepted last."""
+        """Returns the policy that a person accepted last."""
         resource = Resources(self._db).get(KIND, str(key))
         sid = None if resource is None else Multihash.parse(msgspec.json.decode(resource.spec)["sid"])
         return next((each for each in self.of(key) if each.sid == sid), None)
@@ -72,12 +72,13 @@ class NetworkPolicies:
         return is_later and len(waiting) < MAX_WAITING and all(each.sid != sid for each in waiting)
 
     def keep(self, rules: PolicyStatement, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
-        """Keep one that is news, and write it into the log."""
+        """Keeps a policy that is news, and appends it to the log."""
         RULES.put(self._db, rules.key, rules.version, signed.sid, signed.payload, signed.envelope)
         Ledger(self._db).append((now, rules.dataset, rules.key, POLICY, signed.sid, signed.envelope, peer, outcome))
 
     def accept(self, policy: Policy, key: KeyDid, sid: Multihash, now: Instant) -> AcceptedPolicy:
-        """Accepts a policy by a person's decision: the node's own ``policy`` follows it. Raises NotFound, Invalid."""
+        """Records that a person accepts a policy, which then applies to the node's own ``policy``. Raises NotFound,
+        Invalid."""
         known = next((each for each in self.later(key) if each.sid == sid), None)
         if known is None:
             raise NotFound(

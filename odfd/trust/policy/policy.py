@@ -31,13 +31,13 @@ from odfd.trust.policy.witness_quorum import (
 PLAIN_FACTS: Final = ("linked", "chain", "data", "reproduced", "fresh")
 COUNTED_FACTS: Final = ("attested", "observed", "witnessed")
 SANDBOXES: Final = ("none", "host", "image", "container")
-"""Levels of isolation, the least first."""
+"""Levels of isolation, the weakest first."""
 MAX_DEPTH: Final = 16
-"""Brackets within brackets."""
+"""Nesting depth of brackets."""
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """``name`` or ``name:count``."""
+    """A fact in an expression: ``name`` or ``name:count``."""
 
     name: str
     count: int = 0
@@ -72,7 +72,7 @@ def facts_of(expression: Expression) -> Iterator[Fact]:
 
 
 def holds(expression: Expression, facts: Mapping[str, int]) -> bool:
-    """``facts`` gives 1 or 0 for plain facts and the count for counted ones."""
+    """Whether an expression holds; ``facts`` has 1 or 0 for plain facts and the count for counted ones."""
     if isinstance(expression, Fact):
         return facts.get(expression.name, 0) >= max(expression.count, 1)
     results = (holds(term, facts) for term in expression.terms)
@@ -83,7 +83,7 @@ _TOKEN: Final = re.compile(r"\s*(?:([a-z]+)(?::(\d{1,3}))?|([&|()]))", re.ASCII)
 
 
 def parse_expression(text: str) -> Expression:
-    """Raises Invalid, pointing at the place."""
+    """Parses an expression. Raises Invalid, pointing at the place."""
     parser = _Parser(text)
     expression = parser.any_of(0)
     if parser.at < len(parser.tokens):
@@ -151,18 +151,18 @@ class _Parser:
 
 
 class KeyGroup(msgspec.Struct, frozen=True):
-    """Keys of one operator, as judged by the node's owner, with one vote together."""
+    """Keys of one operator, as judged by the node's owner; together they have one vote."""
 
     name: str
     keys: frozenset[KeyDid]
 
 
 class DatasetRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of some datasets, in place of what the policy says of all. A TrustPolicy says them."""
+    """The requirements for some datasets, in place of those for all. A TrustPolicy declares them."""
 
     name: str
     datasets: tuple[str, ...]
-    """Patterns of names."""
+    """Patterns of dataset names."""
     use: Expression | None = None
     serve: Expression | None = None
 
@@ -182,26 +182,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     spot_check: float = 0.0
     """Share of steps that this node re-runs though it does not attest."""
     recheck: bool = True
-    """Whether evidence that listed validators name is fetched and looked into unasked."""
+    """Whether evidence that listed validators name is fetched and re-checked without a person's request."""
     floors: tuple[Expression | None, Expression | None] = (None, None)
-    """For use and serve: what a network asks of each dataset too, whatever a person set for that one."""
+    """For use and serve: what a network requires of each dataset, whatever a person set for that dataset."""
     rules: tuple[DatasetRule, ...] = ()
-    """Of some datasets, the first that is for one decides. A mirror's own terms decide before them."""
+    """Rules for some datasets; the first that matches decides. A mirror's own terms take precedence."""
     witnesses: Witnesses = Witnesses()
     public: tuple[PublicWitness, ...] = ()
-    """Witnesses of the web that are asked to cosign what this node publishes."""
+    """Public witnesses that are asked to cosign what this node publishes."""
     attended: frozenset[DatasetId] = frozenset()
-    """Datasets of others that this node cosigns, whether it mirrors them or not."""
+    """Datasets of others that this node cosigns, even if it does not mirror them."""
     min_engines: int = 1
-    """Different engine digests that must be behind ``attested:K``."""
+    """Number of different engine digests that must be behind ``attested:K``."""
     min_sandbox: str = "none"
-    """Least isolation under which a verdict of others counts."""
+    """Weakest isolation under which a verdict of others counts."""
     notes: tuple[str, ...] = ()
-    """What these rules cannot promise, for people."""
+    """Guarantees that these rules cannot give, for people."""
 
     @property
     def digest(self) -> Multihash:
-        """Names these rules in decisions that rest on them."""
+        """Returns a hash that names these rules in decisions that rest on them."""
         content: dict[str, canonical.Json] = {
             "use": str(self.use),
             "serve": str(self.serve),
@@ -218,7 +218,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def witnesses_asked(self) -> int:
-        """The most witness groups that anything here asks for, of datasets met for the first time or later."""
+        """Returns the most witness groups that any rule here requires, for datasets met for the first time or later."""
         expressions: list[Expression] = [self.use, self.serve, *(each for each in self.floors if each is not None)]
         expressions += [said for each in self.rules for said in (each.use, each.serve) if said is not None]
         counts = [fact.count for each in expressions for fact in facts_of(each) if fact.name == "witnessed"]
@@ -232,7 +232,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return _above(self.floors[1], own) or self.serve
 
     def ruled(self, name: str) -> tuple[Expression | None, Expression | None]:
-        """Returns what rules say of the use and the serving of a dataset of a name."""
+        """Returns the requirements for use and serve that rules have for a dataset's name; ``None`` where they have
+        none."""
         meant = [each for each in self.rules if names(each.datasets, name)]
         use = next((each.use for each in meant if each.use is not None), None)
         return use, next((each.serve for each in meant if each.serve is not None), None)
@@ -256,7 +257,7 @@ class PolicyTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms of a policy except its expressions and validators, as written."""
 
     witness: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Groups of witnesses and their keys."""
+    """Groups of witnesses with their keys."""
     witness_faulty: int = 0
     quorum: int = 0
     max_age: str = "7d"
@@ -268,7 +269,7 @@ class PolicyTerms(msgspec.Struct, frozen=True, kw_only=True):
     spot_check: float = 0.0
     recheck: bool = True
     public: tuple[str, ...] = ()
-    """Witnesses to ask over HTTP: a key and where."""
+    """Public witnesses to ask over HTTP: a key and a URL."""
     attended: tuple[str, ...] = ()
     """Datasets to cosign without mirroring them."""
 
@@ -281,7 +282,7 @@ def load_policy(
     tolerated: int = 0,
     terms: PolicyTerms = PolicyTerms(),  # noqa: B008  it is frozen
 ) -> Policy:
-    """A policy from its written form. Raises Invalid with every mistake in one message."""
+    """Makes a policy from its written form. Raises Invalid with every mistake in one message."""
     witnesses, mistakes = load_witnesses(
         terms.witness, faulty=terms.witness_faulty, quorum=terms.quorum, max_age=terms.max_age
     )
@@ -364,7 +365,7 @@ def _other_mistakes(expressions: Mapping[str, Expression], terms: PolicyTerms, g
 
 
 def quorum_mistakes(expressions: Mapping[str, Expression], groups: int, tolerated: int) -> Iterator[str]:
-    """Refuses a policy without f+1 <= K <= n-f for every attested:K and observed:K. Reports what is unmet."""
+    """Yields each attested:K and observed:K of a policy that does not have f+1 <= K <= n-f."""
     for purpose, expression in expressions.items():
         for fact in facts_of(expression):
             if fact.name not in ("attested", "observed"):

@@ -1,9 +1,9 @@
-"""Merges a network's policy into a node's: what tightens applies at once, what loosens waits for a person. Pure.
+"""Merges a network's policy into a node's: stricter rules apply at once, looser ones wait for a person. Pure.
 
-Tightened are: what a purpose asks for (both hold, the node's and the network's), whose word counts (fewer keys), how
-many engines, how much isolation, how stale a head may be, and what ``witness_merge`` says of witnesses. All else,
-other groups and another ``f`` among it, changes only when a person accepts the version; then what the network says
-stands in place of what the node said. Spec: docs/spec/trust.md#policy.
+Stricter rules are merged for: what a purpose requires (both the node's and the network's must hold), whose statements
+count (fewer keys), how many engines, how much isolation, how stale a head may be, and the rules on witnesses
+(``witness_merge``). All else, such as other groups and another ``f``, changes only when a person accepts the version;
+then the network's rules replace those of the node. Spec: docs/spec/trust.md#policy.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from odfd.trust.policy.policy import (
 from odfd.trust.policy.witness_quorum import seconds_of
 
 MAX_CLAUSES: Final = 256
-"""Ways in which an expression may be met that are looked at; of others nothing is concluded."""
+"""Ways to meet an expression that are compared; with more, nothing is concluded about the expression."""
 
 
 def check_rules(rules: Rules) -> None:
-    """Raises Invalid with every mistake."""
+    """Raises Invalid with every mistake in the rules."""
     mistakes = list(_mistakes(rules))
     if mistakes:
         raise Invalid("; ".join(mistakes), rule="policy", hint="docs/spec/trust.md#policy says what a policy may say")
@@ -66,7 +66,7 @@ def _mistakes(rules: Rules) -> Iterator[str]:
 
 
 def tightened(policy: Policy, rules: Rules) -> Policy:
-    """The policy with all of the rules that ask for more. Never lets anything pass that it did not."""
+    """Returns the policy with all stricter rules applied. It never allows anything that the policy did not."""
     changed = msgspec.structs.replace(
         policy,
         use=_both(policy.use, rules.use),
@@ -87,7 +87,7 @@ def tightened(policy: Policy, rules: Rules) -> Policy:
 
 
 def accepted(policy: Policy, rules: Rules) -> Policy:
-    """Returns the policy with all of the rules in force. Raises Invalid when such a policy could not be met."""
+    """Returns the policy with all of the rules applied. Raises Invalid if the result could not be met."""
     groups = None if rules.groups is None else tuple(KeyGroup(each.name, frozenset(each.keys)) for each in rules.groups)
     changed = msgspec.structs.replace(
         policy,
@@ -109,9 +109,9 @@ def accepted(policy: Policy, rules: Rules) -> Policy:
 
 
 def in_force(policy: Policy, settled: Rules | None, later: Sequence[Rules]) -> Policy:
-    """Applies to a node's own policy the rules that a person accepted last and all later ones, in order.
+    """Applies to a node's own policy the rules that a person accepted last, and then tightens it by all later ones.
 
-    What was accepted and fits the node's own settings no more is left out, with a note.
+    Accepted rules that no longer fit the node's own settings are left out, with a note.
     """
     if settled is not None:
         try:
@@ -148,7 +148,7 @@ def waiting(policy: Policy, rules: Rules) -> list[str]:
 
 
 def implies(one: Expression, other: Expression) -> bool:
-    """Whether all that meets ``one`` meets ``other``; ``False`` too where that is too complex to decide."""
+    """Whether everything that meets ``one`` meets ``other``; ``False`` also if that is too complex to decide."""
     clauses = _clauses(one)
     return clauses is not None and all(holds(other, clause) for clause in clauses)
 
@@ -171,7 +171,7 @@ def _raised(floor: Expression | None, text: str | None) -> Expression | None:
 
 
 def _terms(expression: Expression) -> tuple[Expression, ...]:
-    """Returns what all has to hold."""
+    """Returns the parts of an expression that must all hold."""
     return expression.terms if isinstance(expression, AllOf) else (expression,)
 
 
@@ -180,7 +180,7 @@ def _same(one: Expression, other: Expression) -> bool:
 
 
 def _left(groups: Sequence[KeyGroup], rules: Rules) -> Iterator[KeyGroup]:
-    """Groups with the keys that the network lists too."""
+    """Yields the groups with only those keys that the network lists too."""
     listed = {key for group in rules.groups or () for key in group.keys}
     for group in groups:
         if kept := group.keys & listed:
@@ -194,7 +194,7 @@ def _unmet(policy: Policy) -> Iterator[str]:
 
 
 def _clauses(expression: Expression) -> list[Mapping[str, int]] | None:
-    """The least ways to meet an expression; ``None`` when they are too many."""
+    """Returns the minimal ways to meet an expression; ``None`` if they are too many."""
     if isinstance(expression, Fact):
         return [{expression.name: max(expression.count, 1)}]
     parts = [_clauses(term) for term in expression.terms]

@@ -15,18 +15,18 @@ from odfd.trust.policy.policy import Policy, PolicyTerms, load_policy, parse_exp
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     use: str
     use_counted: str | None = None
-    """In place of ``use`` where the groups that are listed can meet it: K of ``attested:K`` needs f+1 <= K <= n-f."""
+    """Replaces ``use`` if the listed groups can meet it: K of ``attested:K`` needs f+1 <= K <= n-f."""
     serve: str
     min_sandbox: str = "none"
-    """Least isolation under which a verdict of others counts."""
+    """Weakest isolation under which a verdict of others counts."""
     attest: bool
     max_stale: str
     cosign: bool = False
     spot_check: float = 0.0
     follow: str = "ask"
-    """An epoch that gives up what was published."""
+    """Whether an epoch that gives up published blocks is followed."""
     keep_epochs: int | None = 1
-    """Of which blocks are kept, the present one among them; ``None``: all."""
+    """Number of epochs whose blocks are kept, the present one included; ``None``: all."""
 
 
 PROFILES: Final = {
@@ -48,7 +48,8 @@ PROFILES: Final = {
         use="data", serve="chain", attest=False, max_stale="never", follow="follow", cosign=True, keep_epochs=None
     ),
 }
-"""What this node derives itself meets ``reproduced`` (``ChainExtent.own``), and counts nothing towards ``attested``."""
+"""The profiles by name. Data that this node derives meets ``reproduced`` (``ChainExtent.own``), but never
+``attested``."""
 
 
 def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> Policy:
@@ -95,7 +96,7 @@ def _terms(settings: model.Policy, profile: Profile) -> PolicyTerms:
 
 
 def cosigns(settings: model.Policy) -> bool:
-    """Whether this node cosigns what it mirrors."""
+    """Whether this node cosigns the datasets that it mirrors."""
     configured = settings.publish.cosign
     return PROFILES[settings.profile].cosign if configured is None else configured
 
@@ -106,7 +107,7 @@ def follows_rewrites(settings: model.Policy) -> bool:
 
 
 def apart(settings: model.Policy, epoch: int) -> FormerEpochs:
-    """Returns where given-up blocks of ``epoch`` are kept, and how many such epochs."""
+    """Returns in which epoch blocks are given up, and how many former epochs are kept with their blocks."""
     configured = settings.rewrite.keep_epochs
     most = PROFILES[settings.profile].keep_epochs if configured is None else configured
     return FormerEpochs(epoch, None if most is None else most - 1)

@@ -1,7 +1,8 @@
 """Merges a network's rules on witnesses into a node's, as ``policy_merge`` does for the other rules. Pure.
 
-Tightened are: how many must stand behind a head, whose word counts (fewer keys), how old a cosignature may be. Other
-witnesses, and how many of them may be faulty, wait for a person. Spec: docs/spec/trust.md#witnesses, #network-policy.
+Stricter rules apply at once: how many must stand behind a head, whose cosignatures count (fewer keys), how old a
+cosignature may be. Other witnesses, and how many of them may be faulty, wait for a person.
+Spec: docs/spec/trust.md#witnesses, #network-policy.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def tightened(mine: Witnesses, rules: WitnessRules) -> Witnesses:
 
 
 def accepted(mine: Witnesses, rules: WitnessRules) -> Witnesses:
-    """Applies all rules."""
+    """Applies all rules, looser ones too."""
     groups = None if rules.groups is None else {key: group.name for group in rules.groups for key in group.keys}
     return msgspec.structs.replace(
         mine,

@@ -1,9 +1,9 @@
 """Defines which witnesses count, how many make a quorum, and how far a chain is witnessed.
 
-Of n groups with f faulty, a quorum of floor((n+f)/2)+1 prevents split views: two such share an honest group, which
-signs one side only. Fewer detect them at the first contact of the two sides, and loading such a policy says so. A group
-has one key, for two honest keys of one operator could stand on two sides. Pure, but for ``Roots``, which remembers.
-Spec: docs/spec/trust.md#witnesses.
+Of n groups with f faulty, a quorum of floor((n+f)/2)+1 prevents split views: two such quorums share an honest group,
+which signs one side only. Smaller quorums detect them only when the two sides meet, and loading such a policy says so.
+A group has one key, since two honest keys of one operator could stand on two sides. Pure, except for ``Roots``, which
+caches. Spec: docs/spec/trust.md#witnesses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from p2p.web.folder_url import place_of
 
 WEEK: Final = 7 * 86400
 FOREVER: Final = 1 << 40
-"""Seconds."""
+"""Seconds that stand for no limit."""
 _REMEMBERED: Final = 4096
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -39,21 +39,21 @@ class Witnesses(msgspec.Struct, frozen=True, kw_only=True):
     """The witnesses whose cosignatures count."""
 
     groups: Mapping[KeyDid, str] = {}
-    """Name of the group by its key."""
+    """The name of each group by its key."""
     faulty: int = 0
     quorum: int = 0
-    """Asked of a dataset that is met for the first time; 0: nothing is."""
+    """Groups required for a dataset that is met for the first time; 0: none."""
     max_age: int = WEEK
-    """Seconds."""
+    """Greatest age of a cosignature, in seconds."""
 
     @property
     def preventing(self) -> int:
-        """The quorum from which on no two sides of a fork can have one."""
+        """Returns the smallest quorum that no two sides of a fork can both have."""
         return (len(self.groups) + self.faulty) // 2 + 1
 
 
 def seconds_of(text: str) -> int:
-    """A span of time as policies write it: ``7d``, ``36h``, ``never`` ends. Raises Invalid."""
+    """Parses a time span of a policy into seconds: ``7d``, ``36h``, ``never``. Raises Invalid."""
     if text == "never":
         return FOREVER
     match = re.fullmatch(r"(\d{1,6})([smhd])", text, re.ASCII)
@@ -71,14 +71,14 @@ def cosigner_key(vkey: str) -> VerifierKey:
 
 
 def _key(text: str) -> KeyDid:
-    """Returns the key of a witness by its DID, or as public ones tell theirs: it is the key that counts."""
+    """Returns the key of a witness, given as a DID or in the form that public witnesses publish."""
     return KeyDid.from_public_key(cosigner_key(text).public_key) if "+" in text else KeyDid.parse(text)
 
 
 def load_witnesses(
     groups: Sequence[tuple[str, Sequence[str]]], *, faulty: int = 0, quorum: int = 0, max_age: str = "7d"
 ) -> tuple[Witnesses, list[str]]:
-    """From the written form, with every mistake."""
+    """Makes witnesses from their written form; returns them with every mistake."""
     mistakes: list[str] = []
     listed: dict[KeyDid, str] = {}
     for name, keys in groups:
@@ -109,7 +109,8 @@ def load_witnesses(
 
 
 def weaknesses(witnesses: Witnesses, asked: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """Quorums that detect a split view and do not prevent it, in words. ``asked`` by whom, and how many."""
+    """Describes quorums that detect a split view and do not prevent it. ``asked``: who requires a quorum, and its
+    size."""
     for who, count in asked:
         if 0 < count < witnesses.preventing:
             yield (
@@ -119,30 +120,30 @@ def weaknesses(witnesses: Witnesses, asked: Iterable[tuple[str, int]]) -> Iterat
 
 
 def young(witnesses: Witnesses, made: Cosignature, now: Instant) -> bool:
-    """Whether a cosignature counts: of a group that is listed, and not too old."""
+    """Whether a cosignature counts: its witness is listed, and it is not too old."""
     return made.witness in witnesses.groups and now - made.at <= witnesses.max_age * instant.SECOND
 
 
 def behind(witnesses: Witnesses, head: HeadStatement, made: Iterable[Cosignature], now: Instant) -> int:
-    """Groups that cosigned the very tree of a head."""
+    """Returns the number of groups that cosigned exactly the tree of a head."""
     return standing_behind(witnesses, TreeCheckpoint(head.dataset, head.epoch, head.size, head.root_hash), made, now)
 
 
 def standing_behind(witnesses: Witnesses, tree: TreeCheckpoint, made: Iterable[Cosignature], now: Instant) -> int:
-    """Groups that cosigned this very tree."""
+    """Returns the number of groups that cosigned exactly this tree."""
     return len(
         {witnesses.groups[each.witness] for each in made if each.checkpoint == tree and young(witnesses, each, now)}
     )
 
 
 RootsAt = Callable[[Sequence[int]], Mapping[int, bytes]]
-"""Roots of my own tree at these sizes, ascending, none beyond it."""
+"""Returns the roots of my own tree at these sizes, ascending, none beyond it."""
 
 
 def witnessed(
     witnesses: Witnesses, made: Iterable[Cosignature], size: int, roots_at: RootsAt, now: Instant
 ) -> tuple[int, ...]:
-    """How many of my first blocks each group has cosigned, longest first; groups that cosigned other trees are out."""
+    """Returns how many of my first blocks each group has cosigned, in descending order; other trees do not count."""
     counted = [each for each in made if young(witnesses, each, now) and each.checkpoint.size <= size]
     counted = [each for each in counted if each.checkpoint.epoch is not None]
     roots = roots_at(sorted({each.checkpoint.size for each in counted}))
@@ -155,14 +156,15 @@ def witnessed(
 
 
 class Roots:
-    """Roots of trees at sizes that were asked for, remembered by the block that ends each. Safe from any thread."""
+    """Caches roots of trees at requested sizes, by the last block of each. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._known: FIFOCache[Multihash, bytes] = FIFOCache(_REMEMBERED)
         self._lock = threading.Lock()
 
     def at(self, sizes: Sequence[int], ends: Mapping[int, Multihash], tree: Callable[[], Tree]) -> dict[int, bytes]:
-        """``ends``: the block before each size; ``tree`` is made where one is not known."""
+        """Returns the roots at ``sizes``. ``ends``: the last block of each size; ``tree`` is made if a root is not
+        cached."""
         with self._lock:
             found = {size: self._known[ends[size]] for size in sizes if ends[size] in self._known}
         if missing := set(sizes) - found.keys():
@@ -190,7 +192,7 @@ class PublicWitness(msgspec.Struct, frozen=True):
 
 
 def read_witness(text: str) -> PublicWitness:
-    """``VKEY URL`` as the settings write it. Raises Invalid."""
+    """Parses ``VKEY URL`` as written in the settings. Raises Invalid."""
     vkey, _, url = text.partition(" ")
     place = place_of(url.strip())
     if place is None:

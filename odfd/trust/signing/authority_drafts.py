@@ -21,7 +21,7 @@ from chain.wording import plural
 DAY: Final = 86400 * instant.SECOND
 USUAL_DAYS: Final = 365
 MAX_DAYS: Final = 399
-"""A day less than a writer may be named for, since drafts are signed later than they are made."""
+"""Days for which a writer may be named: one less than the limit, since drafts are signed later than they are made."""
 
 
 class EpochOpening(msgspec.Struct, frozen=True):
@@ -31,40 +31,42 @@ class EpochOpening(msgspec.Struct, frozen=True):
     base: TreeHead
     """The part of the present chain that is kept."""
     last: TreeHead
-    """All of it."""
+    """The whole present chain."""
 
 
 Reason: TypeAlias = Literal["rotation", "recovery", "fork"]
-"""Why an epoch that keeps all blocks here is opened: as planned, after a theft, or to name one of two histories."""
+"""Why an epoch that keeps all blocks is opened: as planned, after a theft, or to choose one of two histories."""
 
 
 def rotated(
     rights: Rights, writer: KeyDid, chain: TreeHead, seed: Multihash, now: Instant, reason: Reason = "rotation"
 ) -> Authority:
-    """Makes ``writer`` the only writer, from the end of ``chain`` on."""
+    """Drafts a version in which ``writer`` is the only writer, from the end of ``chain`` on."""
     epoch = Epoch(number=rights.epoch + 1, reason=reason, base=chain, last=chain)
     return _next(rights, {writer: _until(now, USUAL_DAYS)}, seed, now, epoch)
 
 
 def rewritten(rights: Rights, opened: EpochOpening, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
-    """Another history from ``opened.base`` on. Writers stay, and those that are ``mine`` may write for a year again."""
+    """Drafts a version with another history from ``opened.base`` on. Writers stay; those of ``mine`` get another
+    year."""
     epoch = Epoch(number=rights.epoch + 1, reason=opened.reason, base=opened.base, last=opened.last)
     return _next(rights, _lengthened(rights, mine, now), seed, now, epoch)
 
 
 def renewed(rights: Rights, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
-    """Extends the rights of writers that are ``mine`` by a year, and keeps all else."""
+    """Drafts a version that extends the rights of writers of ``mine`` by a year, and keeps all else."""
     return _next(rights, _lengthened(rights, mine, now), seed, now, None)
 
 
 def is_short(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> bool:
-    """Whether a right of ``mine`` to write has less than a third of a year to go, and a version is left to renew it."""
+    """Whether a right to write of one of ``mine`` lasts less than a third of a year, and there is a version left to
+    renew it."""
     ends = [until for key in mine if (until := rights.writers.get(key)) is not None]
     return rights.version < MAX_VERSION and any(until - now < USUAL_DAYS * DAY // 3 for until in ends)
 
 
 def with_writer(rights: Rights, key: KeyDid, days: int, seed: Multihash, now: Instant) -> Authority:
-    """``key`` may write too, or longer than it could. Raises Invalid."""
+    """Drafts a version in which ``key`` may write too, or for longer. Raises Invalid."""
     if not 1 <= days <= MAX_DAYS:
         raise Invalid(f"a writer for {plural(days, 'day')}", rule="authority-writer-lifetime", hint=f"1…{MAX_DAYS}")
     if key not in rights.writers and len(rights.writers) >= MAX_WRITERS:
@@ -73,7 +75,10 @@ def with_writer(rights: Rights, key: KeyDid, days: int, seed: Multihash, now: In
 
 
 def without_writer(rights: Rights, key: KeyDid, chain: TreeHead, seed: Multihash, now: Instant) -> Authority:
-    """Removes a writer; what ``key`` signed beyond ``chain`` is in a closed epoch. Raises NotFound."""
+    """Drafts a version without a writer; what ``key`` signs beyond ``chain`` then belongs to a closed epoch.
+
+    Raises NotFound.
+    """
     if key not in rights.writers:
         raise NotFound(
             f"{key.short} is no writer of it",
@@ -91,7 +96,8 @@ def _lengthened(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> dict[Ke
 
 
 def _kept(rights: Rights, now: Instant) -> dict[KeyDid, Instant]:
-    """Present writers. Those whose time is over stay named for a day: leaving one out would open an epoch."""
+    """Returns the present writers and until when. Expired ones stay named for a day: omitting one would open an
+    epoch."""
     whole = Instant(now + DAY)
     return {
         key: _until(now, USUAL_DAYS) if until is None else max(until, whole) for key, until in rights.writers.items()

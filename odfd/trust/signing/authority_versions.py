@@ -1,8 +1,9 @@
 """Publishes a new version of an authority: collects root signatures, stores it, and notes it in their journals.
 
-Order, so that a crash at any moment can be mended: the journals are asked, the version is kept in one transaction with
-whatever goes with it, and only then it is noted and may be told. Between the last two it is durable and ``note_newest``
-catches up at the next start; a version that was noted and not kept could never be signed again.
+The order allows recovery from a crash at any moment: the journals are checked, the version is stored in one transaction
+with whatever belongs to it, and only then it is noted in the journals and may be announced. A crash before the last
+step leaves a durable version, and ``note_newest`` catches up at the next start. In the other order, a version that was
+noted but not stored could never be signed again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from odfd.trust.ledger.log import Ledger
 def sign_version(
     database: Database, keys: KeyStore, authority: Authority, payload: bytes, given: list[tuple[KeyDid, bytes]]
 ) -> Signed:
-    """Seals a version with ``given`` and this node's signatures, unpublished. Raises Refused without roots, Invalid."""
+    """Signs a version with this node's root keys and adds ``given`` signatures; does not publish it.
+
+    Raises Refused if roots are missing, Invalid.
+    """
     with database.read() as connection:
         rights = Authorities(connection).rights(authority.dataset)
     roots = rights.roots.union(authority.roots.keys)
@@ -46,7 +50,10 @@ def sign_version(
 def keep_version(
     connection: sqlite3.Connection, keys: KeyStore, authority: Authority, signed: Signed, now: Instant
 ) -> Rights:
-    """Let it hold here; the rights by it. Raises Invalid, Conflict, and Refused when a journal says otherwise."""
+    """Stores a version, which is then in force here; returns the rights by it.
+
+    Raises Invalid, Conflict, and Refused if a journal forbids it.
+    """
     authorities, ledger = Authorities(connection), Ledger(connection)
     verdict, rights = admit_authority(authority, signed, authorities.walk(authority.dataset), now)
     if verdict.outcome is AdmissionOutcome.REJECTED:
@@ -72,7 +79,8 @@ def note_version(keys: KeyStore, authority: Authority, signed: Signed) -> None:
 
 
 def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: DatasetId) -> None:
-    """Catch up with what a crash kept from being noted. Journals that know as much or more are left alone."""
+    """Notes the newest version in journals if a crash prevented that. Journals that know as much or more are
+    unchanged."""
     versions = Authorities(connection).versions(dataset)
     if not versions:
         return

@@ -1,9 +1,9 @@
 """Decides when the card of a dataset is signed again, and cuts it to the size limit of a card. Pure.
 
-What people read of a dataset changes seldom, and is told within a minute. How much there is changes with each commit:
-it is told within a minute if the number of records moved by a tenth, or after a reset, and else once an hour, as
-followers of the dataset have its heads. A dataset that grows steadily so costs few cards. Spec:
-docs/spec/trust.md#cards.
+The description of a dataset seldom changes, and a change is published within a minute. Its counts change with each
+commit: they are published within a minute if the number of records changed by a tenth, or after a reset, and else once
+an hour, since followers of the dataset have its heads. So a dataset that grows steadily causes few cards.
+Spec: docs/spec/trust.md#cards.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from chain.statements.statement import encode
 LIFETIME: Final = 90 * 86400 * instant.SECOND
 RENEWED: Final = LIFETIME // 3
 LEAST: Final = 60 * instant.SECOND
-"""Between two cards of one dataset."""
+"""Shortest time between two cards of one dataset."""
 COUNTED: Final = 3600 * instant.SECOND
-"""Between two cards that differ little, and in counts alone."""
+"""Time between two cards that differ only a little, and in counts alone."""
 FAR: Final = 10
-"""Counts are far apart if they differ by more than this part of the greater one."""
+"""Counts are far apart if they differ by more than one part in so many of the greater one."""
 _SHORTENED: Final = ("description", "columns", "keywords", "inputs")
 MAX_PAYLOAD: Final = (Card.MAX_ENVELOPE - 512) * 3 // 4
-"""An envelope writes it in base64, beside a type and a signature."""
+"""Bytes of a card's payload; an envelope holds it in base64, with a type and a signature."""
 
 
 def due(before: Card | None, now_said: Card) -> Instant:
-    """From when on ``now_said`` is to be signed, where ``before`` was signed last. It may be long past."""
+    """Returns when ``now_said`` is to be signed, if ``before`` was signed last; may be long past."""
     if before is None or before.is_withdrawal or now_said.is_withdrawal:
         return Instant(0)
     if before.authority != now_said.authority or before.author != now_said.author:
@@ -46,7 +46,7 @@ def due(before: Card | None, now_said: Card) -> Instant:
 
 
 def fitted(card: Card) -> Card:
-    """The card cut to ``MAX_PAYLOAD``: the longest field is halved until it fits."""
+    """Cuts a card to ``MAX_PAYLOAD``: halves the longest field until it fits."""
     while card.chain is not None and len(encode(card)) > MAX_PAYLOAD:
         card = msgspec.structs.replace(card, chain=_shorter(card.chain))
     return card

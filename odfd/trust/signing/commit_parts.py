@@ -1,4 +1,4 @@
-"""Holds the parts of a commit: what is added to one chain, and its blocks with what the transaction keeps of them."""
+"""Holds the parts of a commit: the additions to each chain, their blocks, and what the transaction stores with them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from odfd.ingest.sharded_writes import ShardedTransaction
 
 
 class Addition(NamedTuple):
-    """The addition to one chain. ``own`` writes what belongs to its last block, given its number."""
+    """An addition to one chain. ``own`` writes the records of its last block, given that block's number."""
 
     dataset: DatasetId
     expected: Head | None
     events: Sequence[MetadataEvent]
     objects: Sequence[Multihash]
     upper: int | None = None
-    """The frontier that it was planned at; ``None``: whichever it is."""
+    """The frontier (upper) for which it was planned; ``None``: any."""
     until: int | None = None
-    """The frontier after it; ``None``: it stays, or goes with the last block."""
+    """The frontier (upper) after it; ``None``: it stays, or follows the last block."""
     own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
     at: Instant | None = None
     """The system time of its blocks; ``None``: that of the commit."""
 
 
 class ChainDraft(NamedTuple):
-    """One chain's part of a commit: its blocks, what is kept of them in the transaction, and their signature after."""
+    """One chain's part of a commit: its blocks, what the transaction stores with them, and how they are signed
+    afterwards."""
 
     append: Append
     keep: Callable[[sqlite3.Connection], None]
@@ -52,7 +53,7 @@ def beside_of(side: SideCommit | None) -> tuple[Addition, ...]:
 
 
 def check_head(dataset: DatasetId, expected: Head | None, head: Multihash | None, number: int) -> None:
-    """Raises Conflict where the head is not the expected one."""
+    """Raises Conflict if the head is not the expected one."""
     if head == (expected.hash if expected else None):
         return
     first = "nothing is there" if head is None else f"block #{number} {head.short} is"
@@ -60,7 +61,7 @@ def check_head(dataset: DatasetId, expected: Head | None, head: Multihash | None
 
 
 def spread_over(addition: Addition, spread: ShardedTransaction) -> list[Addition]:
-    """Parts of a transaction for shards that are written together. Raises Conflict where the named one moved."""
+    """Returns the additions to shards that are written together. Raises Conflict if the head of the named one moved."""
     found = []
     for part in spread.parts:
         if part.dataset != addition.dataset:
@@ -73,7 +74,7 @@ def spread_over(addition: Addition, spread: ShardedTransaction) -> list[Addition
 
 
 def after(append: Append) -> Head:
-    """The head after an append, which may have no blocks."""
+    """Returns the head after an append, which may have no blocks."""
     if append.blocks:
         last = append.blocks[-1]
         return Head(last.hash, last.sequence_number)
@@ -82,7 +83,7 @@ def after(append: Append) -> Head:
 
 
 def moved(addition: Addition) -> ChainDraft:
-    """A shard's part without blocks: its frontier moves, and nothing is signed."""
+    """Returns a shard's part without blocks: its frontier moves, and nothing is signed."""
     head, planned_at = addition.expected, addition.upper
     assert head is not None
     assert planned_at is not None

@@ -1,8 +1,8 @@
-"""Collects from the ledger what this node's keys have signed, and says when lost signing journals may begin again.
+"""Collects from the ledger what this node's keys have signed, and decides when lost signing journals may begin again.
 
-Peers are asked first, because a ledger from an old backup knows too little. What strangers tell is heard, since a
-signature is one whoever shows it. That they know of nothing more says nothing, since keys are free: the answers of
-validators and witnesses that the policy lists make a journal good. Reads all of the ledger, once.
+Peers are asked first, because a ledger from an old backup knows too little. Statements that strangers show count, since
+a signature is valid whoever shows it. That strangers know of nothing more proves nothing, since keys are free: only
+answers of validators and witnesses that the policy lists make a new journal acceptable. Reads all of the ledger, once.
 Spec: docs/spec/trust.md#journals.
 """
 
@@ -26,13 +26,13 @@ from odfd.trust.ledger.tables import COSIGNATURES
 from odfd.trust.policy.policy import Policy
 
 ENOUGH: Final = 3
-"""Listed groups that answered, after which a new journal is begun."""
+"""Listed groups that must have answered before a new journal is begun."""
 PATIENCE: Final = 60.0
-"""Seconds after which fewer will do, as long as one of them is honest."""
+"""Seconds after which fewer groups are enough, as long as one of them is honest."""
 
 
 class RecoveryGroups(msgspec.Struct, frozen=True):
-    """The groups whose nodes sent all they know of our keys."""
+    """The groups whose nodes sent everything they know of our keys."""
 
     validators: frozenset[str] = frozenset()
     witnesses: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ class RecoveryGroups(msgspec.Struct, frozen=True):
 
 
 def told_by(policy: Policy, keys: Iterable[KeyDid], *me: KeyDid) -> RecoveryGroups:
-    """Returns the listed groups among the answers, except groups with a key of this node."""
+    """Returns the listed groups that answered, except groups with a key of this node."""
     own = {group for key in me for group in (policy.group_of(key), policy.witnesses.groups.get(key))} - {None}
     validators = {policy.group_of(key) for key in keys}
     witnesses = {policy.witnesses.groups.get(key) for key in keys}
@@ -61,14 +61,14 @@ _KINDS: Final = (*journal_topics.JOURNALLED, PROOF)
 
 
 class _Pair(msgspec.Struct):
-    """The two statements of a proof that was checked when it came."""
+    """The two statements of a proof, which was verified when it came."""
 
     kind: str
     statements: tuple[msgspec.Raw, ...]
 
 
 def recall(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> dict[KeyDid, dict[str, JournalEntry]]:
-    """Collects, by key, the last known signed statement of each topic. Raises Environment for a damaged ledger."""
+    """Returns, by key, the last known signed statement of each topic. Raises Environment if the ledger is damaged."""
     last: dict[KeyDid, dict[str, JournalEntry]] = {key: {} for key in keys}
     for key, (topic, entry) in _known_entries(connection, keys):
         known = last.get(key)
@@ -102,7 +102,7 @@ def _entries_of(sealed: bytes) -> Iterator[_KeyEntry]:
 
 
 def _accused(proof: bytes) -> Iterator[_KeyEntry]:
-    """Yields what a proof shows to be signed, though it may never have come by itself."""
+    """Yields the statements that a proof shows to be signed, which may never have come by themselves."""
     pair = msgspec.json.decode(proof, type=_Pair)
     for raw in pair.statements:
         whole = canonical.encode(msgspec.json.decode(raw))

@@ -11,18 +11,18 @@ from chain.statements import statement
 from chain.statements.node_card import NODE_CARD_LIFETIME, NOTHING_SAID, NodeCard, NodeClaims
 
 NODE_CARD_RENEWED: Final = NODE_CARD_LIFETIME // 3
-"""After so long an unchanged card is signed anew."""
+"""Time after which an unchanged card is signed anew."""
 
 
 class NextNodeCard(NamedTuple):
-    """The card to sign now, if any, and when to decide again; ``None``: when the settings change."""
+    """The card to sign now (``None``: none), and when to decide again (``None``: when the settings change)."""
 
     card: NodeCard | None
     again: Instant | None
 
 
 def next_node_card(before: NodeCard | None, claims: NodeClaims | None, node: KeyDid, now: Instant) -> NextNodeCard:
-    """Decides after ``before``, which was signed last. ``claims``: what is to be told now; ``None``: nothing."""
+    """Decides after ``before``, the card signed last. ``claims``: what is to be published now; ``None``: nothing."""
     if claims is None:
         is_told = before is not None and not before.is_withdrawal and before.expires > now
         return NextNodeCard(_card(before, None, node, now) if is_told else None, None)

@@ -1,10 +1,10 @@
 """Commits blocks to this node's own datasets: applies the rules for authors, and signs the new head.
 
-Blocks, objects and the chain's tree are one transaction; the head is signed right after, journalled first, and only
-then told to others. A crash in between leaves a chain whose last blocks are unsigned, which nobody else can see;
-``sign_unsigned`` mends that. What could not be signed is not committed either: a state that is older than the key's
-journal takes no new blocks. A rewrite goes the same way, with the version of the authority that opens its epoch in the
-transaction (``odfd.trust.ledger.history_rewrite``). Spec: docs/spec/trust.md#heads, #epochs; ADR 3.
+Blocks, objects and the chain's tree are one transaction; right after it the head is journalled, signed, and then
+announced. A crash in between leaves a chain whose last blocks are unsigned, which nobody else can see;
+``sign_unsigned`` mends that. Blocks that could not be signed are not committed either: a state that is older than the
+key's journal takes no new blocks. A rewrite works the same way, with the version of the authority that opens its epoch
+in the transaction (``odfd.trust.ledger.history_rewrite``). Spec: docs/spec/trust.md#heads, #epochs; ADR 3.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from odfd.trust.signing.commit_parts import Addition, ChainDraft, after, beside_
 from odfd.trust.signing.proposed_blocks import ProposedBlocks, known_event
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
-"""How long a head counts as fresh; it is signed again at a third of this."""
+"""Time for which a head counts as fresh; it is signed again after a third of this."""
 
 Announce = Callable[[DatasetId, Signed], None]
 Also = Callable[[sqlite3.Connection], None]
@@ -81,13 +81,13 @@ class OwnerCommitter:
         self._clock_ahead = clock_ahead
         self._announce = announce
         self.spread: Callable[..., ShardedTransaction | None] = lambda *_: None
-        """What a transaction of a chain is for the shards that are written with it; a node sets it."""
+        """Returns how a transaction of a chain is divided among shards written with it; the node sets it."""
         self.check_single: Callable[[DatasetId], None] = lambda _: None
-        """Raises Refused for one of several shards; a node sets it."""
+        """Raises Refused if a dataset is one of several shards; the node sets it."""
         self._turn = trio.Lock()
-        """Tasks wait here, and not each in a worker thread."""
+        """Makes tasks wait here, so that they do not each occupy a worker thread."""
         self._writing = threading.Lock()
-        """From reading the head to its signature: heads are signed in the order of the chain."""
+        """Held from reading the head to its signature, so that heads are signed in the order of the chain."""
 
     async def commit(
         self,
@@ -99,10 +99,10 @@ class OwnerCommitter:
         rows: RowCounts | None = None,
         along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> Head:
-        """Append ``events``, one block each, and sign. Raises Conflict, Invalid (a rule), NotFound (no key).
+        """Appends ``events``, one block each, and signs. Raises Conflict, Invalid (a rule), NotFound (no key).
 
-        ``objects``: what the events name, and what rows of their slices link to, if that is to be passed on. ``rows``:
-        what became of those that were read for them. ``along``: what is written in the same transaction.
+        ``objects``: the objects that the events name, and those that their rows link to, if they are to be passed on.
+        ``rows``: counts of what became of the rows read for them. ``along``: what is written in the same transaction.
         """
 
         def own(connection: sqlite3.Connection, last: int) -> None:
@@ -125,7 +125,10 @@ class OwnerCommitter:
         rows: RowCounts,
         along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> None:
-        """Keep what became of rows for which nothing was appended to ``head``; a push, if another chain gets some."""
+        """Stores the counts of rows for which nothing was appended after ``head``.
+
+        Also stores the push, if another chain gets some of its rows.
+        """
         beside = along.beside
 
         def also(connection: sqlite3.Connection) -> None:
@@ -176,9 +179,9 @@ class OwnerCommitter:
         return found
 
     def commit_proposed_now(self, parts: Sequence[ProposedBlocks]) -> None:
-        """Commits blocks that another writer made, from a worker thread, if they are as this node makes them.
+        """Commits blocks that another writer made, from a worker thread, if they are as this node would make them.
 
-        Raises Conflict where a head or a frontier moved, Invalid for a block that breaks a rule or has other bytes.
+        Raises Conflict if a head or a frontier moved, Invalid if a block breaks a rule or has other bytes.
         """
         with self._writing:
             for part in parts:
@@ -222,7 +225,7 @@ class OwnerCommitter:
         return draft._replace(append=append)
 
     def _commit_all(self, additions: Sequence[Addition], system_time: Instant, also: Also = lambda _: None) -> Head:
-        """All of them or none; each is signed then. The new head of the first."""
+        """Commits all additions or none, then signs each; returns the new head of the first."""
         with self._writing:
             drafts = [draft for each in additions for draft in self._spread(each, each.at or system_time)]
 
@@ -237,7 +240,7 @@ class OwnerCommitter:
         return after(drafts[0].append)
 
     def _spread(self, addition: Addition, system_time: Instant) -> list[ChainDraft]:
-        """The parts of the shards that are written together; of a chain by itself the one."""
+        """Drafts the parts of all shards that are written together; for a chain that is no shard, its one part."""
         spread = self.spread(addition.dataset, addition.events, addition.objects, system_time)
         if spread is None:
             return [self._drafted(addition, system_time)]
@@ -272,7 +275,7 @@ class OwnerCommitter:
         linked = [name for name in objects if name not in named]
 
         def keep(connection: sqlite3.Connection) -> None:
-            # Where objects were found damaged, by now, those of new blocks change nothing.
+            # If objects were found damaged before, the objects of new blocks do not change how far data is verified.
             data = Ledger(connection).chain(dataset).data
             whole = frontier.size if data >= checked.frontier.size else data
             Ledger(connection).grow(dataset, checked.frontier, CheckedChain(frontier, data=whole, epoch=epoch), groups)
@@ -285,9 +288,9 @@ class OwnerCommitter:
         return ChainDraft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
 
     def rewrite_now(self, plan: RewritePlan, rewrite: Rewrite, authority: Authority, signed: Signed) -> Head:
-        """Give a chain the history of ``plan``, in the epoch that ``authority`` opens, and sign its head.
+        """Replaces a chain's history by that of ``plan``, in the epoch that ``authority`` opens, and signs its head.
 
-        From a worker thread. Raises Conflict when the chain is not the one that the epoch speaks of, Invalid (a rule),
+        Called from a worker thread. Raises Conflict if the epoch was drafted for another chain, Invalid (a rule),
         Refused.
         """
         self.check_single(plan.dataset)
@@ -303,7 +306,7 @@ class OwnerCommitter:
         if checked.frontier.size != plan.last.size:
             raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="do it again")
         _check_newest(newest[0] if newest else None, _epoch(dataset, checked, rights), plan.last.size)
-        # A state from an old backup must not declare that it ended where it does not.
+        # A state from an old backup must not declare an end of the chain that is not its end.
         self._check_behind(dataset, checked.epoch, checked.frontier)
         self._may_sign(self._keys.node_key(), dataset, checked.epoch, checked.frontier)
         history = RewrittenHistory(self._chains.chain(dataset), plan)
@@ -326,15 +329,16 @@ class OwnerCommitter:
         return head
 
     def check_behind(self, dataset: DatasetId) -> None:
-        """Checks that all that this node signed is here. Raises Refused (``trust.behind``, ``trust.journal``)."""
+        """Checks that everything that this node signed is here. Raises Refused (``trust.behind``,
+        ``trust.journal``)."""
         with self._writing, self._database.read() as connection:
             checked = Ledger(connection).chain(dataset)
         self._check_behind(dataset, checked.epoch, checked.frontier)
 
     def sign_unsigned(self, dataset: DatasetId) -> bool:
-        """Sign the head that is there, if no live statement covers it or the last one ages. Whether it signed.
+        """Signs the present head, if no live statement covers it or the last one is ageing; returns whether it did.
 
-        Raises Refused (``trust.behind``) when this key has signed more than is here.
+        Raises Refused (``trust.behind``) if this key has signed more than is here.
         """
         with self._writing:
             return self._sign_unsigned(dataset)
@@ -361,7 +365,7 @@ class OwnerCommitter:
         return True
 
     def _renewed(self, rights: Rights) -> Rights:
-        """Our own right to write, made to last another year in time, where the roots' keys are here too."""
+        """Extends our own right to write by a year when it nears its end, if enough of the roots' keys are here too."""
         keys = [key.did for key in self._keys.held(rights.dataset)]
         now = self._clock()
         if not authority_drafts.is_short(rights, keys, now) or len(rights.roots.intersection(keys)) < rights.threshold:
@@ -375,7 +379,7 @@ class OwnerCommitter:
         return rights
 
     def _writer(self, dataset: DatasetId, rights: Rights) -> SigningKey:
-        """The key of ours that may write. Raises Refused."""
+        """Returns the key of ours that may write. Raises Refused."""
         for key in self._keys.held(dataset):
             if rights.may_write(key.did, self._clock()):
                 return key
@@ -386,7 +390,8 @@ class OwnerCommitter:
         )
 
     def _may_sign(self, key: SigningKey, dataset: DatasetId, epoch: int, frontier: Frontier) -> None:
-        """Whichever key signs: what the dataset's own key has said binds the node's too, and the other way round."""
+        """Raises Refused if the head may not be signed: journals of the dataset's and the node's key bind each
+        other."""
         if self._keys.is_new(dataset):
             return
         order, subject = (epoch, frontier.size), frontier.root.hex()
@@ -395,7 +400,7 @@ class OwnerCommitter:
             self._keys.may_note(each, journal_topics.head(each, dataset), order, subject)
 
     def _check_behind(self, dataset: DatasetId, epoch: int, tree: Frontier) -> None:
-        """All that was signed must be here: several blocks at once would jump over what is not. Raises Refused."""
+        """Raises Refused unless everything signed is here: several new blocks at once could skip what is missing."""
         if self._keys.is_new(dataset):
             return
         keys = (KeyDid.from_public_key(dataset.public_key), self._keys.node_key().did)
@@ -412,7 +417,7 @@ class OwnerCommitter:
             )
 
     def _root(self, dataset: DatasetId, tree: Frontier, size: int) -> bytes:
-        """Returns the root of the first blocks. A root of fewer than all, needed only after a crash, reads them."""
+        """Returns the root of the first ``size`` blocks; fewer than all are needed only after a crash, and are read."""
         if size == tree.size:
             return tree.root
         return Tree(partial(leaves_of, self._chains, dataset)).root(size)
@@ -442,7 +447,7 @@ class OwnerCommitter:
 
 
 def _epoch(dataset: DatasetId, checked: CheckedChain, rights: Rights) -> int:
-    """The epoch to write in. Raises Refused when blocks that are here were given up by a later one."""
+    """Returns the epoch to write in. Raises Refused if a later epoch gave up blocks that are here."""
     opened = rights.opened(checked.epoch + 1)
     while opened is not None:
         tree = checked.frontier
@@ -459,7 +464,7 @@ def _epoch(dataset: DatasetId, checked: CheckedChain, rights: Rights) -> int:
 
 
 def _check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
-    """A later head by a writer of this dataset was seen: adding to older blocks would make a fork. Raises Refused."""
+    """Raises Refused if a writer of this dataset signed a later head: adding to older blocks would make a fork."""
     if newest is not None and newest.epoch == epoch and newest.size > size:
         raise Refused(
             f"a head of {plural(newest.size, 'block')} is signed already, and only {size} are here",
@@ -469,7 +474,8 @@ def _check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
 
 
 def author_blocks(state: ChainState, events: Sequence[MetadataEvent], system_time: Instant) -> list[Block]:
-    """Blocks that carry ``events`` after ``state``, all of one system time. Raises Invalid naming the rule broken."""
+    """Makes blocks that carry ``events`` after ``state``, with one system time. Raises Invalid naming the broken
+    rule."""
     blocks: list[Block] = []
     for event in events:
         content = MetadataBlock(

@@ -1,4 +1,4 @@
-"""Blocks that another node made for a shard of this one. Spec: docs/spec/collections.md#propose."""
+"""Holds blocks that another node made for a shard of this one. Spec: docs/spec/collections.md#propose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chain.store.shards import Shard
 
 
 class ProposedBlocks(NamedTuple):
-    """A transaction, the shard that it was compared with, and the frontier after it."""
+    """A proposed transaction: the shard with which it was compared, its blocks, and the frontier (upper) after it."""
 
     dataset: DatasetId
     before: Shard
@@ -24,7 +24,7 @@ class ProposedBlocks(NamedTuple):
 
 
 def known_event(block: Block) -> MetadataEvent:
-    """Raises Invalid for an event of a newer version."""
+    """Returns a block's event. Raises Invalid if it is one of a newer version."""
     if isinstance(block.event, UnknownEvent):
         raise Invalid(f"block #{block.sequence_number} holds an event of a newer version", rule="unknown-event")
     return block.event

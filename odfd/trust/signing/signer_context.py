@@ -29,7 +29,7 @@ class SignerContext(msgspec.Struct, frozen=True, kw_only=True):
     name_of: Callable[[DatasetId], str]
     public_of: PublicOf
     own_key: SigningKey | None = None
-    """By which verdicts and observations are signed; ``None``: the node's."""
+    """The key that signs verdicts and observations; ``None``: the node's."""
 
     @property
     def verdict_key(self) -> SigningKey:

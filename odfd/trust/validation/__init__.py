@@ -1,1 +1,2 @@
-"""Repeats others' work and compares: re-execution of transforms, observation of sources, re-checks of evidence."""
+"""Repeats the work of others and compares: re-execution of transforms, observation of sources, re-checks of
+evidence."""

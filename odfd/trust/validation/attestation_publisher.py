@@ -1,8 +1,8 @@
 """Makes this node's attestation of a dataset from its own runs, publishes it, and signs it again when findings change.
 
-It is one cumulative statement: every block is covered by a span; a verdict speaks of all transforms in its span.
-A statement replaces the one before after a pause, so that a million blocks cost one signature a sitting; what is wrong,
-or was taken back, is told at once. Made with the validator. Spec: docs/spec/trust.md#attestations.
+It is one cumulative statement: every block is covered by a span, whose verdict is about all transforms in the span. A
+new statement replaces the one before after a pause, so that a million blocks need only one signature; mismatches, and
+verdicts taken back, are published at once. Made with the validator. Spec: docs/spec/trust.md#attestations.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOT_ATTEMPTED: Final = "not-attempted"
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The signed tree that the attestation speaks of."""
+    """The signed tree that the attestation is about."""
 
     dataset: DatasetId
     epoch: int
@@ -53,11 +53,11 @@ class Reexecuted(msgspec.Struct, frozen=True):
 
     runs: Mapping[int, Run]
     until: int
-    """The first step that was not run, or the chain's size: nothing is said of it and what follows."""
+    """The first step that was not run, or the chain's size; the attestation says nothing about it and later blocks."""
     why: str = ""
-    """The lasting reason why this node cannot run it."""
+    """The lasting reason why this node cannot run that step; empty: none."""
     budget: int = 0
-    """Seconds of an engine that are spent on a step at most."""
+    """The limit for a step, in seconds of an engine."""
 
 
 def actual_of(event: ExecuteTransform, data: DataSlice | None) -> Actual:
@@ -80,7 +80,7 @@ def attest(
     last: tuple[int, Multihash] | None,
     now: Instant,
 ) -> Attestation:
-    """The next attestation after ``last`` (its serial and sid)."""
+    """Makes the next attestation after ``last`` (its serial and sid)."""
     runs = tried.runs
     engines = engines_of(runs)
     return Attestation(
@@ -112,7 +112,8 @@ def engines_of(runs: Mapping[int, Run]) -> list[EngineUsed]:
 
 
 def spans_of(size: int, tried: Reexecuted, engines: Sequence[EngineUsed]) -> tuple[Span, ...]:
-    """Spans over blocks ``0 … size-1``, like ones merged; beyond MAX_SPANS the oldest become ``not-attempted``."""
+    """Makes spans over blocks ``0 … size-1``, equal ones merged; beyond MAX_SPANS the oldest become
+    ``not-attempted``."""
     pieces: list[Span] = []
     runs, until = tried.runs, min(tried.until, size)
     for number in sorted(number for number in runs if number < size):
@@ -143,7 +144,8 @@ def spans_of(size: int, tried: Reexecuted, engines: Sequence[EngineUsed]) -> tup
 
 
 def _quiet(first: int, last: int, pieces: Sequence[Span]) -> Span:
-    """Blocks in which no step was run: those that follow reproduced ones hold no step; after others none was tried."""
+    """Makes a span of blocks in which no step was run: after reproduced blocks they hold no step; else none was
+    tried."""
     before = pieces[-1] if pieces else None
     if before is not None and before.verdict == "reproduced":
         return msgspec.structs.replace(before, first=first, last=last)
@@ -166,11 +168,11 @@ def _merge(like: Sequence[Span]) -> Span:
 
 
 Determinism: TypeAlias = Callable[[DatasetId], Awaitable[str]]
-"""Own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
+"""Returns this node's own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
 
 
 class AttestationPublisher:
-    """The publisher of one validator's attestations."""
+    """Publishes the attestations of one validator."""
 
     def __init__(self, signer: SignerContext, chains: ChainStore, determinism: Determinism) -> None:
         self._signer = signer
@@ -180,7 +182,7 @@ class AttestationPublisher:
     def due(self, dataset: DatasetId, pause: float, why: str = "") -> float | None:
         """Returns seconds until new findings are signed, ``pause`` after the last attestation; ``None``: none are new.
 
-        ``why``: what keeps this node from running the next step.
+        ``why``: the reason why this node cannot run the next step.
         """
         with self._signer.database.read() as connection:
             ledger = Ledger(connection)
@@ -201,7 +203,7 @@ class AttestationPublisher:
         return min(max(0.0, pause - passed), pause)
 
     def _until(self, dataset: DatasetId, place: RunPosition | None, size: int) -> int:
-        """The first step that was not run, or ``size``."""
+        """Returns the first step that was not run, or ``size``."""
         untried = step_after(self._chains.chain(dataset), place, size)
         return size if untried is None else untried.sequence_number
 
@@ -216,14 +218,14 @@ class AttestationPublisher:
             )
 
     async def _analysed(self, dataset: DatasetId) -> str:
-        """Returns the determinism of a dataset, "unknown" without an engine: an abstention is signed even then."""
+        """Returns the determinism of a dataset, "unknown" without an engine, since abstentions are signed even then."""
         try:
             return await self._determinism(dataset)
         except Environment:
             return "unknown"
 
     def _sign(self, dataset: DatasetId, determinism: str, why: str, budget: int) -> Signed | None:
-        """Sign what the runs so far say of the newest tree that is here whole."""
+        """Signs the verdicts of the runs so far on the newest tree of which all blocks are here."""
         key = self._signer.verdict_key
         with self._signer.database.read() as connection:
             ledger = Ledger(connection)
@@ -248,7 +250,7 @@ class AttestationPublisher:
         return signed
 
     def _inputs(self, dataset: DatasetId) -> list[InputTree]:
-        """The trees that were read; of private ones nothing is said."""
+        """Lists the input trees that were read; private ones are left out."""
         trees = []
         transform = load_state(self._chains.chain(dataset)).set_transform
         read_from = [DatasetId.parse(each.dataset_ref) for each in (transform.inputs if transform else ())]
@@ -268,10 +270,10 @@ def _verdicts(spans: Sequence[Span]) -> list[tuple[int, int, str, str | None]]:
 
 
 def _against(spans: Sequence[Span]) -> set[tuple[int, str]]:
-    """Returns what is said of steps that do not give what was published."""
+    """Returns the verdicts other than reproduced, with the last step of each."""
     return {(span.last, span.verdict) for span in spans if span.verdict not in (REPRODUCED, NOT_ATTEMPTED)}
 
 
 def step_after(chain: ChainReader, place: RunPosition | None, stop: int) -> Block | None:
-    """The first step below ``stop`` that this node has not replayed."""
+    """Returns the first step below ``stop`` that this node has not replayed."""
     return first_step(chain, 0 if place is None else place.sequence_number + 1, stop)

@@ -2,8 +2,8 @@
 
 It takes one bundle at a time, the most urgent first, and none while the validator works. The result is this node's own
 verdict (docs/spec/trust.md#rechecks): the published step is wrong if three more runs, each in a fresh engine process,
-gave one and the same other answer; it is right only if the run began at the first step, because a run from a published
-checkpoint cannot see an error in that checkpoint. Evidence of a validator whose evidence was untrue waits for a day; a
+gave the same other answer; it is right only if the run began at the first step, because a run from a published
+checkpoint cannot see an error in that checkpoint. A validator whose evidence was untrue is not re-checked for a day; a
 bundle that could not be fetched or run is retried after growing pauses. Works while its ``loop`` runs.
 Spec: docs/spec/trust.md#rechecks, #room.
 """
@@ -46,12 +46,12 @@ from odfd.trust.validation.recheck import RecheckAnswer, Result, recheck, withou
 from odfd.trust.validation.reexecution import NONDETERMINISTIC, RUNS
 
 SECONDS: Final = 600.0
-"""For the runs of one bundle."""
+"""Seconds for all runs of one bundle."""
 RETRY: Final = 600 * instant.SECOND
-"""The first pause after evidence could not be had or run; each that follows is twice as long."""
+"""The first pause after evidence could not be fetched or run; each further pause is twice as long."""
 MAX_RETRY: Final = 24 * 3600 * instant.SECOND
 BUSY_SECONDS: Final = 30.0
-"""Before another look whether the validator has done."""
+"""Seconds until the next check whether the validator has finished."""
 
 
 class RecheckerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,19 +59,19 @@ class RecheckerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     bundles: BundleStore
     fetch: Callable[[Multihash], Awaitable[object]]
-    """Brings a bundle into the store, under limits. Raises NotFound, Remote, Invalid, Environment."""
+    """Fetches a bundle into the store, under limits. Raises NotFound, Remote, Invalid, Environment."""
     engine: Engine
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
-    """An engine in a process of its own, never used before."""
+    """Starts an engine in a process of its own, never used before."""
     has_engine: Callable[[], bool]
     staging: Path
-    """For a folder at a time, gone afterwards and emptied at the start."""
+    """Folder for temporary folders, one at a time; emptied at the start."""
     wanted: Callable[[], bool]
-    """Whether the policy in force says so; asked at each round."""
+    """Whether the policy in force asks for re-checks; called at each round."""
     is_free: Callable[[], bool]
-    """Whether nothing else is being re-run."""
+    """Whether no other step is being re-run."""
     changed: Callable[[DatasetId], None]
-    """Told when this node has a word of its own on a dataset."""
+    """Called when this node has its own verdict on a dataset."""
     showing: Showing = unseen
 
 
@@ -81,7 +81,7 @@ class _Pause(msgspec.Struct, frozen=True):
 
 
 class EvidenceRechecker:
-    """The background re-check of one node."""
+    """Re-checks evidence in the background for one node."""
 
     def __init__(
         self, signer: SignerContext, chains: ChainStore, evaluator: TrustEvaluator, settings: RecheckerSettings
@@ -91,11 +91,11 @@ class EvidenceRechecker:
         self._evaluator = evaluator
         self._settings = settings
         self.loop = KeyedReconcileLoop[DatasetId](self._round)
-        """Touched by a verdict on a dataset, or another chain; all by another policy."""
+        """A dataset is touched by a verdict on it or another chain of it; all of them by another policy."""
         self._open: dict[DatasetId, list[Claim]] = {}
         self._pauses: dict[Multihash, _Pause] = {}
         self.rests: float | None = None
-        """Seconds for which nothing was left to do, as of the last round; ``None``: it is under way."""
+        """Seconds until there is something to do, as of the last round; ``None``: a round is under way."""
 
     async def _round(self) -> float:
         self.rests = None
@@ -103,7 +103,7 @@ class EvidenceRechecker:
         return self.rests
 
     async def _next(self) -> float:
-        """One bundle, then another round; so that what was found counts in what is chosen next."""
+        """Checks one bundle, if one is due; returns the seconds until the next round, in which its result counts."""
         if not self._settings.wanted():
             self.loop.take()  # all is touched when the policy changes
             return UNTIL_POKED
@@ -126,7 +126,7 @@ class EvidenceRechecker:
         return 0 if pause is None else pause.until
 
     async def _identity(self) -> EngineIdentity | None:
-        """Waits for an engine that is about to be known; ``None``: there is none here."""
+        """Returns the engine's identity, waiting if it is about to be known; ``None``: there is no engine here."""
         try:
             return await self._settings.engine.identity() if self._settings.has_engine() else None
         except Fault:
@@ -172,7 +172,7 @@ class EvidenceRechecker:
         except NotFound as fault:
             self._put_off(claim, fault)
         except Invalid as fault:
-            # What was brought is no evidence, or holds together no further than its name.
+            # The file is no evidence, or is invalid although its hash is the name.
             await trio.to_thread.run_sync(self._settings.bundles.drop, claim.bundle)
             await self._keep(claim, _verdictless(claim, str(fault), engine, self._signer.clock.now()), UNFIT)
         except (Fault, BaseExceptionGroup) as error:
@@ -209,7 +209,8 @@ class EvidenceRechecker:
             yield await trio.to_thread.run_sync(enter)
 
     async def _answer(self, claim: Claim, case: Unpacked, folder: Path) -> tuple[RecheckAnswer, int]:
-        """Returns what came out, and of how many runs. Raises Invalid for evidence of something else."""
+        """Re-checks a bundle; returns the answer and the number of runs. Raises Invalid for evidence of something
+        else."""
         if case.head.dataset != claim.dataset or case.manifest.sequence_number != claim.step:
             raise Invalid("it is about another step than the attestation names", rule="bundle-step")
         if not isinstance(case, IncompleteBundle):
@@ -228,7 +229,7 @@ class EvidenceRechecker:
         return None if head is None or claim.step >= head.size else chain.block_at(claim.step).hash
 
     async def _thrice(self, case: Unpacked, staging: Path, report: Report) -> tuple[RecheckAnswer, int]:
-        """Checks a difference three more times, each in a new process, before an accusation."""
+        """Checks a difference three more times, each in a new process, before this node accuses."""
         first = await recheck(case, self._settings.engine, staging, report)
         for number in range(1, RUNS + 1) if first.result == CONFIRMED else ():
             async with self._settings.fresh_engine() as own:
@@ -271,7 +272,7 @@ _SAYING: Final = {
 
 
 def _run(claim: Claim, answer: RecheckAnswer, runs: int, engine: EngineIdentity, now: Instant) -> Run:
-    """Returns what of an answer counts as this node's own word."""
+    """Converts an answer to a run of this node, with the verdict that it supports, if any."""
     blank = _verdictless(claim, answer.reason, engine, now)
     if answer.block is None:
         return blank

@@ -1,9 +1,9 @@
 """Fetches the declared sources of others' root datasets, and signs whether the same rows are found there.
 
-Alive while ``run`` is; a dataset is touched when it moves. The observer checks only the newest block of data, within a
-day of its time: a source shows its last state, so older blocks cannot be fetched any more. It retries a source that is
-unreachable and skips one that is not open to everybody. Unlike heads and verdicts, observations are not journalled: the
-later one of a block replaces the earlier, and two of them accuse nobody. Spec: docs/spec/trust.md#observations.
+Works while ``run`` runs; a dataset is touched when it moves. The observer checks only the newest block of data, within
+a day of its time: a source shows its latest state, so older blocks cannot be fetched any more. It retries a source that
+is unreachable and skips one that is not open to everybody. Unlike heads and verdicts, observations are not journalled:
+a later one of a block replaces the earlier, and two of them accuse nobody. Spec: docs/spec/trust.md#observations.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from odfd.trust.ledger.observations import Observations, Sighting
 from odfd.trust.signing.signer_context import SignerContext
 
 RETRY_SECONDS: Final = 900.0
-"""After a source could not be reached, or an engine could not do its work."""
+"""Seconds until the next try after a source could not be reached, or an engine could not do its work."""
 TOGETHER: Final = 16
-"""Sources that are looked at a time: a slow one holds no other."""
+"""Sources that are fetched at a time."""
 SLOW: Final = 128
-"""Besides, whose sources are slow: each holds a connection, and no other dataset."""
+"""Slow sources beside these; each occupies a connection, but holds up no other dataset."""
 UNREACHABLE: Final[Result] = "unreachable"
 _MAX_TAG: Final = 256
 
@@ -57,20 +57,20 @@ class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings and dependencies besides the node's stores."""
 
     deps: IngestDependencies
-    """As ``odfd.ingest.refetch.observing`` makes it."""
+    """The dependencies of ingest, as made by ``odfd.ingest.refetch.observing``."""
     wanted: Callable[[], bool]
-    """Whether the policy in force says to observe; asked at each round."""
+    """Whether the policy in force asks to observe; called at each round."""
 
 
 class Observer:
-    """The observer of one node."""
+    """Observes the sources of root datasets for one node."""
 
     def __init__(self, signer: SignerContext, settings: ObserverSettings) -> None:
         self._signer = signer
         self._settings = settings
         self.deps = settings.deps
         self._closed: dict[DatasetId, Multihash] = {}
-        """Blocks whose source is not open to all."""
+        """By dataset, the block whose source is not open to everybody."""
         self._nursery: trio.Nursery | None = None
         self._slots = Slots(TOGETHER, SLOW)
         self._looking: dict[DatasetId, bool] = {}
@@ -78,7 +78,7 @@ class Observer:
         self.loop = KeyedReconcileLoop[DatasetId](self._round)
 
     async def run(self, life: Life) -> None:
-        """Runs until cancelled, and abandons the fetch under way. A round waits for no source."""
+        """Runs until cancelled, which ends the fetch under way. A round does not wait for slow sources."""
         self._looking.clear()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -116,9 +116,9 @@ class Observer:
             return False
 
     async def observe(self, dataset: DatasetId) -> bool:
-        """Look at the newest block of data, if it is time to. ``False``: another try may find more.
+        """Observes the newest block of data, if it is due. ``False``: another try may find more.
 
-        Raises NotFound when a slice that the rows are merged with is not here, EngineFault, Environment.
+        Raises NotFound if a slice with which the rows are merged is not here, EngineFault, Environment.
         """
         due = await trio.to_thread.run_sync(self._due, dataset)
         if due is None:
@@ -142,9 +142,9 @@ class Observer:
         return found is not None
 
     def note(self, dataset: DatasetId, block: Block, *, is_same: bool, seen: bytes) -> bool:
-        """Signs what an auditor found of a block of a portal, from a worker thread; whether it is news.
+        """Signs an auditor's finding on a block of a portal, from a worker thread; returns whether it is news.
 
-        ``seen``: what the block says of its private input. The hash of that alone is told, and of no row.
+        ``seen``: the block's statement of its private input. Only its hash is published, and no row.
         """
         result: Result = "same-rows" if is_same else "differs"
         response = Response(sha256=hashlib.sha256(seen).hexdigest(), size=len(seen))
@@ -171,7 +171,8 @@ class Observer:
         self._signer.logger.info("source not observed", dataset=self._signer.name_of(dataset), reason=str(fault))
 
     def _due(self, dataset: DatasetId) -> tuple[Block, ChainState] | None:
-        """The newest block of data and the state before it, if it is young, whole here and not observed yet."""
+        """Returns the newest block of data and the state before it, if it is recent, complete here and not observed
+        yet."""
         if self._signer.keys.has_dataset_key(dataset):
             return None
         chain = self._chain(dataset)
@@ -192,7 +193,8 @@ class Observer:
         return None if self._is_by_hand(state, block.event.new_data) else (block, state)
 
     def _is_by_hand(self, state: ChainState, slice_: DataSlice) -> bool:
-        """Whether the owner corrected a row: that did not come from the source. Raises ObjectDamaged, NotFound."""
+        """Whether the owner corrected a row by hand, so that it is not from the source. Raises ObjectDamaged,
+        NotFound."""
         if not only_appends(state):
             return False
         written = operations(sound_path(self.deps.objects, slice_.physical_hash), state.vocab.operation_type)
@@ -207,7 +209,7 @@ class Observer:
         return next((each for each in sightings if each.observer == me and each.block == block.hash), None)
 
     def _sign(self, dataset: DatasetId, block: Block, result: Result, response: Response | None) -> Signed | None:
-        """``None`` when the same was said already, or the chain got another history meanwhile."""
+        """Signs an observation; ``None`` if the same was said already, or the chain got another history meanwhile."""
         key, now = self._signer.verdict_key, self._signer.clock.now()
         with self._signer.database.write() as connection:
             kept, checked = Observations(connection), Ledger(connection).chain(dataset)
@@ -215,7 +217,7 @@ class Observer:
             mine = self._mine(kept, dataset, block)
             if here != block.raw or (mine is not None and mine.result == result):
                 return None
-            # Statements tell seconds, and of two of one second neither follows the other.
+            # Times in statements are whole seconds, and of two statements of one second neither replaces the other.
             at = now if mine is None else max(now, Instant(mine.at + instant.SECOND))
             observation = Observation(
                 observer=key.did,

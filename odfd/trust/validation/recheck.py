@@ -1,6 +1,6 @@
-"""Runs the step of an unpacked bundle again and reports what that shows, without daemon, network or trust in anyone.
+"""Runs the step of an unpacked bundle again and reports the result, without daemon, network or trust in anyone.
 
-The run starts from the checkpoint that the accused published, when the bundle holds it (a signature of a step covers
+The run starts from the checkpoint that the accused published, if the bundle holds it (the signature of a step covers
 its starting state), else at the first step. It confirms an accusation only on the engine that the transform pins, for a
 query that the engine finds strict, and for exactly the answer that the bundle names. Spec: docs/spec/trust.md#bundles.
 """
@@ -37,13 +37,13 @@ from odfd.trust.validation.attestation_publisher import actual_of
 
 class Result(enum.Enum):
     CONFIRMED = "confirmed"
-    """The step is wrong: it gives what the bundle says, here too."""
+    """The step is wrong: the re-run gives what the bundle says."""
     REFUTED = "refuted"
-    """The step is right: it gives what was published."""
+    """The step is right: the re-run gives what was published."""
     INCOMPLETE = "incomplete"
-    """The file does not hold what the step reads."""
+    """The bundle lacks data that the step reads."""
     UNABLE = "unable"
-    """This machine cannot tell."""
+    """This machine cannot decide it."""
 
 
 class RecheckAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -53,34 +53,35 @@ class RecheckAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str = ""
     bundle: Multihash
     dataset: DatasetId
-    """The accused; its key signed ``head``."""
+    """The accused dataset; its key signed ``head``."""
     sequence_number: int
     block: Multihash | None = None
     head: Multihash
     signed_at: str
     state: str | None = None
-    """``genesis``: run from the first step on; ``compared``: from the checkpoint that the accused published, or none.
+    """``genesis``: run from the first step on; ``compared``: from the checkpoint that the accused published; ``None``:
+    not run.
 
-    What a published checkpoint hides is not seen so: a step that is right after it may still be wrong.
+    A published checkpoint may hide errors before it: a step that is right after it may still be wrong.
     """
     engine: str | None = None
     published: Actual | None = None
     claimed: Actual
     computed: Actual | None = None
     determinism: str | None = None
-    """The engine's analysis, where it prevents an accusation."""
+    """The engine's analysis, if that prevents an accusation."""
     finding: RowDifference | None = None
 
 
 async def recheck(case: Unpacked, engine: Engine, staging: Path, report: Report = quiet) -> RecheckAnswer:
-    """Run the step again on ``engine``. Raises what engines raise."""
+    """Runs the step again on ``engine``. Raises what engines raise."""
     if isinstance(case, IncompleteBundle):
         return without_engine(case, Result.INCOMPLETE, case.missing)
     return await _Recheck(case, engine, staging, report).run()
 
 
 class _Recheck:
-    """One re-check, under way."""
+    """The state of one re-check."""
 
     def __init__(self, case: AccusedStep, engine: Engine, staging: Path, report: Report) -> None:
         self._case = case
@@ -111,12 +112,13 @@ class _Recheck:
         return self._case.step.sequence_number
 
     def _transform(self) -> str:
-        """The engine that the transform in force pins."""
+        """Returns the engine that the transform in force pins."""
         state = load_state(ChainPrefix(self._case.chains.chain(self._case.head.dataset), self._number))
         return (state.set_transform.transform.version or "") if state.set_transform else ""
 
     async def _from_published(self, name: Multihash | None, identity: EngineIdentity) -> RecheckAnswer:
-        """From the state that the step says it started from; without one it is the first, or its query keeps none."""
+        """Runs from the state that the step says it started from; a step without one is the first, or its query has no
+        state."""
         case = self._case
         if name is not None and case.objects.size(name) > MAX_CHECKPOINT:
             raise Invalid("a checkpoint larger than any may be", rule="open-blocks")
@@ -169,14 +171,14 @@ class _Recheck:
         )
 
     async def _finding(self, outcome: Replayed) -> RowDifference | None:
-        """Rows and columns, when the file holds the published slice."""
+        """Returns the rows and columns that differ, if the bundle holds the published slice."""
         published = self._case.published
         if published is None or outcome.rows is None:
             return None
         return await compare_in_process(self._case.objects.path(published.physical_hash), outcome.rows)
 
     async def _determinism(self, checkpoint: bytes | None) -> str:
-        """This engine's own analysis of the query over these inputs."""
+        """Returns this engine's own analysis of the query over these inputs."""
         case = self._case
         _, plan = await trio.to_thread.run_sync(plan_recorded, case.chains, case.head.dataset, self._number, checkpoint)
         assert isinstance(plan, TransformPlan)
@@ -223,7 +225,7 @@ class _Recheck:
 
 
 def without_engine(case: Unpacked, result: Result, reason: str) -> RecheckAnswer:
-    """An answer that no run stands behind."""
+    """Makes an answer that rests on no run."""
     return RecheckAnswer(
         result=result.value,
         reason=reason,

@@ -1,10 +1,10 @@
 """Runs one published step again on this node, and records whether the answer is the same.
 
-Each step starts from the checkpoint that this node's own run of the step before made. A difference accuses only after
-three more runs, each in a fresh engine process, gave one and the same other answer, on the very engine that the
-transform pins, of a query that this node's own analysis calls strict; anything less is an abstention. What more than f
-groups contradict is run six times more, and what deviates is taken back. Spec: docs/spec/trust.md#attestations,
-#suspension.
+Each step starts from the checkpoint that this node's own run of the step before made. A difference leads to an
+accusation only after three more runs, each in a fresh engine process, gave the same other answer, on exactly the engine
+that the transform pins, for a query that this node's own analysis calls strict; otherwise this node abstains. A step on
+which more than f groups contradict this node is run six more times, and the verdict is taken back if a run deviates.
+Spec: docs/spec/trust.md#attestations, #suspension.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RUNS: Final = 3
 """Fresh runs that must agree before anyone is accused."""
 NONDETERMINISTIC: Final = "nondeterministic"
 RUNS_AGAIN: Final = 6
-"""More, when more than f groups are of one other mind: any that deviates takes the verdict back."""
+"""Further runs when more than f groups agree on another verdict; if one deviates, the verdict is taken back."""
 
 
 class ReexecutionDependencies(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,28 +55,28 @@ class ReexecutionDependencies(msgspec.Struct, frozen=True, kw_only=True):
 
     deps: ReplayDependencies
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
-    """An engine in a process of its own, never used before; it ends with the context."""
+    """Starts an engine in a process of its own, never used before; it ends with the context."""
     determinism: Determinism
     bundles: BundleStore | None = None
-    """The store of bundles; ``None``: this node accuses without keeping any."""
+    """The store of bundles; ``None``: this node accuses without keeping evidence."""
     step_seconds: Callable[[], int] = lambda: 600
-    """Of an engine, that one run of a step may take; asked at each run."""
+    """Seconds of an engine that one run of a step may take; called at each run."""
     drop_engine: Callable[[DatasetId, str], None] = lambda _dataset, _why: None
-    """Ends the engine process that works for a dataset: what was cancelled there may hold it for ever."""
+    """Ends the engine process that works for a dataset, as a cancelled query could occupy it for ever."""
     showing: Showing = unseen
-    """Called for each run, also for those that repeat one."""
+    """Called for each run, also for repeated ones."""
 
 
 class TooCostly(LimitExceeded):
-    """A run took more of an engine's time than this node spends on a step."""
+    """A run took more engine time than this node spends on a step."""
 
 
 class ReexecutionStep(msgspec.Struct, frozen=True):
-    """A block that ran a query, and the state to run it from."""
+    """A block that ran a query, and the state from which to run it."""
 
     block: Block
     after: RunPosition | None
-    """The position of the replay when it was chosen."""
+    """The position of the replay when the step was chosen."""
 
     @property
     def checkpoint(self) -> bytes | None:
@@ -95,7 +95,7 @@ class Reexecution:
     ) -> None:
         """``put_off`` is called with the reason why a step cannot be run: a code for others, and a sentence.
 
-        ``charge`` is told of the seconds that each run took, also of those that failed.
+        ``charge`` is called with the seconds that each run took, failed ones included.
         """
         self._charge = charge
         self._signer = signer
@@ -111,9 +111,9 @@ class Reexecution:
         return self._means.deps.objects
 
     async def run(self, dataset: DatasetId, step: ReexecutionStep, *, apart: bool = False) -> Run | None:
-        """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now.
+        """Runs a step, three times if need be, and keeps the verdict. ``None``: it could not be run now.
 
-        ``apart``: in an engine process of its own from the first run on. Raises TooCostly, beside what engines raise.
+        ``apart``: in an engine process of its own from the first run on. Raises TooCostly, and what engines raise.
         """
         engine = await self._engine(dataset, step.block)
         if apart:
@@ -147,7 +147,7 @@ class Reexecution:
         return await trio.to_thread.run_sync(self._keep, dataset, step, run, None)
 
     async def step_at(self, dataset: DatasetId, number: int) -> ReexecutionStep | None:
-        """A step that was run before, from the state that this node's own runs make; ``None``: not now."""
+        """Returns a step that was run before, with the state from this node's own runs; ``None``: not available now."""
         chain = self._chains.chain(dataset)
 
         def look() -> tuple[Block, Block | None, RunPosition | None]:
@@ -198,12 +198,12 @@ class Reexecution:
             Runs(connection).note_again(dataset, block.sequence_number, block.hash, self._signer.clock.now())
 
     async def _why_nobody_is_blamed(self, dataset: DatasetId) -> str:
-        """Returns why a difference accuses no one, by this node's analysis; empty: it is a fault."""
+        """Returns the reason, by this node's analysis, why a difference accuses nobody; empty: it does accuse."""
         found = await self._means.determinism(dataset)
         return {"strict": "", "no": NONDETERMINISTIC}.get(found, "determinism-unknown")
 
     async def _once(self, dataset: DatasetId, step: ReexecutionStep, own: Engine | None = None) -> _Answer | None:
-        """Runs once within the budget, on the shared engine or on one of its ``own``."""
+        """Runs the step once within the budget, on the shared engine or on one of its ``own``."""
         most, began = self._means.step_seconds(), trio.current_time()
         try:
             with trio.move_on_after(most) as patience:
@@ -250,7 +250,8 @@ class Reexecution:
             )
 
     def _lacks(self, block: Block) -> str:
-        """Says what is missing. No more comes of a forked input: it is not waited for like one that is on its way."""
+        """Returns the code for a missing input. A forked input gets no more blocks, so it is not waited for like
+        others."""
         assert isinstance(block.event, ExecuteTransform)
         with self._signer.database.read() as connection:
             ledger, known = Ledger(connection), Proofs(connection)
@@ -259,7 +260,7 @@ class Reexecution:
         return "input-disputed" if forked else "input-missing"
 
     async def _differences(self, block: Block, outcome: Replayed) -> RowDifference:
-        """Rows and columns that differ, when both slices are at hand."""
+        """Returns the rows and columns that differ, if both slices are here."""
         assert isinstance(block.event, ExecuteTransform)
         published = block.event.new_data
         if published is None or outcome.rows is None:
@@ -306,7 +307,7 @@ class Reexecution:
             return run_at(Runs(connection).of(dataset), number)
 
     def _keep(self, dataset: DatasetId, step: ReexecutionStep, run: Run, place: RunPosition | None) -> Run | None:
-        """``None``, and nothing is kept, when the chain got another history while the step ran."""
+        """Keeps a run; ``None``, and nothing is kept, if the chain got another history while the step ran."""
         with self._signer.database.write() as connection:
             kept = Runs(connection)
             if kept.place(dataset) != step.after or not self._is_held(dataset, step.block):
@@ -324,7 +325,7 @@ class Reexecution:
         return found == block.raw
 
     def _keep_bundle(self, dataset: DatasetId, step: ReexecutionStep, actual: Actual) -> Multihash | None:
-        """Stores the evidence as one file. The verdict stands without it, as others can re-run the step."""
+        """Stores the evidence as one bundle; the verdict is valid without it, as others can re-run the step."""
         if self._means.bundles is None:
             return None
         with self._signer.database.read() as connection:

@@ -1,14 +1,14 @@
-"""Decides which steps a validator runs, whose come next, for how long, and when it retries what was too costly. Pure.
+"""Decides which steps a validator runs, in which order, for how long, and when it retries those too costly. Pure.
 
-A validator that does not run all steps picks a share by a secret: a pick depends on the secret and the block alone, so
-that restarts pick alike, waiting changes nothing, and the publisher cannot predict it.
+A validator that does not run all steps picks a share of them by a secret: a pick depends only on the secret and the
+block, so that restarts pick alike, waiting changes nothing, and the publisher cannot predict it.
 
-Engine time is shared among publishers, not among datasets or steps: whoever used least of late comes first, and what
-was used is forgotten by halves. A step has a budget of seconds. What exceeds it in the engine that everybody uses, in
-which others' work may have slowed it, is run once more in a process of its own, and so are all steps of its publisher
-from then on, until it was run: they hold nobody else's engine. What exceeds it there is too costly to verify, which is
-no verdict on it: it is published as such, and tried again after pauses that double. Kept in memory: a restart costs two
-more tries. Spec: docs/spec/trust.md#policy, #cost.
+Engine time is shared among publishers, not among datasets or steps: the publisher that used least lately comes first,
+and half of the use is forgotten every ``HALF_LIFE``. A step has a budget of seconds. A step that exceeds it in the
+shared engine, where the work of others may have slowed it, is run once more in a process of its own; so are all steps
+of its publisher until it was run, so that they delay nobody else. A step that exceeds the budget there too is too
+costly to verify, which is no verdict on it: this is published, and the step is tried again after pauses that double.
+Kept in memory: a restart costs two more tries. Spec: docs/spec/trust.md#policy, #cost.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from odfd.trust.transform_steps import STEP
 FIRST_PAUSE: Final = 600 * instant.SECOND
 MAX_PAUSE: Final = 7 * 86400 * instant.SECOND
 HALF_LIFE: Final = 3600 * instant.SECOND
-"""In which half of the engine time that a publisher used is forgotten."""
+"""Time in which half of the engine time that a publisher used is forgotten."""
 MAX_KNOWN: Final = 16_384
-"""Publishers, and datasets that pause."""
+"""Publishers, and paused datasets, that are remembered."""
 
 
 class _Used(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class CostBudget:
-    """The engine time of one validator."""
+    """Tracks the engine time that one validator spends on each publisher."""
 
     def __init__(self) -> None:
         self._used: LRUCache[KeyDid, _Used] = LRUCache(MAX_KNOWN)
@@ -65,12 +65,12 @@ class CostBudget:
         self._pauses: LRUCache[DatasetId, Pause] = LRUCache(MAX_KNOWN)
 
     def charge(self, publisher: KeyDid, seconds: float, now: Instant) -> None:
-        """An engine worked so long for a publisher."""
+        """Records that an engine worked ``seconds`` for a publisher."""
         before = self._used.get(publisher)
         self._used[publisher] = _Used((before.by(now) if before else 0.0) + seconds, now)
 
     def used(self, publisher: KeyDid, now: Instant) -> float:
-        """Engine seconds of late."""
+        """Returns the engine seconds that a publisher used lately."""
         known = self._used.get(publisher)
         return known.by(now) if known else 0.0
 
@@ -84,7 +84,7 @@ class CostBudget:
         self._apart[dataset] = publisher
 
     def exceeded(self, dataset: DatasetId, publisher: KeyDid, step: int, now: Instant) -> Pause:
-        """A step was too costly."""
+        """Records that a step was too costly; returns the pause before it is tried again."""
         self.isolate(dataset, publisher)
         before = self._pauses.get(dataset)
         again = before is not None and before.step == step
@@ -95,16 +95,16 @@ class CostBudget:
         return pause
 
     def met(self, dataset: DatasetId) -> None:
-        """Its next step was run within the budget."""
+        """Records that the dataset's next step was run within the budget."""
         self._pauses.pop(dataset, None)
         self._apart.pop(dataset, None)
 
     def paused(self, dataset: DatasetId) -> Pause | None:
-        """Whether its next step was too costly when it was tried last."""
+        """Returns the dataset's pause, if its next step was too costly at the last try."""
         return self._pauses.get(dataset)
 
     def wait(self, dataset: DatasetId, now: Instant) -> float:
-        """Seconds until it may be tried; nothing for one that was not too costly."""
+        """Returns the seconds until the dataset may be tried again; 0 if it does not pause."""
         pause = self._pauses.get(dataset)
         return max(0.0, (pause.until - now) / instant.SECOND) if pause else 0.0
 
@@ -114,20 +114,20 @@ class CostBudget:
 
 
 MARK = b"odfd-spot-check\n"
-"""The text signed to derive the secret; no statement, checkpoint or record begins so; the signature never leaves."""
+"""The text signed to derive the secret. No statement, checkpoint or record begins like it; the signature stays here."""
 _ALL = 1 << 64
 
 
 class _Memo(msgspec.Struct, frozen=True):
     size: int
     last: Multihash
-    """The block before ``size``."""
+    """The last block of the first ``size`` blocks."""
     share: float
     picked: int | None
 
 
 class Sample:
-    """The picks of one node; remembers how far it looked."""
+    """Picks the steps that one node runs; remembers how far each chain was searched."""
 
     def __init__(self, key: SigningKey) -> None:
         self._secret = hashlib.sha3_256(key.sign(MARK)).digest()
@@ -138,7 +138,7 @@ class Sample:
         return int.from_bytes(drawn[:8]) < share * _ALL
 
     def last(self, chain: ChainReader, dataset: DatasetId, size: int, share: float) -> int | None:
-        """The last picked step of the first ``size`` blocks; costs the steps that came since it was asked before."""
+        """Returns the last picked step of the first ``size`` blocks; costs only the steps added since the last call."""
         if size < 1:
             return None
         memo = self._memos.get(dataset)

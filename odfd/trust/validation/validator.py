@@ -1,9 +1,10 @@
 """Re-runs the transforms of datasets held here, step by step from genesis, and signs the results.
 
-A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
-Works while its ``loop`` runs; a dataset is touched when it moves, or is spoken of. One step at a time, of each dataset
-the oldest first, of the publisher who used the engine least (``sampling``); ``reexecution`` judges each step. It
-never blocks ingestion or mirrors. Spec: docs/spec/trust.md#attestations, #cost, #suspension.
+A node that attests re-runs all steps; another one may re-run up to steps that are picked at random, and publishes
+nothing about it. Works while its ``loop`` runs; a dataset is touched when it moves, or a statement about it comes. It
+runs one step at a time: of each dataset the oldest, for the publisher who used the engine least (``sampling``);
+``reexecution`` judges each step. It never blocks ingestion or mirrors. Spec: docs/spec/trust.md#attestations, #cost,
+#suspension.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ from odfd.trust.validation.reexecution import Reexecution, ReexecutionDependenci
 from odfd.trust.validation.sampling import CostBudget, Sample
 
 RETRY_SECONDS: Final = 30.0
-"""After an engine could not do its work, or an input was not here."""
+"""Seconds until the next try after an engine could not do its work, or an input was not here."""
 ALL_SECONDS: Final = 3600.0
-"""After so long a round looks at all datasets, touched or not."""
+"""Seconds after which a round checks all datasets, touched or not."""
 
 
 class ValidatorSettings(ReexecutionDependencies, frozen=True, kw_only=True):
     """Settings and dependencies besides the node's stores."""
 
     wanted: Callable[[], bool] = lambda: True
-    """Whether the policy in force says to attest; asked at each round."""
+    """Whether the policy in force asks to attest; called at each round."""
     pause: Callable[[], float] = lambda: 600.0
-    """Seconds between two attestations of a dataset that tell nothing bad; asked at each round."""
+    """Seconds between two attestations of a dataset that report no problem; called at each round."""
     share: Callable[[], float] = lambda: 1.0
-    """Of steps that are picked to be re-run, each with all before it; asked at each round."""
+    """Share of steps that are picked to be re-run, each with all before it; called at each round."""
     contradicted: Callable[[DatasetId], Iterable[int]] = lambda _: ()
-    """Steps that were run here and on which more than f groups are of one other mind."""
+    """Returns the steps run here on which more than f groups agree on another verdict."""
 
 
 class TurnOutcome(enum.Enum):
@@ -66,7 +67,7 @@ class TurnOutcome(enum.Enum):
 
 
 class Validator:
-    """The validator of one node."""
+    """Re-runs and attests datasets for one node."""
 
     def __init__(self, signer: SignerContext, settings: ValidatorSettings) -> None:
         self._signer = signer
@@ -77,17 +78,17 @@ class Validator:
         self.loop = KeyedReconcileLoop[DatasetId](self._round, ALL_SECONDS)
         self._picks = Sample(signer.keys.node_key())
         self._due: dict[DatasetId, Instant] = {}
-        """When what was found and is not urgent will be said."""
+        """The times when findings that are not urgent will be published."""
         self._kept_from: dict[DatasetId, _KeptFrom] = {}
         self.busy: str | None = None
-        """The dataset that it re-runs now, for people."""
+        """The dataset that it re-runs now, for people; ``None``: none."""
 
     @property
     def _chains(self) -> ChainStore:
         return self._settings.deps.chains
 
     async def _round(self) -> float:
-        """All that can be done now; a step that is cut off is done again after the next start."""
+        """Does everything that can be done now; a step that is interrupted is run again after the next start."""
         if not self._settings.share():
             return UNTIL_POKED
         touched, clear, pauses = self.loop.take(), True, []
@@ -112,7 +113,7 @@ class Validator:
         return self._publishers([dataset])[0]
 
     def _publishers(self, datasets: Iterable[DatasetId]) -> list[KeyDid]:
-        """Returns who writes each: what is run again for one of them is at the others' expense."""
+        """Returns the publisher of each dataset, since engine time is shared among publishers."""
         with self._signer.database.read() as connection:
             kept = Authorities(connection)
             return [min(kept.rights(dataset).writers) for dataset in datasets]
@@ -124,19 +125,20 @@ class Validator:
         self._costs.charge(self._publisher(dataset), seconds, self._signer.clock.now())
 
     def _ripe(self) -> list[DatasetId]:
-        """Takes the datasets whose attestation is due; each is returned once, as it may be deleted by then."""
+        """Returns and forgets the datasets whose attestation is due; each is returned once, as it may be deleted by
+        then."""
         ripe = [dataset for dataset, wait in self._waits().items() if not wait]
         for dataset in ripe:
             del self._due[dataset]
         return ripe
 
     def _waits(self) -> dict[DatasetId, float]:
-        """Seconds until what was found is said."""
+        """Returns the seconds until the findings of each dataset are published."""
         now = self._signer.clock.now()
         return {dataset: max(0.0, (due - now) / instant.SECOND) for dataset, due in self._due.items()}
 
     async def _attempt(self, dataset: DatasetId) -> TurnOutcome:
-        """Take one step of a dataset, or finish it."""
+        """Runs one step of a dataset, or finishes it; handles faults."""
         try:
             with sole_faults():
                 return await self._advance(dataset)
@@ -158,7 +160,7 @@ class Validator:
             self.busy = None
 
     async def _pause(self, dataset: DatasetId) -> None:
-        """The next step was too costly: it has to wait, the longer the more often it was tried."""
+        """Pauses a dataset whose next step was too costly; the pause grows with the number of tries."""
         step = await trio.to_thread.run_sync(self._next_step, dataset)
         number = -1 if step is None else step.block.sequence_number
         publisher = await trio.to_thread.run_sync(self._publisher, dataset)
@@ -167,14 +169,14 @@ class Validator:
         self._signer.logger.info("step too costly", dataset=name, block=number, tries=pause.tries, again=until)
 
     async def _log_why_not(self, dataset: DatasetId) -> None:
-        """There is no verdict; unless it is signing that cannot be done, as by a key without its journal."""
+        """Attests that there is no verdict; logs if even that cannot be signed, as by a key without its journal."""
         try:
             await self._attest(dataset)
         except Fault as fault:
             self._signer.logger.info("validation not told", dataset=self._signer.name_of(dataset), fault=str(fault))
 
     def _note_kept_from(self, dataset: DatasetId, why: str, text: str) -> None:
-        """Told to people once, and to others when it lasts."""
+        """Reports the reason why a step cannot be run, once, and remembers since when, as a lasting one is attested."""
         before = self._kept_from.get(dataset)
         if why and (before is None or before.why != why):
             self._kept_from[dataset] = _KeptFrom(why, self._signer.clock.now())
@@ -201,7 +203,7 @@ class Validator:
         return done is TurnOutcome.COMPLETE
 
     async def _advance(self, dataset: DatasetId) -> TurnOutcome:
-        """Run the next step; after the last one, or when it cannot be run now, say what is new."""
+        """Runs the next step; after the last one, or if it cannot be run now, publishes new findings."""
         with span("validation", self._signer.name_of(dataset)):
             return await self._one_step(dataset)
 
@@ -244,7 +246,7 @@ class Validator:
             self._due[dataset] = Instant(self._signer.clock.now() + int(due * instant.SECOND))
 
     async def _rerun_contradicted(self, dataset: DatasetId) -> None:
-        """Run again what others contradict, once for each step, until a verdict is taken back."""
+        """Runs steps again that others contradict, once for each step, until a verdict is taken back."""
         for number in await trio.to_thread.run_sync(self._doubted, dataset):
             self.busy = f"{self._signer.name_of(dataset)} #{number} again"
             step = await self._trials.step_at(dataset, number)
@@ -262,7 +264,7 @@ class Validator:
         return [number for number in found if again.get(number) != chain.block_at(number).hash]
 
     def _next_step(self, dataset: DatasetId) -> ReexecutionStep | None:
-        """The first step after the last that was replayed; none after a mismatch, for what follows builds on it."""
+        """Returns the first step after the last replayed one; none after a mismatch, since later steps build on it."""
         chain = self._chains.chain(dataset)
         with self._signer.database.read() as connection:
             kept, checked = Runs(connection), Ledger(connection).chain(dataset)
@@ -302,14 +304,14 @@ class Validator:
 
 
 class _KeptFrom(msgspec.Struct, frozen=True):
-    """The obstacle that keeps this node from running the next step of a dataset, and since when."""
+    """The reason why this node cannot run the next step of a dataset, and since when."""
 
     why: str
     since: Instant
 
 
 def _why_not(fault: Fault) -> str:
-    """Returns the reason for an attestation; empty if the fault is no lasting lack of this machine."""
+    """Returns the reason for an attestation; empty if the fault is no lasting one of this machine."""
     if isinstance(fault, TooCostly):
         return TOO_COSTLY
     if isinstance(fault, LimitExceeded):

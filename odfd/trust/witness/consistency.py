@@ -1,7 +1,7 @@
 """Decides whether a witness may cosign a tree after its last cosignature of the same origin: rules of tlog-witness.
 
-All requesters share this decision and differ in how ``begins`` is answered: a mirror finds the old tree in its own
-blocks, a witness without a copy has peers prove it, and a log sends the proof with its request. Pure.
+All callers share this decision and differ in how they answer ``begins``: a mirror finds the old tree in its own blocks,
+a witness without a copy has peers prove it, and a log sends the proof with its request. Pure.
 Spec: docs/spec/trust.md#witnesses; c2sp.org/tlog-witness.
 """
 
@@ -15,14 +15,14 @@ from chain.statements.tree import EMPTY_ROOT, is_consistent
 
 
 class KnownTree(NamedTuple):
-    """A tree, by its size and root."""
+    """A tree that was cosigned or submitted: its size and root."""
 
     size: int
     root: bytes
 
 
 NOTHING: Final = KnownTree(0, EMPTY_ROOT)
-"""The empty tree: every tree begins with it, so the first of an origin needs no proof."""
+"""The empty tree: every tree begins with it, so the first tree of an origin needs no proof."""
 
 Begins = Callable[[KnownTree], bool]
 """Whether the tree in question begins with this one."""
@@ -33,11 +33,11 @@ class ConsistencyResult(enum.Enum):
 
     COSIGN = "cosign"
     SMALLER = "smaller"
-    """It has fewer leaves than the one that it is said to continue."""
+    """The tree has fewer leaves than the one that it claims to continue."""
     CONFLICT = "conflict"
-    """It is said to continue another tree than the last that was cosigned."""
+    """The tree claims to continue another tree than the one cosigned last."""
     UNPROVEN = "unproven"
-    """Nothing shows that it begins with what was cosigned."""
+    """Nothing shows that the tree begins with the one cosigned last."""
 
 
 def last_of(known: Collection[KnownTree]) -> KnownTree:
@@ -46,7 +46,8 @@ def last_of(known: Collection[KnownTree]) -> KnownTree:
 
 
 def rule(known: Collection[KnownTree], old: int, tree: KnownTree, begins: Begins) -> ConsistencyResult:
-    """``known``: trees cosigned before, as far as anything remembers them; ``old``: the size that a proof starts at."""
+    """Decides on a tree. ``known``: trees cosigned before, as far as recorded; ``old``: the size at which a proof
+    starts."""
     if old > tree.size:
         return ConsistencyResult.SMALLER
     if old != last_of(known).size:
@@ -55,7 +56,8 @@ def rule(known: Collection[KnownTree], old: int, tree: KnownTree, begins: Begins
 
 
 def shown_by(nodes: Sequence[bytes], old: int, tree: KnownTree) -> Begins:
-    """Proves prefixes by a consistency proof. A tree smaller than ``old`` was its prefix when it was cosigned."""
+    """Answers by a consistency proof. A tree smaller than ``old`` was shown to be its prefix when ``old`` was
+    cosigned."""
 
     def begins(seen: KnownTree) -> bool:
         if not seen.size:
@@ -66,5 +68,5 @@ def shown_by(nodes: Sequence[bytes], old: int, tree: KnownTree) -> Begins:
 
 
 def proven_after(old: KnownTree) -> Begins:
-    """Proves prefixes by an earlier check that the tree begins with ``old``."""
+    """Answers by an earlier check that the tree begins with ``old``."""
     return lambda seen: seen.size < old.size or seen == old

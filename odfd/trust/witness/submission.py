@@ -23,13 +23,13 @@ from chain.wording import plural
 from odfd.trust.policy.witness_quorum import PublicWitness
 
 MAX_CONFLICTS: Final = 2
-"""How often in one sitting a witness may say that it stands elsewhere: another of our machines may ask it too."""
+"""Times in a row that a witness may name another size than expected; another of our machines may be asking it too."""
 SOON: Final = 60.0
-"""Seconds until a witness that gave no answer, or none that can be read, is asked again; twice as long each time."""
+"""Seconds until a witness that gave no readable answer is asked again; doubles each time."""
 LATE: Final = 3600.0
-"""Until one is asked again that refuses: a person has to change something there, or here."""
+"""Seconds until a witness that refuses is asked again; a person has to change something there, or here."""
 LONGEST: Final = 6 * 3600.0
-"""Seconds; no pause is longer."""
+"""Seconds of the longest pause."""
 _OK, _CONFLICT = 200, 409
 _REFUSED: Final = {
     400: "it cannot read the request",
@@ -40,7 +40,7 @@ _REFUSED: Final = {
 
 
 class SubmissionRequest(msgspec.Struct, frozen=True):
-    """Send this to the witness and hand its answer back."""
+    """Asks the driver to send this to the witness and to pass its answer on."""
 
     body: bytes
 
@@ -52,7 +52,7 @@ class SubmissionAccepted(msgspec.Struct, frozen=True):
 
 
 class SubmissionFailed(msgspec.Struct, frozen=True):
-    """The witness did not cosign: the reason, and in how many seconds to ask again."""
+    """The witness did not cosign: the reason, and the seconds until it is asked again."""
 
     message: str
     again: float = LATE
@@ -62,7 +62,7 @@ Effect: TypeAlias = SubmissionRequest | SubmissionAccepted | SubmissionFailed
 
 
 class Submitter:
-    """One sitting. ``prove`` gives the consistency proof from a size on to the tree's."""
+    """Requests one cosignature. ``prove`` returns the consistency proof from a size on to the tree's."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class Submitter:
         prove: Callable[[int], Sequence[bytes]],
         latest: Instant,
     ) -> None:
-        """``line``: the log's signature. ``old``: the witness's last known size. ``latest``: of cosignatures' times."""
+        """``line``: the log's signature. ``old``: the witness's last known size. ``latest``: latest time of a
+        cosignature."""
         self._latest = latest
         self._witness = witness
         self._tree = tree

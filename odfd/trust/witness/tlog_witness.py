@@ -1,8 +1,8 @@
 """Answers ``add-checkpoint`` requests, which makes this node a public witness of the logs that it attends.
 
-The log of a dataset is known by its authority: whoever may write it now may sign its checkpoints, in the epoch that
-holds now. Everything else is the rules of tlog-witness. Called from any thread. Spec: c2sp.org/tlog-witness;
-docs/spec/trust.md#witnesses; ADR 16.
+The authority of a dataset identifies its log: present writers may sign its checkpoints, in the present epoch. All other
+rules are those of tlog-witness. Called from any thread. Spec: c2sp.org/tlog-witness; docs/spec/trust.md#witnesses; ADR
+16.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from p2p.budget.buckets import Budget, Rate
 from p2p.web.client import Answer
 
 RATE: Final = Rate(per_second=10.0, burst=100.0)
-"""Requests of all logs together; each that moves one is a write to disk."""
+"""Requests of all logs together; each that advances a log is a write to disk."""
 _STATUS: Final = {ConsistencyResult.SMALLER: 400, ConsistencyResult.UNPROVEN: 422}
 
 
 class TlogWitness:
-    """The public witness of one node. ``attended``: datasets in force; ``cosigned`` is called for cosignatures."""
+    """The public witness of one node. ``attended``: returns the datasets to cosign; ``cosigned`` is called with
+    cosignatures."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class TlogWitness:
         self._turn = threading.Lock()
 
     def add_checkpoint(self, body: bytes) -> Answer:
-        """Raises Environment."""
+        """Answers a request. Raises Environment."""
         with self._turn:
             granted = self._budget.spend(None, self._clock() / SECOND)
         if not granted:
@@ -57,7 +58,7 @@ class TlogWitness:
         try:
             read = submission.decode(body)
         except Invalid as fault:
-            # Checkpoints of other logs have names and forms of their own.
+            # Checkpoints of logs that are no datasets have other names and formats.
             return _answer(404 if fault.rule == "checkpoint-origin" else 400, fault.message)
         denied = self._denied(read)
         if denied is not None:
@@ -75,7 +76,7 @@ class TlogWitness:
         return Answer(200, made.made.line.encode())
 
     def _denied(self, read: Submission) -> Answer | None:
-        """Before anything is compared: whether the log is known, and who signed."""
+        """Returns a refusal if the log is not known or no present writer signed, before anything is compared."""
         tree, now = read.tree, self._clock()
         if tree.dataset not in self._attended() or self._keys.has_dataset_key(tree.dataset):
             return _answer(404, "unknown log")

@@ -1,8 +1,8 @@
 """Cosigns trees of others, and never two trees of one origin unless one is a prefix of the other.
 
-The witness compares with the last tree that it cosigned for the origin, stores the new one with its head in one
+The witness compares a tree with the last one that it cosigned for the origin, stores the new one with its head in one
 transaction, and journals it, before the cosignature leaves; without the stored head a split could be seen but not
-proven. For a mirrored dataset its blocks show that the tree continues; for another, ``question`` returns what peers
+proven. For a mirrored dataset its blocks show that the tree continues; for another one, ``question`` returns what peers
 have to prove, and ``settle`` cosigns once they did. Spec: docs/spec/trust.md#witnesses; c2sp.org/tlog-witness.
 """
 
@@ -47,12 +47,12 @@ from odfd.trust.witness.consistency import (
 )
 
 RENEW: Final = 2 * 86400 * instant.SECOND
-"""A cosignature of an unchanged tree is renewed at this age, since quorums require recent ones."""
+"""Age at which a cosignature of an unchanged tree is renewed, since quorums require recent ones."""
 AGAIN: Final = 3600 * instant.SECOND
-"""A repeated submission within this gets the same cosignature, without a write."""
+"""Time within which a repeated submission gets the same cosignature, without a write."""
 
 _ENVELOPE: Final = b"{"
-"""How the evidence begins that is a head; what a log submitted is kept as it came."""
+"""The first byte of evidence that is a head; other evidence is a log's submission, kept as it came."""
 LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
 
 
@@ -62,15 +62,16 @@ def may_follow(last: tuple[int, bytes] | None, size: int, root_at: Callable[[int
 
 
 class CosignRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A tree that would be cosigned if it was shown to begin with the last one."""
+    """A tree to cosign once it is shown to begin with the last one."""
 
     tree: TreeCheckpoint
     old: KnownTree
-    """The tree that must be its prefix: cosigned last, or kept by its epoch; an empty tree needs no proof."""
+    """The tree that must be its prefix: the one cosigned last, or the one kept by its epoch; the empty one needs no
+    proof."""
     head: bytes
-    """Envelope of the head that signs the tree."""
+    """Envelope of the head that signs the new tree."""
     kept: bytes | None
-    """Envelope of the head that signs ``old``, where that was cosigned: with ``head`` the evidence of a split."""
+    """Envelope of the head that signs ``old``, if that was cosigned; with ``head`` it proves a split."""
 
     @property
     def needs_proof(self) -> bool:
@@ -78,11 +79,11 @@ class CosignRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CosignDeclined(msgspec.Struct, frozen=True):
-    """The submitted tree is not cosigned."""
+    """The submitted tree is not cosigned, with the reason."""
 
     ruling: ConsistencyResult
     last: int
-    """Size of what was cosigned last."""
+    """Size of the tree cosigned last."""
 
 
 class CosignGranted(msgspec.Struct, frozen=True):
@@ -104,7 +105,7 @@ class Witness:
     def consider(self, dataset: DatasetId) -> Cosignature | None:
         """Cosigns the newest head of another's dataset whose blocks are all here, if it is new.
 
-        Raises Refused (``trust.behind``) when what is here does not begin with what was cosigned.
+        Raises Refused (``trust.behind``) if the blocks here do not begin with the tree cosigned last.
         """
         if self._keys.has_dataset_key(dataset):
             return None
@@ -118,9 +119,9 @@ class Witness:
             return self._cosign_mine(connection, tree, mine, newest[1].envelope)
 
     def consider_authority(self, dataset: DatasetId) -> Cosignature | None:
-        """Cosigns the log of authority versions, and never two versions of one number. Raises Refused.
+        """Cosigns the log of authority versions, and never two statements of one version. Raises Refused.
 
-        All versions come as statements, to whoever hears of a dataset: nothing has to be proven by others.
+        All versions come as statements, so peers need not prove anything.
         """
         if self._keys.has_dataset_key(dataset):
             return None
@@ -134,10 +135,10 @@ class Witness:
             return self._cosign_mine(connection, tree, mine, versions[-1][1].envelope)
 
     def question(self, dataset: DatasetId) -> CosignRequest | None:
-        """Returns which proof to request for the newest head of a dataset that is not held; ``None``: nothing is new.
+        """Returns the proof to request for the newest head of a dataset that is not held; ``None``: nothing is new.
 
-        Raises Refused: ``trust.behind`` when no proof could make it follow what was cosigned, ``trust.forked`` when its
-        epoch is known to be forked.
+        Raises Refused: ``trust.behind`` if no proof could make it follow the tree cosigned last, ``trust.forked`` if
+        its epoch is known to be forked.
         """
         if self._keys.has_dataset_key(dataset):
             return None
@@ -159,7 +160,7 @@ class Witness:
             return CosignRequest(tree=tree, old=old, head=signed.envelope, kept=kept)
 
     def settle(self, asked: CosignRequest) -> Cosignature | None:
-        """Cosigns a requested tree after its proof, unless something else was cosigned meanwhile. Raises Refused."""
+        """Cosigns a requested tree after its proof, unless another tree was cosigned meanwhile. Raises Refused."""
         tree = asked.tree
         with self._database.write() as connection:
             _check_unforked(connection, tree)
@@ -167,9 +168,9 @@ class Witness:
             return self._cosign(connection, tree, known, asked.old.size, proven_after(asked.old), asked.head)
 
     def submitted(self, read: Submission, request: bytes) -> CosignGranted | CosignDeclined:
-        """Cosign what a log sent, if its proof holds. Who signed it was looked at before. Raises Refused.
+        """Cosigns a tree that a log sent, if its proof holds. Its signers were checked before. Raises Refused.
 
-        Without a head of this tree the request is kept, as the evidence that there is.
+        If no head signs this tree, the request itself is kept as evidence.
         """
         tree, new = read.tree, _seen(read.tree)
         with self._database.write() as connection:
@@ -193,7 +194,7 @@ class Witness:
             return CosignGranted(self._make(connection, tree, evidence))
 
     def _base(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[KnownTree]:
-        """Returns what the roots keep in an epoch is the beginning of its first tree too."""
+        """Returns the tree that the roots keep in the tree's epoch; the epoch's first tree begins with it."""
         opened = None if not tree.epoch else Authorities(connection).rights(tree.dataset).opened(tree.epoch)
         return set() if opened is None or not opened.base.size else {KnownTree(opened.base.size, opened.base.root_hash)}
 
@@ -228,7 +229,11 @@ class Witness:
         return made
 
     def _known(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[KnownTree]:
-        """Trees of this origin that this node cosigned, also by its journal and by others, after a restored backup."""
+        """Returns the trees of this origin that this node cosigned, including those known from its journal and from
+        others.
+
+        The latter matter after a restored backup.
+        """
         me = self._keys.node_key().did
         row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
         journalled = self._keys.last_signed(me, journal_topics.cosignature(tree))
@@ -250,7 +255,7 @@ def _seen(tree: TreeCheckpoint) -> KnownTree:
 
 
 def _check_ruling(ruling: ConsistencyResult, old: KnownTree, tree: TreeCheckpoint) -> None:
-    """Raises Refused."""
+    """Raises Refused unless the decision allows to cosign."""
     if ruling is ConsistencyResult.COSIGN:
         return
     if ruling is ConsistencyResult.CONFLICT:
@@ -267,7 +272,7 @@ def _check_ruling(ruling: ConsistencyResult, old: KnownTree, tree: TreeCheckpoin
 
 
 def _check_unforked(connection: sqlite3.Connection, tree: TreeCheckpoint) -> None:
-    """Raises Refused."""
+    """Raises Refused if the tree's epoch is known to be forked."""
     forked = Proofs(connection).forked_at(tree.dataset, tree.epoch or 0)
     if forked is not None and forked < tree.size:
         raise Refused(
