@@ -1,8 +1,9 @@
-"""Repairs damaged blocks of a chain on disk, from what is left of them and from peers that hold the dataset.
+"""Repairs damaged blocks of a chain on disk, from the undamaged data and from peers that hold the dataset.
 
-That what is put in their place is what was there is shown by the chain's tree, which the ledger keeps: its root is the
-same again, or nothing is changed. Conclusions that were spoilt with their rows are forgotten, or made anew from the
-chain. A mirror mends its owner as the owner mends a mirror. One at a time for each dataset; the caller sees to that.
+The chain's tree, which the ledger keeps, shows that the repaired blocks are the original ones: its root must be the
+same again, or nothing is changed. Conclusions whose rows were damaged are deleted, or made again from the chain. An
+owner can be repaired from a mirror as well as a mirror from its owner. The caller runs one repair at a time for each
+dataset.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from odfd.verify.verify import VerificationRequest, verify_chain
 from p2p.ports import PeerId, Replication
 
 MAX_BLOCKS: Final = 20_000
-"""Damaged blocks that are repaired; beyond, the dataset is better mirrored again."""
+"""Damaged blocks that are repaired; with more, the dataset is better mirrored again."""
 PART: Final = 1 << 20
-"""Bytes of blocks asked for at once."""
+"""Bytes of blocks requested at once."""
 
 
 class RepairedChain(msgspec.Struct, frozen=True):
@@ -50,21 +51,21 @@ class RepairedChain(msgspec.Struct, frozen=True):
 
 
 class _Truth(msgspec.Struct, frozen=True):
-    """The former chain, by what is left to tell."""
+    """What is known of the original chain from undamaged data."""
 
     size: int
     root: bytes | None
-    """``None``: neither the ledger nor a signed head tells; then the head and the links do."""
+    """The root of its tree; ``None``: neither the ledger nor a signed head has it; then head and links are compared."""
     heads: tuple[Multihash, ...]
-    """Names that the last block may have, the likeliest first."""
+    """Possible hashes of the last block, the likeliest first."""
     checked: CheckedChain | None
-    """``None``: that row is spoilt, or was never written."""
+    """The ledger's row about the chain; ``None``: it is damaged, or was never written."""
     signed: HeadStatement | None
     mark: Mark | None
 
 
 class _Claimed:
-    """A stored chain with the length and the head that it should have, for verification."""
+    """A stored chain presented with the length and the head that it should have, for verification."""
 
     def __init__(self, chain: SqliteChain, truth: _Truth) -> None:
         self._chain = chain
@@ -82,7 +83,7 @@ class _Claimed:
 
 
 class ChainRepair:
-    """The repair of chains in one store."""
+    """Repairs chains in one store."""
 
     def __init__(
         self, database: Database, chains: SqliteChains, objects: DiskObjects, replication: Replication, holders: Holders
@@ -94,7 +95,8 @@ class ChainRepair:
         self._holders = holders
 
     async def mend(self, dataset: DatasetId) -> RepairedChain:
-        """Fetch and store spoilt blocks. Raises NotFound when no peer has one, Environment for a damaged database."""
+        """Fetches and stores damaged blocks. Raises NotFound if no peer has one, Environment if the database is
+        damaged."""
         rows = await trio.to_thread.run_sync(self._forget_rows)
         truth = await trio.to_thread.run_sync(self._truth, dataset)
         mending = await trio.to_thread.run_sync(self._inspect, dataset, truth)
@@ -105,7 +107,8 @@ class ChainRepair:
         return RepairedChain(len(blocks), rows)
 
     def _forget_rows(self) -> int:
-        """Rebuilds indexes; drops damaged rows, which the log has or which arrive again. Raises Environment."""
+        """Rebuilds indexes; deletes damaged rows that the log has or that come again; returns their number. Raises
+        Environment."""
         self._database.reindex()
         if problems := self._database.damage():
             raise self._database.corrupt(problems[0])
@@ -137,7 +140,7 @@ class ChainRepair:
         return _Truth(size, root, tuple(heads), checked, signed, mark)
 
     def _head(self, dataset: DatasetId) -> Head | None:
-        """``None`` also when it cannot be read."""
+        """Returns the stored head of the dataset; ``None`` also if it cannot be read."""
         try:
             return self._chains.chain(dataset).head()
         except BlockDamaged:
@@ -183,7 +186,7 @@ class ChainRepair:
         return found[: len(stretch)]
 
     def _keep(self, dataset: DatasetId, mending: BlockRepair, truth: _Truth, blocks: Sequence[Block]) -> int:
-        """The blocks, and what is concluded from all; how many conclusions were spoilt."""
+        """Stores the repaired blocks and the conclusions from the chain; returns how many conclusions were damaged."""
         chain = self._chains.chain(dataset)
         head = Head(mending.last() or blocks[-1].hash, truth.size - 1)
         spoilt = int(self._head(dataset) != head)
@@ -203,7 +206,7 @@ class ChainRepair:
         return spoilt
 
     def _concluded(self, dataset: DatasetId, tree: Frontier, truth: _Truth) -> CheckedChain:
-        """Returns what the ledger would say of the chain; its objects are looked at again. Raises Invalid."""
+        """Makes the ledger's row about the chain again; its objects will be checked again. Raises Invalid."""
         signed = truth.signed
         if signed is not None and (signed.size, signed.root_hash) == (tree.size, tree.root):
             return CheckedChain(tree, data=0, epoch=signed.epoch)

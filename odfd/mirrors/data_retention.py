@@ -1,8 +1,8 @@
 """Decides which data of a mirror is kept, and deletes the rest.
 
-The plan is one row of a table; letting go is that row first and files after, so that a cut in between leaves files that
-are let go at the next look. Never let go: what a dataset of this node's own is derived from, what another dataset
-here needs, and what somebody reads now. Synchronous; one call at a time for each dataset.
+The plan is one row of a table. A deletion changes that row first and removes files afterwards, so that an interruption
+leaves files that are removed the next time. Never deleted: data from which a dataset of this node is derived, data that
+another dataset here needs, and data that is being read. Synchronous; one call at a time for each dataset.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from odfd.trust.ledger.log import Ledger
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _PAGE: Final = 256
-"""Objects let go in one transaction."""
+"""Objects deleted in one transaction."""
 
 
 class DataRetention:
-    """The data that a node's mirrors keep. ``reader`` names an own dataset that is derived from one, if any."""
+    """Manages the data that a node's mirrors keep. ``reader`` names a dataset of this node that derives from one, if
+    any."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class DataRetention:
         reader: Callable[[DatasetId], str | None] = lambda _: None,
         held: HoldGuard | None = None,
     ) -> None:
-        """``held``: for which readers nothing is let go."""
+        """``held``: the readers for which nothing is deleted at present."""
         self._database = database
         self._chains = chains
         self._objects = objects
@@ -57,12 +58,12 @@ class DataRetention:
         self._lock = threading.RLock()
 
     def taken(self) -> int:
-        """Bytes on the disk that all mirrors take, blocks and all."""
+        """Returns the bytes on disk that all mirrors use, blocks included."""
         with self._database.read() as connection:
             return Holdings(connection).taken()
 
     def count_blocks(self, dataset: DatasetId) -> None:
-        """Begin to count the blocks of a mirror, unless they are."""
+        """Begins to count the blocks of a mirror, unless they are counted already."""
         with self._database.read() as connection:
             counted = Holdings(connection).counts_blocks(dataset)
         if not counted:
@@ -70,7 +71,8 @@ class DataRetention:
                 Holdings(connection).count_blocks(dataset)
 
     def give_way(self, spec: MirrorSpec, needed: int) -> bool:
-        """Deletes data of mirrors of a lower priority than this spec's, if that frees so many bytes; else nothing."""
+        """Deletes data of mirrors with a lower priority than this spec's, if that frees so many bytes; else deletes
+        nothing."""
         with self._lock, ExitStack() as open_cursors, self._database.read() as connection:
             holdings = Holdings(connection)
             lower = [each for each in mirror_specs.all_of(Resources(connection)) if each.priority < spec.priority]
@@ -90,19 +92,20 @@ class DataRetention:
         return plan is not None
 
     def note(self, dataset: DatasetId, objects: Sequence[tuple[Multihash, int, int]]) -> None:
-        """These came: name, size, number of the block that brings each or links to it."""
+        """Records objects that came: the name and size of each, and the number of the block that names or links to
+        it."""
         with self._database.write() as connection:
             Holdings(connection).note(dataset, objects)
 
     def settle(self, spec: MirrorSpec) -> None:
-        """Plans again when the plan in force differs from the spec's."""
+        """Plans again if the plan in force differs from the spec's."""
         with self._database.read() as connection:
             planned = Holdings(connection).extent(spec.id).keep
         if planned != self._bounds(spec):
             self.plan(spec)
 
     def plan(self, spec: MirrorSpec) -> None:
-        """Settle from which block on data is to be here, before any of it is fetched."""
+        """Decides from which block on data is to be here, before any of it is fetched."""
         with self._lock:
             self._plan(spec)
 
@@ -129,7 +132,8 @@ class DataRetention:
             ledger.keep_chain(dataset, msgspec.structs.replace(ledger.chain(dataset), data=place.data))
 
     def _count(self, dataset: DatasetId, chain: ChainReader, stop: int) -> None:
-        """Counts what is here of blocks before ``stop``: a mirror may have come before its objects were counted."""
+        """Records the objects here of blocks before ``stop``, since a mirror may be older than the counting of its
+        objects."""
         before, found = stop, list[tuple[Multihash, int, int]]()
         while (block := chain.last_of(_DATA, before)) is not None or found:
             if block is not None:
@@ -140,7 +144,7 @@ class DataRetention:
                 found = []
 
     def trim(self, spec: MirrorSpec) -> str:
-        """Deletes data beyond the spec; returns a reason why none may go or why more went, or an empty text."""
+        """Deletes data beyond the spec; returns why none may go or why more went, or an empty text."""
         with self._lock:
             return self._trim(spec)
 
@@ -154,7 +158,7 @@ class DataRetention:
             holdings = Holdings(connection)
             extent, total = holdings.extent(dataset), holdings.bytes(dataset)
             checked = Ledger(connection).chain(dataset)
-            # Closed before the transaction is: an open cursor would keep its snapshot for whoever reads next.
+            # Closed before the transaction ends: an open cursor would pass its old snapshot on to the next reader.
             with closing(holdings.by_block(dataset, checked.data)) as by_block:
                 pieces = (Piece(number, chain.block_at(number).system_time, size) for number, size in by_block)
                 first = trimmed(parse_keep(spec.keep or ALL), newest, pieces, total, extent.first)
@@ -175,7 +179,7 @@ class DataRetention:
         return self._reader(dataset) is None
 
     def let_go(self, dataset: DatasetId, first: int) -> None:
-        """Data of blocks before ``first`` is not to be here from now on. Raises Refused while it is held."""
+        """Deletes data of blocks before ``first`` from now on. Raises Refused while it is held."""
         with self._lock:
             with self._database.read() as connection:
                 extent = Holdings(connection).extent(dataset)
@@ -187,7 +191,8 @@ class DataRetention:
             self._free(dataset, max(first, extent.first))
 
     def count_objects(self, dataset: DatasetId) -> int:
-        """Notes what is here of a dataset of this node's own, before it is let go. Returns its blocks."""
+        """Records the objects here of a dataset of this node's own, before they may be deleted. Returns its number of
+        blocks."""
         chain = self._chains.chain(dataset)
         head = chain.head()
         size = 0 if head is None else head.size
@@ -195,7 +200,7 @@ class DataRetention:
         return size
 
     def _free(self, dataset: DatasetId, first: int) -> None:
-        """Frees objects, except those that are being read, which are left for the next time."""
+        """Deletes objects, except those that are being read, which are left for the next time."""
         while True:
             with self._database.read() as connection:
                 names = Holdings(connection).needless(dataset, first, _PAGE)
@@ -208,12 +213,12 @@ class DataRetention:
                 Holdings(connection).drop(dataset, freed)
 
     def _bounds(self, spec: MirrorSpec) -> str:
-        """The spec's own, unless all is needed here; empty for all."""
+        """Returns the spec's bounds; empty for all data, also if all is needed here."""
         return "" if spec.keep is None or self._reader(spec.id) is not None else spec.keep
 
 
 class RetainedRange(msgspec.Struct, frozen=True):
-    """Data of blocks ``first`` to ``data`` is here; that of blocks from ``seen`` on was looked at."""
+    """Data of blocks ``first`` to ``data`` is here; that of blocks from ``seen`` on was checked."""
 
     first: int
     data: int
@@ -221,7 +226,7 @@ class RetainedRange(msgspec.Struct, frozen=True):
 
 
 def replanned(place: RetainedRange, wanted: int) -> RetainedRange:
-    """Moves the retained range so that data of blocks from ``wanted`` on is fetched; deletion comes later."""
+    """Moves the retained range so that data of blocks from ``wanted`` on is fetched; data is deleted later."""
     if place.seen > max(place.data, place.first):
         return RetainedRange(wanted, wanted, wanted)
     data = max(place.data, place.first)
@@ -233,7 +238,7 @@ def replanned(place: RetainedRange, wanted: int) -> RetainedRange:
 
 
 def _needed_elsewhere(connection: sqlite3.Connection, dataset: DatasetId, name: Multihash) -> bool:
-    """Whether another dataset here needs an object: a mirror that holds it too, or one that is no mirror."""
+    """Whether another dataset here needs an object: a mirror that holds it too, or a dataset that is no mirror."""
     holders = Holdings(connection).holders(name)
     resources = Resources(connection)
     return any(

@@ -1,8 +1,8 @@
 """Decides what a mirror does when its dataset begins a new epoch: continue, go back to where the epoch begins, or wait.
 
-Blocks beyond what an epoch keeps are given up when nothing that was published goes with them, or when the policy
-follows; else the mirror stands still, keeps and serves what it has, and says so. Decisions are pure; ``go_back`` is one
-transaction of the store. Spec: docs/spec/trust.md#epochs.
+Blocks beyond what an epoch keeps are given up if they were not published, or if the policy allows it; otherwise the
+mirror stands still, keeps and serves what it has, and reports it. Decisions are pure; ``go_back`` is one transaction of
+the store. Spec: docs/spec/trust.md#epochs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from odfd.trust.policy.profiles import apart, follows_rewrites
 
 
 class Following(NamedTuple):
-    """The policy on epochs that give up held blocks, asked each time."""
+    """The policy on epochs that give up held blocks; its functions are called each time."""
 
     follow: Callable[[], bool] = lambda: False
-    """Whether they are followed."""
+    """Whether such epochs are followed."""
     apart: Callable[[int], FormerEpochs | None] = lambda _: None
-    """Returns the store for blocks of a former epoch."""
+    """Returns where blocks of a former epoch are kept; ``None``: they are not."""
 
 
 def following(policy: Callable[[], model.Policy]) -> Following:
@@ -44,13 +44,13 @@ class RewriteWaiting(Refused):
 
 
 def is_there(checked: CheckedChain, head: HeadStatement) -> bool:
-    """Whether the held blocks are those of a later epoch already, as after an import of a folder."""
+    """Whether the held blocks already belong to this or a later epoch, as after an import of a folder."""
     tree = checked.frontier
     return head.epoch > checked.epoch and (tree.size, tree.root) == (head.size, head.root_hash)
 
 
 def turn_of(checked: CheckedChain, head: HeadStatement, walk: Sequence[Rights], *, follow: bool) -> EpochSwitch | None:
-    """The turn that blocks which are here have to take; ``None`` when there is none. Raises RewriteWaiting."""
+    """Returns the switch to the head's epoch; ``None`` if there is none. Raises RewriteWaiting."""
     tree = checked.frontier
     if not tree.size or head.epoch <= checked.epoch:
         return None
@@ -81,11 +81,11 @@ def go_back(
     parts_at: int | None = None,
     apart: FormerEpochs | None = None,
 ) -> CheckedChain | None:
-    """Gives up what lies beyond the base, atomically; returns what is checked then. ``apart``: where it stays.
+    """Gives up the blocks beyond the base, atomically; returns what remains checked. ``apart``: where they are kept.
 
-    ``parts_at``: where the epoch that is here is proven to fork, when the other history may be followed; who holds the
-    history that the base is not of goes back to there. ``None`` while fewer blocks are here than are kept. Raises
-    RewriteWaiting when the base is not of this chain.
+    ``parts_at``: where the present epoch is proven to fork, if the other history may be followed; a node whose history
+    does not have the base goes back to there. Returns ``None`` while fewer blocks are here than the epoch keeps. Raises
+    RewriteWaiting if the base is not in this chain.
     """
     tree, keep = checked.frontier, turn.base.size
     chain = chains.chain(dataset)
@@ -112,7 +112,7 @@ def go_back(
 
 
 def check_base(frontier: Frontier, blocks: Sequence[SealedBlock], head: HeadStatement, rights: Rights) -> None:
-    """New blocks go through what their epoch keeps of the one before. Raises Invalid."""
+    """Raises Invalid unless new blocks contain the base that their epoch keeps of the one before."""
     opened = rights.opened(head.epoch)
     if opened is None or opened.base.size <= frontier.size:
         return

@@ -1,14 +1,14 @@
-"""Decides which first head of a dataset to take: by a known hash, witnesses, peers of three networks, or as it comes.
+"""Decides which first head of a dataset to accept: by a known hash, witnesses, peers of three networks, or as it comes.
 
-In the first two cases an eclipse attack delays and cannot deceive: the chain must hold the block, or the head that is
-taken first must be one that the quorum cosigned. Else what is seen first is taken; where peers of three networks show
-the same, an attacker must hold addresses in each, and else it is shown as unwitnessed. Calls are synchronous, on the
-connection they are given. Spec: docs/spec/trust.md#first-contact.
+In the first two cases an eclipse attack can delay but not deceive: the chain must contain the block, or the head
+accepted first must be one that the quorum cosigned. Otherwise the first head seen is accepted. If peers of three
+networks show the same, an attacker needs addresses in each of them; if not, the dataset is shown as unwitnessed. Calls
+are synchronous, on the connection they are given. Spec: docs/spec/trust.md#first-contact.
 
 Signed heads that broke a rule are remembered in memory, so that their blocks are not fetched again and again. The same
-tree would break the same rule: it is not looked at again. What is signed after it, in the same epoch, goes on from the
-block that was wrong, or so it is likely: the first such head is looked at, and then others after pauses that double,
-however fast the publisher signs. Another epoch, and other terms of the mirror, are looked at at once.
+tree would break the same rule, so it is not checked again. A later head in the same epoch probably contains the wrong
+block too: the first such head is checked, and then others after pauses that double, however fast the publisher signs.
+Another epoch, or other terms of the mirror, are checked at once.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ WITNESSED: Final = "witnessed"
 NETWORKS: Final = "networks"
 FIRST_SIGHT: Final = "first-sight"
 ENOUGH: Final = 3
-"""Networks, blocks of addresses that one operator may hold all of (``p2p.address.network_of``)."""
+"""Networks that must show the same: blocks of addresses that one operator may hold entirely
+(``p2p.address.network_of``)."""
 
 
 class FirstContact:
-    """The rules of first contact of one node. ``witnesses`` are requested each time, so a reload counts at once."""
+    """The rules of first contact of one node. ``witnesses`` is called each time, so a reload applies at once."""
 
     def __init__(self, witnesses: Callable[[], Witnesses], clock: Callable[[], Instant]) -> None:
         self._witnesses = witnesses
         self.clock = clock
 
     def rung(self, spec: MirrorSpec) -> str:
-        """The one on which it will be met, or a higher one than ``FIRST_SIGHT`` if enough networks show the same."""
+        """Returns how the dataset will be met; ``FIRST_SIGHT`` becomes a higher rung if enough networks show the
+        same."""
         if spec.expect is not None:
             return EXPECTED
         return WITNESSED if self._witnesses().quorum else FIRST_SIGHT
@@ -72,13 +74,13 @@ class FirstContact:
 
 
 def rung_of(connection: sqlite3.Connection, dataset: DatasetId) -> str | None:
-    """Returns how a dataset was first verified; ``None`` for one's own and for imported ones."""
+    """Returns how a dataset was first verified; ``None`` for own and imported ones."""
     row = MET.one(connection, "dataset = ?", (dataset,))
     return None if row is None else str(row[1])
 
 
 PAUSES: Final = Backoff(first=60.0, most=86400.0)
-"""Seconds before another head of an epoch is looked at, from the second refusal on."""
+"""Pauses before another head of an epoch is checked, from the second refusal on."""
 MOST: Final = 4096
 
 
@@ -92,7 +94,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class DeclinedHeads:
-    """The declined heads of one node. Times are seconds of any one clock."""
+    """Remembers the declined heads of one node. Times are seconds of any one clock."""
 
     def __init__(self) -> None:
         self._of: FIFOCache[DatasetId, _Refusal] = FIFOCache(MOST)
@@ -105,7 +107,7 @@ class DeclinedHeads:
         self._of[spec.id] = _Refusal(spec, head.epoch, head.root_hash, fault, until, times)
 
     def why(self, spec: MirrorSpec, head: HeadStatement, now: float) -> Fault | None:
-        """Why a head is not to be looked at now; ``None`` when it is."""
+        """Returns why a head is not to be checked now; ``None`` if it is."""
         known = self._known(spec, head)
         rests = known is not None and (head.root_hash == known.root or now < known.until)
         return known.fault if known is not None and rests else None

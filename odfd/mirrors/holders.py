@@ -15,35 +15,36 @@ from chain.ids import DatasetId
 from p2p.ports import PeerId, PeerView, Replication, Tip
 
 PROBE_SECONDS: Final = 10.0
-"""How long a peer may take to say what it holds."""
+"""Seconds in which a peer must say what it holds."""
 GRACE_SECONDS: Final = 0.5
-"""Time for further answers after the first: slow ones would delay each new head by all they may."""
+"""Seconds to wait for further answers after the first; waiting for slow peers would delay each new head."""
 KNOWN_SECONDS: Final = 2.0
-"""The same, while a peer with a proven record has not answered: others may claim anything."""
+"""The same, while a peer with a proven record has not answered, since others may claim anything."""
 SOON: Final = (0.05, 2.0)
-"""The same once such a peer says it: at least so many seconds, and so many times what it took to say it."""
+"""The same once such a peer has answered: at least so many seconds, and so many times the time that it took."""
 PROBE_AGAIN_SECONDS: Final = 300.0
-"""How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
+"""Seconds for which an answer is used if nothing is to be fetched and the number of holders is only shown."""
 STRANGERS: Final = 8
-"""Others that are asked beside those who gave what proved true, each time other ones; all, where these have it not."""
+"""Other peers that are asked beside proven ones, different ones each time; all of them if the proven ones lack it."""
 ASKED_OF_ONE: Final = 2
 """Peers of one network that are asked to show a chain."""
 ASKED: Final = 16
-"""And of all."""
+"""Peers of all networks that are asked to show a chain."""
 
 Inquire: TypeAlias = Callable[[DatasetId, str], Awaitable[None]]
-"""Raises Remote, Invalid, and Refused for a place that this node cannot read."""
+"""Reads what is published at a place. Raises Remote, Invalid, and Refused if this node cannot read the place."""
 
 
 class _Serving(msgspec.Struct, frozen=True):
-    """A peer that said to serve a dataset, and when (trio's clock)."""
+    """A peer that said it serves a dataset, and when (trio's clock)."""
 
     at: float
     peers: frozenset[PeerId]
 
 
 class _Probe:
-    """Keeps the peers that claim to serve a thing, and how long others are awaited. ``first`` are asked first."""
+    """Collects the peers that claim to serve a dataset, and decides how long others are awaited. ``first`` are asked
+    first."""
 
     def __init__(self, proven: Collection[PeerId], first: Iterable[PeerId], rest: Iterable[PeerId]) -> None:
         self._proven = frozenset(proven)
@@ -56,11 +57,11 @@ class _Probe:
 
     @property
     def by_proven(self) -> bool:
-        """Whether one of those serves it that gave what proved true before."""
+        """Whether one of the peers that serve it gave correct data before."""
         return not self._proven.isdisjoint(self.found)
 
     def all_are_asked(self) -> list[PeerId]:
-        """From now on; who is to be."""
+        """Notes that from now on all peers are asked; returns those that were not asked yet."""
         rest, self._rest = self._rest, []
         self._left.update(rest)
         self._wait()
@@ -85,7 +86,7 @@ class _Probe:
 
 
 class Holders:
-    """The known holders of datasets."""
+    """Finds and remembers the holders of datasets."""
 
     def __init__(self, replication: Replication, inquire: Inquire) -> None:
         """``inquire`` reads what is published at a place."""
@@ -95,7 +96,7 @@ class Holders:
         self._turn = 0
 
     def connected(self) -> list[PeerId]:
-        """The connected peers that could be asked."""
+        """Returns the connected peers that can be asked."""
         return [view.peer for view in self._views()]
 
     def _views(self) -> list[PeerView]:
@@ -104,7 +105,7 @@ class Holders:
     async def of(self, dataset: DatasetId, size: int) -> list[PeerId]:
         """Asks peers, and returns those that serve at least ``size`` blocks and answer soon after the first.
 
-        Those who gave what proved true before are asked first, and some others.
+        Peers that gave correct data before are asked first, with some others.
         """
         views = self._views()
         proven = [view.peer for view in views if view.proven]
@@ -129,7 +130,7 @@ class Holders:
         return probe.found
 
     def _ranked(self, proven: list[PeerId], others: list[PeerId]) -> tuple[list[PeerId], list[PeerId]]:
-        """Returns whom to ask at once, and then; without any that is known, all at once."""
+        """Returns the peers to ask at once, and those to ask afterwards; without a proven peer, all at once."""
         if not proven:
             return others, []
         self._turn = (self._turn + STRANGERS) % max(1, len(others))
@@ -144,7 +145,7 @@ class Holders:
         return len(found)
 
     async def _showing(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip) -> set[str]:
-        """The networks; a few are asked in each."""
+        """Returns the networks in which peers prove that they hold this chain; asks a few peers in each."""
         places = {view.peer: view.network for view in self._replication.peers() if view.connected and view.network}
         found: set[str] = set()
 
@@ -163,7 +164,7 @@ class Holders:
     async def published(self, dataset: DatasetId, place: str) -> Fault | None:
         """Reads what is published at a place; returns the fault if it cannot be read, since peers may serve it too.
 
-        Raises Invalid for a place that holds something else.
+        Raises Invalid if the place has something else.
         """
         try:
             await self._inquire(dataset, place)
@@ -174,7 +175,7 @@ class Holders:
     async def news(self, dataset: DatasetId) -> None:
         """Requests statements on a dataset from all peers, since gossip may have been lost.
 
-        Once all have answered that gave what proved true before, the others have a moment more.
+        Once all proven peers have answered, the others have only a moment more.
         """
         unheard = {view.peer for view in self._views() if view.proven}
 
@@ -190,7 +191,8 @@ class Holders:
             await self._ask_all(ask, self.connected())
 
     async def are_sharing(self, dataset: DatasetId, peers: Collection[PeerId]) -> bool | None:
-        """Whether any of those who shared it with this node still gives it; ``None`` when not all of them answer."""
+        """Whether any of the peers that shared it with this node still serves it; ``None`` if not all of them
+        answer."""
         answers: list[bool] = []
 
         async def ask(peer: PeerId) -> None:
@@ -219,7 +221,7 @@ class Holders:
         return still or len(await self.of(dataset, size))
 
     def still(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
-        """Returns, for each, the connected peers among the last known holders, with one look-up of connections."""
+        """Returns, for each dataset, the connected peers among its last known holders; looks up connections once."""
         connected = frozenset(self.connected())
         answers = ((dataset, self._said.get(dataset)) for dataset in datasets)
         return {dataset: frozenset() if known is None else known.peers & connected for dataset, known in answers}

@@ -1,4 +1,5 @@
-"""Asks peers how large an object is of which no block tells it: one peer more as soon as the last lets us wait."""
+"""Asks peers for the size of an object that no block states: one peer after another, the next as soon as one is
+slow."""
 
 from __future__ import annotations
 
@@ -17,23 +18,23 @@ WAIT: Final = 0.25
 """Seconds after which the next peer is asked too."""
 
 Offer: TypeAlias = tuple[PeerId, int]
-"""A peer that has it, and how many bytes it says that it has."""
+"""A peer that has the object, and the size in bytes that it states."""
 
 
 class Asking(NamedTuple):
     found: trio.MemoryReceiveChannel[Offer]
-    """Offers as they come, until all have answered."""
+    """Offers as they come; ends when all peers have answered."""
     taking: trio.Lock
-    """While it is held no other peer is asked, since one sends it."""
+    """While it is held no further peer is asked, because one is sending the object."""
     all_at_once: trio.Event
-    """Once set, the next peer is asked without a wait."""
+    """Once set, further peers are asked without waiting."""
 
 
 @asynccontextmanager
 async def offers(
     replication: Replication, peers: Iterable[PeerId], name: Multihash, reasons: dict[PeerId, str]
 ) -> AsyncIterator[Asking]:
-    """Yields the offers; ``reasons`` receives those of peers without the object."""
+    """Yields the offers; ``reasons`` receives the reasons of peers that do not have the object."""
     out, found = trio.open_memory_channel[Offer](0)
     asked = Asking(found, trio.Lock(), trio.Event())
 

@@ -1,4 +1,4 @@
-"""Stores the specification of each mirror (what is to be held, and how) as a resource under the dataset's id."""
+"""Stores the specification of each mirror (what to hold, and how) as a resource under the dataset's id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ MAX_PEERS: Final = 16
 
 
 class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``use`` and ``serve`` replace the node's policy for this dataset; ``expect`` is a hash learned elsewhere."""
+    """The specification of a mirror. ``use`` and ``serve`` replace the node's policy for it; ``expect`` is a known
+    hash."""
 
     dataset: str
     name: str
@@ -32,18 +33,18 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     """When room is short, data of lower priorities is deleted for higher ones."""
     keep: str | None = None
-    """How much of the data, as ``odfd.mirrors.retention`` reads it; ``None``: all."""
+    """How much of the data is kept, as ``odfd.mirrors.retention`` parses it; ``None``: all."""
     rate: str | None = None
-    """Bytes a second that it may take of the line, like ``2MiB``; ``None``: no more than the node's cap."""
+    """Bytes a second that it may receive, like ``2MiB``; ``None``: only the node's cap applies."""
     use: str | None = None
     serve: str | None = None
     expect: str | None = None
     via: str | None = None
-    """Where it is published and looked for too, ``https://…``, ``/ipns/…`` or ``/ipfs/…``; ``None``: nowhere."""
+    """Where it is published and read too, ``https://…``, ``/ipns/…`` or ``/ipfs/…``; ``None``: nowhere."""
     peers: tuple[str, ...] = ()
-    """The peers that share it with this node: only they are asked, and it is not passed on; none: it is public."""
+    """The peers that share it with this node: only they are asked, and it is not passed on. Empty: it is public."""
     paused: bool = False
-    """Nothing is fetched until a person resumes it; what is here stays and is served."""
+    """Whether nothing is fetched until a person resumes it; data that is here stays and is served."""
 
     @property
     def id(self) -> DatasetId:
@@ -51,21 +52,21 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def brings_data(self) -> bool:
-        """Whether blocks count here only once their data does: all of it is asked for."""
+        """Whether each block is stored together with its data, because all data is wanted."""
         return self.want == "data" and self.keep is None
 
     @property
     def sharing(self) -> list[KeyDid]:
-        """Keys of the nodes that share it with this one."""
+        """Returns the keys of the nodes that share it with this one."""
         return [did_of_peer(peer) for peer in self.peers]
 
     @property
     def is_from_web(self) -> bool:
-        """Whether a web server serves the dataset, which may be out of reach for other nodes."""
+        """Whether a web server serves the dataset, which other nodes may not be able to reach."""
         return self.via is not None and self.via.startswith(("http://", "https://"))
 
     def check(self) -> None:
-        """Raises Invalid for an expression, a hash or a bound that cannot be read."""
+        """Raises Invalid if an expression, a hash or a bound cannot be parsed."""
         if abs(self.priority) > MAX_PRIORITY:
             raise Invalid(
                 f"a priority of {self.priority}", rule="mirror-priority", hint=f"-{MAX_PRIORITY} to {MAX_PRIORITY}"
@@ -92,7 +93,7 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def keep(resources: Resources, spec: MirrorSpec, now: Instant) -> bool:
-    """``False`` when it was kept already."""
+    """Stores the spec; returns ``False`` if it was stored already."""
     return resources.apply(KIND, spec.dataset, msgspec.json.encode(spec), now)
 
 
@@ -110,7 +111,7 @@ def of(resources: Resources, dataset: DatasetId) -> MirrorSpec | None:
 
 
 def purposes(resources: Resources, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
-    """``use`` and ``serve`` of a dataset where the spec names its own."""
+    """Returns ``use`` and ``serve`` of a dataset's spec, ``None`` where it has none."""
     spec = of(resources, dataset)
     if spec is None:
         return None, None

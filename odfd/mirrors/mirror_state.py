@@ -1,4 +1,4 @@
-"""Holds the state of one mirror at work, and decides whether a new one is passed on."""
+"""Holds the state of one mirror at work, and decides whether a new mirror is passed on."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class SchedulerState(enum.Enum):
     STALLED = "stalled"
     """Peers failed; it is tried again."""
     REFUSED = "refused"
-    """Blocks that the network offers break a rule."""
+    """The offered blocks break a rule."""
     FAILED = "failed"
-    """Our own disk or engine."""
+    """Our own disk or engine failed."""
     PAUSED = "paused"
-    """Until a person resumes it."""
+    """Stopped until a person resumes it."""
 
 
 _SETTLED: Final = frozenset({SchedulerState.CURRENT, SchedulerState.REFUSED, SchedulerState.FAILED})
@@ -38,34 +38,34 @@ class Mirror(msgspec.Struct):
     state: SchedulerState = SchedulerState.WAITING
     message: str = ""
     fault: Fault | None = None
-    """Why it is REFUSED or FAILED."""
+    """Why the state is REFUSED or FAILED; else ``None``."""
     tally: MirrorProgress = msgspec.field(default_factory=MirrorProgress)
     asked: int = 0
-    """Peers that served it when it was found to be current."""
+    """Number of peers that served it when it was last found to be current."""
     passes: int = 0
-    """That have ended."""
+    """Number of passes that have ended."""
     passing: bool = False
-    """Whether one is under way; most find nothing to do and change no state."""
+    """Whether a pass is under way; most find nothing to do and change no state."""
     wanting: bool = False
-    """Whether blocks were lacking after the last pass."""
+    """Whether blocks were missing after the last pass."""
     withheld: bool = False
-    """Whether no peer gave them for a day."""
+    """Whether no peer gave the missing blocks for a day."""
     fresh: int = 1
-    """The pass that looked at the spec as it is now."""
+    """Number of the first pass that uses the spec as it is now."""
     rests: bool = False
-    """Whether it waits for news alone, without a time."""
+    """Whether it waits only for news, with no next time set."""
     is_for_newcomers: bool = False
-    """Whether it was poked for nothing else."""
+    """Whether it was woken only because peers connected."""
     poked: trio.Event = msgspec.field(default_factory=trio.Event)
     turned: trio.Event = msgspec.field(default_factory=trio.Event)
-    """Set when the pass under way, or the next one, has ended; then there is another."""
+    """Set when the present or the next pass has ended, and then replaced."""
     ended: trio.Event = msgspec.field(default_factory=trio.Event)
     """Set when its worker has ended."""
     scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
 
     @property
     def is_unasked(self) -> bool:
-        """Whether all that is known is here, but no peer was connected that could know more."""
+        """Whether all known blocks are here, but no peer was connected that could know of more."""
         return self.state is SchedulerState.CURRENT and not self.asked
 
     @property
@@ -75,22 +75,23 @@ class Mirror(msgspec.Struct):
 
     @property
     def is_settled(self) -> bool:
-        """Whether longer waiting brings nothing but news of others."""
+        """Whether waiting longer brings nothing unless others publish something."""
         return self.ended.is_set() or (self.passes >= self.fresh and self.state in _SETTLED)
 
 
 class MirrorVisibility(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a mirror is passed on."""
+    """Decides whether a mirror is passed on."""
 
     private: bool | None = None
     """A person's decision; ``None``: there is none."""
     held: bool = False
-    """Whether the dataset was here before."""
+    """Whether the dataset was here before it became a mirror."""
 
     def mark(self, spec: MirrorSpec) -> Mark:
         """Returns a new mirror's visibility: what a network offers is public there.
 
-        A web server may be within reach of few, and what is here already came from a folder or was made here.
+        A mirror from a web server may be private, since few may reach it; so may data that was here, from a folder or
+        own work.
         """
         private = (self.held or spec.is_from_web) if self.private is None else self.private
         private = private or bool(spec.peers)

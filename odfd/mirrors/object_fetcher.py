@@ -1,8 +1,9 @@
 """Fetches the objects that blocks name from peers: several at once, each verified against its block before it counts.
 
-What rows link to comes after the rows are checked, a page of names at a time however many there are. No block says its
-size: a peer does, and what it says binds that peer alone. What arrived of an object that was cut off stays and is gone
-on with. One ``ObjectFetcher`` serves all mirrors, so that no object is fetched twice at the same time.
+Objects that rows link to are fetched after the rows were checked, a page of names at a time however many there are. No
+block states their size: a peer does, and its claim matters only for fetching from that peer. Received parts of an
+interrupted object stay, and the fetch continues there. One ``ObjectFetcher`` serves all mirrors, so that no object is
+fetched twice at the same time.
 """
 
 from __future__ import annotations
@@ -46,22 +47,23 @@ from p2p.wire.limits import MAX_PACKED
 from p2p.wire.pieces import LARGE_OBJECT
 
 AT_ONCE: Final = 4
-"""Blocks whose objects are on their way at the same time, for one mirror; and objects that one slice links to."""
+"""Blocks whose objects are fetched at the same time, for one mirror; and objects of one slice's links."""
 PAGE: Final = 256
-"""Names of linked objects read at once."""
+"""Names of linked objects that are read at once."""
 MAX_TOLD: Final = 5
 """Peers whose reasons are reported."""
 HASTE: Final = 2.0
-"""Seconds in which who offers a linked object gives something of it, while there are others;"""
+"""Seconds in which a peer that offers a linked object must give some of it, while there are other peers."""
 PATIENCE: Final = 20.0
-"""and where there are none: a part of 1 MiB in it is 50 KiB/s."""
+"""The same without other peers: a part of 1 MiB in it is 50 KiB/s."""
 WORD: Final = 16 << 20
-"""Bytes of a linked object accepted on one peer's claim; for more the others are asked first, for ``HASTE``."""
+"""Bytes of a linked object accepted on one peer's claim; for a larger one other peers are asked first, for
+``HASTE``."""
 STALLED: Final = "stalled"
 REMEMBERED: Final = 1024
-"""Peers that let us wait for a linked object."""
+"""Peers remembered for offering a linked object and giving nothing in time."""
 _SPOILT: Final = frozenset({"slice-physical-hash", "slice-missing", "checkpoint-physical-hash", "checkpoint-missing"})
-"""Rules that bytes which were hashed when they came can break only through our own disk."""
+"""Rules that bytes which were hashed on arrival can break only because our own disk damaged them."""
 
 Item = TypeVar("Item")
 
@@ -70,15 +72,15 @@ class ObjectLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits on objects of mirrors."""
 
     object_bytes: int = 16 << 30
-    """Of one object; larger ones are refused before a byte of them is asked for."""
+    """Bytes of one object; a larger one is refused before any of it is requested."""
     mirror_bytes: int = 0
-    """Of all data that mirrors hold on disk; 0: as much as the disk has."""
+    """Bytes of all data that mirrors hold on disk; 0: as much as the disk has."""
     disk_reserve: int = 0
-    """Bytes left free on the disk of the state directory: below it nothing more is taken."""
+    """Bytes to leave free on the disk of the state directory; nothing more is fetched below it."""
 
 
 class ObjectFetcher:
-    """The fetcher of objects for all mirrors of a node."""
+    """Fetches objects for all mirrors of a node."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class ObjectFetcher:
         limits: ObjectLimits | None = None,
         arriving: Arriving | None = None,
     ) -> None:
-        """``arriving``: what is on its way, told to peers that fetch it too."""
+        """``arriving``: the objects on their way, reported to peers that fetch the same."""
         self.arriving = arriving or Arriving()
         self.objects = objects
         self.keeping = keeping
@@ -104,9 +106,9 @@ class ObjectFetcher:
             keeping, partial, self.limits.mirror_bytes, lambda: [str(each) for each in self._on_the_way]
         )
         self._stalled: LRUCache[PeerId, int] = LRUCache(REMEMBERED)
-        """How often in a row they offered a linked object and gave nothing of it in time."""
+        """How often in a row each peer offered a linked object and gave nothing of it in time."""
         self._turn = 0
-        """Number of the peer that is asked first for the next linked object."""
+        """The position of the peer that is asked first for the next linked object."""
 
     async def bring(
         self,
@@ -117,12 +119,12 @@ class ObjectFetcher:
         tally: MirrorProgress,
         swarm: SwarmStep | None = None,
     ) -> int:
-        """Fetches all objects of blocks after ``terms``, and counts them. However it ends, what came is counted.
+        """Fetches all objects of blocks after ``terms``; returns their number. Objects received count even if it fails.
 
-        ``spec``: the mirror that holds them; ``None``: what is not one yet, and is not counted. ``swarm``: fetch them
-        together with other mirrors first.
+        ``spec``: the mirror that holds them; ``None``: the dataset is no mirror yet, so they are not counted for a
+        quota. ``swarm``: fetch them together with other mirrors first.
 
-        Raises Remote (peers), Invalid or Refused (an object is not what its block says, or too much), Environment.
+        Raises Remote (peers), Invalid or Refused (an object is not what its block says, or is too large), Environment.
         """
         wanted = [named for block in blocks for named in block.objects]
         tally.slices, tally.slices_wanted = 0, len(wanted)
@@ -166,7 +168,7 @@ class ObjectFetcher:
         tally: MirrorProgress,
         pace: Pace | None,
     ) -> None:
-        """Brings what can be had from peers that fetch it too; the rest is left."""
+        """Fetches as many objects as possible from peers that fetch the same; the others stay missing."""
 
         async def take_large(named: NamedObject) -> None:
             name, size = named
@@ -199,16 +201,17 @@ class ObjectFetcher:
         return {name: sizes[name] for name in self.objects.missing(sizes)}
 
     async def again(self, peers: Sequence[PeerId], names: Iterable[NamedObject]) -> None:
-        """Fetch objects over those that are here and damaged; some may be mended by now. Raises Remote."""
+        """Fetches damaged objects again, replacing them; some may be repaired by now. Raises Remote."""
         for name, size in names:
             async with self._alone(name):
                 if await trio.to_thread.run_sync(self._whole, name) is None:
                     await self._fetch(peers, name, size)
 
     async def linked(self, spec: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
-        """Something that rows link to, unless it is here and whole; its size. Raises Remote, Environment.
+        """Fetches an object that rows link to, unless it is here undamaged; returns its size. Raises Remote,
+        Environment.
 
-        Without a ``spec`` it was here before, and its room is still its own.
+        Without a ``spec`` it was here before, so its room is still reserved.
         """
         async with self._alone(name):
             size = await trio.to_thread.run_sync(self._whole, name)
@@ -235,7 +238,7 @@ class ObjectFetcher:
                 await _several(iter(page), take)
 
     def _whole(self, name: Multihash) -> int | None:
-        """The size of an object that is here as it should be; one that our disk has spoilt is gone then."""
+        """Returns the size of an object if it is here undamaged; deletes a damaged one."""
         if not self.objects.has(name):
             return None
         size = self.objects.size(name)
@@ -245,11 +248,13 @@ class ObjectFetcher:
         return size
 
     async def _fetch_linked(self, spec: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
-        """From one peer, at its word: one that says a wrong size cannot spoil it for others.
+        """Fetches a linked object from one peer, by the size that it states; a false size spoils nothing for other
+        peers.
 
-        Whoever offers it and gives nothing is left for the next, and waited for longer once all have answered. What is
-        large by somebody's word is begun when others have answered too, the smallest first: so nobody has us take more
-        of what is false than there is of what is true, as long as one of them says what is.
+        If a peer offers the object and gives nothing, the next one is tried; it is waited for longer once all have
+        answered. An object that is large by a peer's claim is begun only after others had time to answer, smallest
+        claim first. So as long as one peer tells the truth, no more false bytes are received than the object has true
+        ones.
         """
         self._turn += 1
         turn = self._turn % max(1, len(peers))
@@ -306,7 +311,8 @@ class ObjectFetcher:
         return True
 
     async def _check(self, peers: Sequence[PeerId], terms: ChainTerms, block: Block) -> None:
-        """Against their block. What our own disk has spoilt since it came is fetched again. Raises Invalid."""
+        """Checks objects against their block; fetches objects again that our own disk has damaged since. Raises
+        Invalid."""
         findings = await trio.to_thread.run_sync(check_event, self.objects, terms, block)
         if any(found.rule in _SPOILT for found in findings):
             await self.again(peers, objects_of(block))
@@ -317,7 +323,7 @@ class ObjectFetcher:
     async def _fetch_promised(
         self, spec: MirrorSpec | None, peer: PeerId, name: Multihash, size: int, patience: float
     ) -> None:
-        """The promise is taken back when the object is counted, or here when it does not come."""
+        """Reserves room for an object and fetches it; releases the room if it does not come."""
         promised = await trio.to_thread.run_sync(self._promise, spec, {name: size})
         try:
             await self._fetch([peer], name, size, self.paces.of(spec), patience)
@@ -330,9 +336,9 @@ class ObjectFetcher:
             await trio.to_thread.run_sync(self.room.take_back, promised)
 
     def _promise(self, spec: MirrorSpec | None, missing: Mapping[Multihash, int]) -> list[Multihash]:
-        """Room for what is not here, by its size, before any of it is asked for; what that is.
+        """Reserves room for missing objects by their sizes, before any is requested; returns the reserved names.
 
-        Raises Refused for an object that is too large, Environment for a full disk or a quota that is reached.
+        Raises Refused if an object is too large, Environment if the disk is full or a quota is reached.
         """
         limits = self.limits
         for name, size in missing.items():
@@ -350,19 +356,19 @@ class ObjectFetcher:
         return list(missing)
 
     def _check_disk(self, missing: Mapping[Multihash, int]) -> None:
-        """Beside what is promised already."""
+        """Checks that the disk has room for these beside what is reserved already. Raises Environment."""
         needed = self.room.to_come(missing)
         check_room(self._partial, self.limits.disk_reserve, needed, f"{needed:,} bytes are missing")
 
     async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int, pace: Pace | None) -> None:
-        """Fetch an object unless it is here."""
+        """Fetches an object unless it is here."""
         async with self._alone(name):
             if not await trio.to_thread.run_sync(self.objects.has, name):
                 await self._fetch(peers, name, size, pace)
 
     @asynccontextmanager
     async def _alone(self, name: Multihash) -> AsyncIterator[None]:
-        """Two mirrors may want one object: the second waits for the first, lest both write one partial file."""
+        """Lets one task at a time fetch an object; two mirrors may want the same, and would write one partial file."""
         while (fetching := self._on_the_way.get(name)) is not None:
             await fetching.wait()
         self._on_the_way[name] = here = trio.Event()
@@ -375,7 +381,7 @@ class ObjectFetcher:
     async def _fetch(
         self, peers: Sequence[PeerId], name: Multihash, size: int, pace: Pace | None = None, patience: float = math.inf
     ) -> None:
-        """``patience``: seconds in which something of it must come. Raises Remote."""
+        """Fetches one object. ``patience``: seconds in which some of it must come. Raises Remote."""
         sink = await trio.to_thread.run_sync(PartialObject, self._partial, self.objects, name)
         try:
             if sink.received > size:
@@ -396,14 +402,14 @@ class _Offers:
 
     def __init__(self) -> None:
         self.reasons: dict[PeerId, str] = {}
-        """Why each of them could not give it."""
+        """The reason of each peer that could not give it."""
         self.large: list[Offer] = []
         self.stalled: list[Offer] = []
         self.no_room: Environment | None = None
 
 
 class _Counted:
-    """Objects that came for a dataset, counted in pages."""
+    """Counts the objects that came for a dataset, in pages."""
 
     def __init__(
         self, keeping: DataRetention, room: MirrorQuota, spec: MirrorSpec | None, tally: MirrorProgress
@@ -415,7 +421,7 @@ class _Counted:
         self._waiting: list[tuple[Multihash, int, int]] = []
 
     async def add(self, name: Multihash, size: int, number: int) -> None:
-        """Brought by, or linked from, the block of this number."""
+        """Adds an object that the block of this number names or links to."""
         self._waiting.append((name, size, number))
         self._tally.slices_uncounted = len(self._waiting)
         if len(self._waiting) >= PAGE:
@@ -433,7 +439,7 @@ class _Counted:
 
 
 async def _several(waiting: Iterator[Item], take: Callable[[Item], Awaitable[None]]) -> None:
-    """``take`` for each, AT_ONCE at a time. Raises the first fault alone."""
+    """Calls ``take`` for each item, AT_ONCE at a time. Raises only the first fault."""
 
     async def work() -> None:
         for item in waiting:

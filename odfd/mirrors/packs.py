@@ -1,8 +1,8 @@
 """Fetches small objects of many blocks in few answers, and verifies them together in memory, without temporary files.
 
-A dataset that is fed each minute has a slice of a few kilobytes in every block; a question, a file and a thread for
-each would cost ten times what the bytes do. What does not come so, or is not as its block says, is left to
-``object_fetcher``, which asks each peer for each object and tells what is wrong.
+A dataset that is written each minute has a slice of a few kilobytes in every block; a question, a file and a thread for
+each would cost ten times as much as the bytes. Objects that do not come this way, or do not agree with their block, are
+left to ``object_fetcher``, which asks each peer for each object and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from p2p.ports import PeerId, Replication
 from p2p.wire.limits import MAX_PACKED
 
 TOGETHER: Final = 128
-"""Blocks that are brought and checked together."""
+"""Blocks whose objects are fetched and checked together."""
 
 
 def together(bringing: Iterator[Bringing]) -> Iterator[list[Bringing]]:
-    """Blocks in a row that bring only small objects, some at a time; any other by itself."""
+    """Yields groups of adjacent blocks that have only small objects; any other block is a group by itself."""
     group: list[Bringing] = []
     for each in bringing:
         small = all(size <= MAX_PACKED for _, size in objects_of(each[1]))
@@ -45,13 +45,14 @@ def together(bringing: Iterator[Bringing]) -> Iterator[list[Bringing]]:
 
 
 class Packs:
-    """The fetcher of small objects. One serves all mirrors."""
+    """Fetches small objects. One serves all mirrors."""
 
     def __init__(self, objects: DiskObjects, replication: Replication) -> None:
         self._objects = objects
         self._replication = replication
         self._checking = trio.CapacityLimiter(1)
-        """Looking at thousands of small slices is Python's work: several threads would only get in each other's way."""
+        """Checks run one at a time: they are Python's work for thousands of small slices, which threads would not speed
+        up."""
 
     async def take(
         self,

@@ -1,6 +1,6 @@
-"""Fetches the next step of a mirror while the current one is stored, so that network, processor and disk work at once.
+"""Fetches the next step of a mirror while the present one is stored, so that network, processor and disk work at once.
 
-While one is kept the next is fetched, and no other: two cores have enough to do with these, and each waits in memory.
+Only one step is fetched ahead: two cores are busy with these two, and each step waits in memory.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from chain.statements.tree import Frontier
 from odfd.mirrors.sinks import VerifiedChain
 
 STEPS: Final = 2
-"""Steps in memory: one that is being kept, and one on its way or here."""
+"""Steps in memory: one that is being stored, and one that is being fetched or waits."""
 BYTES: Final = 32 << 20
-"""Of blocks that are not kept yet, above which no others are fetched."""
+"""Bytes of blocks not stored yet, above which no more are fetched."""
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The state before the next blocks: for the rules, and of the tree."""
+    """The state before the next blocks: the chain's state for the rules, and its tree."""
 
     state: ChainState
     frontier: Frontier
 
 
 class Prefetch:
-    """Fetches ``size`` blocks ahead. ``run`` fetches, in a task of its own; the consumer calls ``next``."""
+    """Fetches a chain of ``size`` blocks step by step, ahead of its consumer: ``run`` fetches, the consumer calls
+    ``next``."""
 
     def __init__(self, fetch: Callable[[Start], Awaitable[VerifiedChain]], start: Start, size: int) -> None:
         self._fetch = fetch
@@ -39,7 +40,7 @@ class Prefetch:
         self._size = size
         self._fetched: deque[VerifiedChain | Fault] = deque()
         self._unkept: deque[int] = deque()
-        """Bytes of each."""
+        """The bytes of each step that is not stored yet."""
         self._moved = trio.Event()
 
     async def run(self) -> None:
@@ -61,7 +62,7 @@ class Prefetch:
         self._move()
 
     async def next(self) -> VerifiedChain:
-        """The next step; there is one. Raises what kept it from coming."""
+        """Waits for the next step, which must exist; raises the fault that prevented it."""
         while not self._fetched:
             await self._moved.wait()
         found = self._fetched.popleft()
@@ -70,7 +71,7 @@ class Prefetch:
         return found
 
     def kept(self) -> None:
-        """The oldest step takes no memory any more."""
+        """Notes that the oldest step was stored, so that its memory is free."""
         self._unkept.popleft()
         self._move()
 

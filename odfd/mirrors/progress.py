@@ -6,18 +6,18 @@ import msgspec
 
 
 class MirrorProgress(msgspec.Struct):
-    """The progress of one mirror."""
+    """The progress of one mirror's pass."""
 
     blocks: int = 0
     blocks_wanted: int = 0
     slices: int = 0
     slices_wanted: int = 0
     slices_uncounted: int = 0
-    """Of ``slices``, those that are not yet counted among what is held."""
+    """Those of ``slices`` that are not yet counted among the held ones."""
     bytes: int = 0
     bytes_wanted: int = 0
     ahead: int = 0
-    """Bytes that are here and not yet counted, since they came out of order from mirrors that fetch them too."""
+    """Bytes that came out of order, from mirrors that fetch the same, and are not yet counted."""
 
     @property
     def bytes_here(self) -> int:

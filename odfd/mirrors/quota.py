@@ -1,9 +1,9 @@
-"""Divides the disk space of mirrors: counts what they take, reserves space before a fetch, and limits rates.
+"""Divides the disk space of mirrors: counts what they use, reserves space before a fetch, and limits rates.
 
-What counts is all that a stranger can make a mirror write: objects and blocks, what the tables about them take, what is
-promised to fetches under way (objects, and blocks that wait to be proven), what was left of those that were cut off,
-and blocks that are staged as files. Where room is short, leftovers go first; then mirrors of a lower priority give way,
-the lowest and the oldest data first; equals never do. Safe to use from any thread; made with the arrivals.
+Everything counts that a stranger can make a mirror write: objects and blocks, the table rows about them, reservations
+of fetches under way (objects, and blocks that wait to be proven), leftovers of interrupted fetches, and blocks staged
+as files. If room is short, leftovers are deleted first; then data of mirrors with a lower priority, the lowest and the
+oldest data first, never that of equal priority. Safe to use from any thread; made with the arrivals.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ _NOTHING: Final[Mapping[Multihash, int]] = MappingProxyType({})
 
 
 class MirrorQuota:
-    """The disk quota of all mirrors of a node. ``limit`` in bytes; 0: none. ``partial``: folder of partial files."""
+    """The disk quota of all mirrors of a node. ``limit`` in bytes, 0: none; ``partial``: the folder of partial
+    files."""
 
     def __init__(
         self, keeping: DataRetention, partial: Path, limit: int, busy: Callable[[], Collection[str]] = tuple
     ) -> None:
-        """``busy``: names of files there that are written just now."""
+        """``busy``: returns the names of files in it that are being written."""
         self._keeping = keeping
         self._partial = partial
         self._busy = busy
         self.limit = limit
         self._promised: dict[Multihash, int] = {}
         self._blocks = 0
-        """Promised to blocks that are not proven yet."""
+        """Bytes reserved for blocks that are not proven yet."""
         self._lock = threading.Lock()
         self.staged: Callable[[], int] = lambda: 0
-        """Bytes of blocks that lie in files until they are taken over."""
+        """Returns the bytes of blocks that are staged in files."""
         self.remove_leftovers: Callable[[], None] = lambda: None
-        """Removes leftovers that no task takes over any more."""
+        """Deletes leftovers that no task will continue."""
 
     def to_come(self, missing: Mapping[Multihash, int]) -> int:
         """Computes the bytes of these and of reserved objects that are not on the disk yet. Raises Environment."""
@@ -59,7 +60,7 @@ class MirrorQuota:
         return sum(wanted.values()) - begun
 
     def promise(self, spec: MirrorSpec, missing: Mapping[Multihash, int]) -> None:
-        """Room for these, or for none of them. Raises Environment."""
+        """Reserves room for all these objects, or for none. Raises Environment."""
         with self._lock:
             new = {name: size for name, size in missing.items() if name not in self._promised}
             if self.limit:
@@ -67,25 +68,25 @@ class MirrorQuota:
             self._promised |= new
 
     def promise_blocks(self, spec: MirrorSpec, size: int) -> None:
-        """Room for blocks of so many bytes. Raises Environment."""
+        """Reserves room for blocks of so many bytes. Raises Environment."""
         with self._lock:
             if self.limit:
                 self._find(spec, size)
             self._blocks += size
 
     def take_back_blocks(self, size: int) -> None:
-        """They are kept, and counted, or did not prove true."""
+        """Releases a reservation of blocks, because they are stored and counted, or were wrong."""
         with self._lock:
             self._blocks -= size
 
     def check_staged(self, size: int) -> None:
-        """Whether so many more bytes may be staged, for whichever mirror: no other gives way. Raises Environment."""
+        """Checks that so many more bytes may be staged; no mirror gives way for that. Raises Environment."""
         with self._lock:
             if self.limit:
                 self._find(None, size)
 
     def take_back(self, names: Iterable[Multihash]) -> None:
-        """Promises that are kept, and counted, or broken."""
+        """Releases reservations of objects, because they are stored and counted, or did not come."""
         with self._lock:
             for name in names:
                 self._promised.pop(name, None)
@@ -117,13 +118,14 @@ class MirrorQuota:
                 over -= left[file]
 
     def _left(self, new: Mapping[Multihash, int]) -> dict[Path, int]:
-        """Partial files of cancelled fetches, oldest first, and their bytes, without ``new``, which is needed."""
+        """Returns partial files of cancelled fetches with their bytes, oldest first; without those of ``new``, which
+        are needed."""
         known = {str(name) for name in (*self._promised, *new)}
         left = [(file, stat) for file, stat in self._files() if file.name not in known]
         return {file: stat.st_size for file, stat in sorted(left, key=lambda each: each[1].st_mtime_ns)}
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
-        """Returns what is on its way, or was. Raises Environment."""
+        """Returns the partial files, of present and former fetches. Raises Environment."""
         found: list[tuple[Path, os.stat_result]] = []
         with disk(self._partial):
             for file in self._partial.iterdir():
@@ -133,7 +135,7 @@ class MirrorQuota:
 
 
 class BlockQuota:
-    """The room for the blocks of one walk of a mirror, promised as they come. Safe to use from any thread."""
+    """The room for the blocks of one walk of a mirror, reserved as they come. Safe to use from any thread."""
 
     def __init__(self, quota: MirrorQuota, spec: MirrorSpec) -> None:
         self._quota = quota
@@ -142,7 +144,7 @@ class BlockQuota:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
-        """Raises Environment: there is no room for so many bytes more."""
+        """Reserves so many more bytes. Raises Environment if there is no room."""
         with self._lock:
             self._quota.promise_blocks(self._spec, size)
             self._taken += size
@@ -153,18 +155,18 @@ class BlockQuota:
             self._taken -= size
 
     def close(self) -> None:
-        """Release the rest of the reservation."""
+        """Releases the rest of the reservation."""
         self.give_back(self._taken)
 
 
 class RateLimits:
-    """One for each dataset with a cap; it outlives passes, so that many small ones keep it too."""
+    """The rate limits of datasets that have a cap. They outlive passes, so that many small passes keep to a cap too."""
 
     def __init__(self) -> None:
         self._by_dataset: dict[DatasetId, Pace] = {}
 
     def of(self, spec: MirrorSpec | None) -> Pace | None:
-        """``None``: no cap of its own. A cap that was changed holds for what is under way too."""
+        """Returns the limit of a dataset; ``None``: it has no cap. A changed cap applies to fetches under way too."""
         if spec is None:
             return None
         if spec.rate is None:

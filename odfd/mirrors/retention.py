@@ -1,6 +1,6 @@
 """Describes how much of a mirror's data is kept: all, the newest of so many days, or of so many bytes, or both.
 
-Always an end of the chain: the data of all blocks from one block on, and of none before. Days are counted back from the
+The kept part is always the end of the chain: the data of all blocks from one block on. Days are counted back from the
 newest block that is here, not from now, so that a source that falls silent empties no mirror. Pure.
 """
 
@@ -25,7 +25,7 @@ Mirrored = TypeVar("Mirrored", bound=Hashable)
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """The data of one block, or what is deleted with it."""
+    """The data of one block, with what is deleted together with it."""
 
     sequence: int
     time: Instant
@@ -34,7 +34,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True):
-    """``None`` is no bound."""
+    """The bounds of the data to keep; ``None``: no bound."""
 
     span: int | None = None
     """Nanoseconds back from the newest block."""
@@ -47,7 +47,7 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_keep(text: str) -> Keep:
-    """``all``, ``30d``, ``10GiB``, ``30d,10GiB``. Raises Invalid."""
+    """Parses ``all``, ``30d``, ``10GiB``, or ``30d,10GiB``. Raises Invalid."""
     span = size = None
     for part in text.split(",") if text != ALL else ():
         if (found := _SPAN.match(part)) and span is None:
@@ -64,7 +64,7 @@ def parse_keep(text: str) -> Keep:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes a second, of ``2MiB`` or ``2MiB/s``. Raises Invalid."""
+    """Parses ``2MiB`` or ``2MiB/s`` into bytes a second. Raises Invalid."""
     try:
         rate = parse_size(text.removesuffix("/s"))
     except Invalid:
@@ -79,9 +79,10 @@ def parse_rate(text: str) -> int:
 def giving_way(
     needed: int, mirrors: Iterable[tuple[Mirrored, Iterable[tuple[int, int]]]]
 ) -> dict[Mirrored, int] | None:
-    """Decides which mirrors delete data before which blocks to free ``needed`` bytes; ``None`` when all is not enough.
+    """Decides which mirrors delete data before which blocks, to free ``needed`` bytes; ``None`` if that is impossible.
 
-    ``mirrors`` as they are to give way, each with numbers of blocks, the oldest first, and the bytes that go with each.
+    ``mirrors``: in the order in which they give way, each with its block numbers, the oldest first, and the bytes of
+    each.
     """
     plan: dict[Mirrored, int] = {}
     for mirror, pieces in mirrors:
@@ -94,7 +95,7 @@ def giving_way(
 
 
 def oldest_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], size: int) -> int:
-    """The first block of which data is kept, of a chain of ``size`` blocks; ``pieces`` are the newest first.
+    """Returns the first block whose data is kept, of a chain of ``size`` blocks; ``pieces`` come newest first.
 
     Reads no further than the first piece that is not kept.
     """
@@ -108,7 +109,8 @@ def oldest_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], size: int)
 
 
 def trimmed(keep: Keep, newest: Instant, pieces: Iterable[Piece], total: int, first: int) -> int:
-    """Returns the first block with kept data, where ``total`` bytes from ``first`` on are here. Reads no further."""
+    """Returns the first block whose data is kept, if ``total`` bytes from block ``first`` on are here; reads no
+    further."""
     for piece in pieces:
         if keep.holds(piece, newest, total):
             break

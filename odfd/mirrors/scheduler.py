@@ -1,7 +1,7 @@
 """Keeps all mirrors up to date: runs one worker for each mirror, woken by news and by the clock.
 
-Made by the wiring, alive while ``run`` is. A pass that fails for the network's sake is tried again with growing pauses;
-one that fails because the chain itself breaks a rule waits for news, since asking again would give the same answer.
+Made by the wiring, works while ``run`` runs. A pass that fails because of the network is tried again with growing
+pauses; one that fails because the chain breaks a rule waits for news, since asking again would give the same answer.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from odfd.trust.ledger.signed_heads import DataAvailability
 from p2p.ports import PeerId
 
 ROUND_SECONDS: Final = 60.0
-"""A mirror is checked this often even without announcements."""
+"""Seconds after which a mirror is checked even without announcements."""
 AGAIN: Final = Backoff(first=1.0, most=ROUND_SECONDS)
-"""Before a failed pass is tried again."""
+"""Pauses before a failed pass is tried again."""
 NEWCOMERS_SECONDS: Final = 2.0
-"""Newcomers are asked for missing data this often at most, as peers may come and go at any rate."""
+"""Seconds between two times that new peers are asked for missing data, as peers may come and go at any rate."""
 
 
 class MirrorScheduler:
-    """The scheduler of all mirrors of a node.
+    """Schedules the passes of all mirrors of a node.
 
-    ``after_sync`` is told of every head that moved, and of data that came later than its blocks.
+    ``after_sync`` is called for every head that moved, and for data that came later than its blocks.
 
-    ``doubted`` is told of each pass that brought no blocks though more are signed: they may be of another history.
+    ``doubted`` is called for each pass that brought no blocks though more are signed: they may be of another history.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class MirrorScheduler:
         doubted: Callable[[DatasetId], object] = lambda _: None,
     ) -> None:
         self.on_stored: Callable[[DatasetId], object] = lambda _: None
-        """Called from a worker thread after a spec was kept, before anything is fetched for it."""
+        """Called from a worker thread after a spec was stored, before anything is fetched for it."""
         self.is_joined: Callable[[], bool] = lambda: True
-        """Whether the node is in a network, so that somebody may be asked; given by the wiring."""
+        """Whether the node is in a network, so that peers may be asked; set by the wiring."""
         self._doubted = doubted
         self._database = database
         self._sync = sync
@@ -80,7 +80,7 @@ class MirrorScheduler:
         self._newcomers_after = -math.inf
 
     async def run(self, life: Life) -> None:
-        """Runs until asked to stop: a pass under way is cancelled, and continues after the next start."""
+        """Runs until asked to stop; a pass under way is then cancelled, and continues after the next start."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -94,9 +94,9 @@ class MirrorScheduler:
             self._nursery = None
 
     async def add(self, spec: MirrorSpec, shown: MirrorVisibility = FOUND) -> Mirror:
-        """Mirror it, and begin at once. Adding it again with other terms replaces them.
+        """Adds a mirror and begins at once. Adding it again with other terms replaces them.
 
-        Raises Invalid, Environment; Refused while data of it is kept from a deletion.
+        Raises Invalid, Environment; Refused while its data is protected from deletion.
         """
         spec.check()
 
@@ -124,7 +124,7 @@ class MirrorScheduler:
         return known
 
     async def remove(self, dataset: DatasetId) -> Mirror:
-        """Mirror it no longer. Raises NotFound."""
+        """Stops mirroring a dataset. Raises NotFound."""
         mirror = self.get(dataset)
 
         def forget() -> None:
@@ -136,7 +136,7 @@ class MirrorScheduler:
         return mirror
 
     async def pause(self, dataset: DatasetId, *, paused: bool) -> Mirror:
-        """Pauses a mirror, or resumes it; kept over restarts. Cancels a pass without loss. Raises NotFound."""
+        """Pauses a mirror or resumes it; remembered over restarts. Cancels a pass without loss. Raises NotFound."""
         mirror = self.get(dataset)
         if mirror.spec.paused == paused:
             return mirror
@@ -173,7 +173,7 @@ class MirrorScheduler:
         await mirror.ended.wait()
 
     def get(self, dataset: DatasetId) -> Mirror:
-        """Raises NotFound."""
+        """Returns the mirror of a dataset. Raises NotFound."""
         mirror = self._mirrors.get(dataset)
         if mirror is None:
             raise _not_mirrored(dataset)
@@ -183,14 +183,14 @@ class MirrorScheduler:
         return self._mirrors.get(dataset)
 
     def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
-        """Returns, for those that are mirrors, the connected peers among the last known holders."""
+        """Returns, for those of ``datasets`` that are mirrors, the connected peers among the last known holders."""
         return self._sync.holders(each for each in datasets if each in self._mirrors)
 
     def all(self) -> list[Mirror]:
         return sorted(self._mirrors.values(), key=lambda mirror: mirror.spec.name.casefold())
 
     def poke(self, dataset: DatasetId) -> bool:
-        """Something happened that may concern a mirror; whether it is one of ours."""
+        """Wakes the mirror of a dataset, because something may concern it; returns whether there is one."""
         mirror = self._mirrors.get(dataset)
         if mirror is not None:
             mirror.is_for_newcomers = False
@@ -202,7 +202,7 @@ class MirrorScheduler:
             mirror.poked.set()
 
     def met_someone(self) -> None:
-        """Makes mirrors that lack something ask new peers soon, all together."""
+        """Lets mirrors that lack something ask new peers soon, all together."""
         if self._nursery is not None and not self._asks_newcomers:
             self._asks_newcomers = True
             self._nursery.start_soon(self._ask_newcomers)
@@ -269,7 +269,7 @@ class MirrorScheduler:
             mirror.passing = True
             again = await self._pass(mirror)
             short = mirror.tally.blocks < mirror.tally.blocks_wanted
-            # Where it is our disk that fails, nobody withholds anything.
+            # If our own disk fails, nobody withholds anything.
             if (short or mirror.wanting) and mirror.state is not SchedulerState.FAILED:
                 await self._note_withheld(mirror)
             mirror.passing = False
@@ -281,18 +281,18 @@ class MirrorScheduler:
             pause = math.inf if mirror.rests else AGAIN.whole(failures) if again else ROUND_SECONDS
             with trio.move_on_after(pause):
                 await mirror.poked.wait()
-                # What failed before says nothing of what is new; newcomers may be strangers without end.
+                # Earlier failures say nothing about news. Newcomers reset nothing: there may be any number of them.
                 failures = failures if mirror.is_for_newcomers else 0
 
     def _is_alone(self, mirror: Mirror) -> bool:
-        """Whether nothing can become of it but by news: nobody can be asked, and no time takes anything away."""
+        """Whether only news can change the mirror's state: nobody can be asked, and nothing changes by time alone."""
         if self.is_joined() or mirror.wanting or mirror.fault is not None:
             return False
         is_at_rest = mirror.state in (SchedulerState.WAITING, SchedulerState.CURRENT)
         return is_at_rest and mirror.spec.via is None and mirror.spec.keep is None
 
     async def _pass(self, mirror: Mirror) -> bool:
-        """One pass; whether to try again soon. Every fault becomes the mirror's state: none ends the keeper."""
+        """Runs one pass; returns whether to try again soon. Every fault becomes the mirror's state and ends nothing."""
         try:
             with sole_faults():
                 return self._settle(mirror, await self._sync.sync(mirror.spec, mirror.tally, partial(_begun, mirror)))

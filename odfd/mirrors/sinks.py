@@ -1,4 +1,4 @@
-"""Takes in what is pulled from peers: checks blocks as they arrive, and collects objects in partial files.
+"""Receives blocks and objects from peers: checks blocks as they arrive, and collects objects in partial files.
 
 Implements ``p2p.ports.ChainSink`` and ``ObjectSink``; called from worker threads, one call at a time.
 """
@@ -28,19 +28,19 @@ from p2p.ports import PeerId, Tip
 MAX_PENDING: Final = 200_000
 """Blocks of one signed head that wait in memory until its tree is proven; a longer step is refused."""
 MAX_PENDING_BYTES: Final = 256 << 20
-"""And their bytes: a block may have 16 MiB."""
+"""Bytes of these blocks; one block may have 16 MiB."""
 
 
 class SinkFull(Refused):
-    """Raised when as many bytes of blocks wait as may; the blocks taken until then are good."""
+    """Raised when too many bytes of blocks wait; the blocks accepted until then are good."""
 
 
 class VerifiedChain:
-    """Blocks after ``state``, up to the signed ``head``: hashed, linked and judged by the rules as they come.
+    """Receives blocks after ``state``, up to the signed ``head``: hashes, links and judges them as they come.
 
-    Only ``finish`` proves that they are the blocks that the head's signer meant; until then nothing is committed. A
-    step that ends at ``until``, before the head, it cannot prove: that ``frontier`` is the beginning of the signed tree
-    is then for a peer to show.
+    Only ``finish`` proves that they are the blocks of the signed head; nothing is committed before. For a step that
+    ends at ``until``, before the head, it cannot prove that: a peer must show that ``frontier`` is the beginning of the
+    signed tree.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class VerifiedChain:
         until: int | None = None,
         room: BlockQuota | None = None,
     ) -> None:
-        """``room``: where blocks are counted before they are taken; ``None``: nowhere."""
+        """``room``: where bytes of blocks are reserved before they are accepted; ``None``: nowhere."""
         self.start, self.began = state, frontier
         self._head = head
         self._room = room
@@ -60,7 +60,7 @@ class VerifiedChain:
         self.givers: set[PeerId] = set()
         self.blocks: list[SealedBlock] = []
         self.groups: list[bytes] = []
-        """Of the tree, that became full."""
+        """The subtrees that became complete."""
         self._judge, self.frontier = ChainChecker(state), frontier
         self.bytes = 0
         if self.until - state.size > MAX_PENDING:
@@ -72,7 +72,7 @@ class VerifiedChain:
 
     @property
     def state(self) -> ChainState:
-        """The state after the blocks taken so far."""
+        """The state after the blocks received so far."""
         return self._judge.state
 
     @property
@@ -106,7 +106,7 @@ class VerifiedChain:
             )
 
     def _reserve(self, blocks: Sequence[bytes]) -> None:
-        """Raises SinkFull, because of Environment: there is no room for these; those taken until now are good."""
+        """Reserves room for blocks. Raises SinkFull if there is none; blocks received before stay good."""
         if self._room is None:
             return
         size = sum(map(len, blocks)) + PER_BLOCK * len(blocks)
@@ -117,18 +117,18 @@ class VerifiedChain:
         self._reserved += size
 
     def let_go(self) -> None:
-        """The room of these blocks: they are stored, and counted there, or forgotten."""
+        """Releases the reserved room: the blocks are stored and counted, or discarded."""
         if self._room is not None:
             self._room.give_back(self._reserved)
         self._reserved = 0
 
     def end_here(self) -> None:
-        """Instead of ``until``, after Full. Raises Invalid as ``finish``."""
+        """Ends the step here in place of ``until``, after SinkFull. Raises Invalid as ``finish``."""
         self.until = self.size
         self.finish()
 
     def finish(self) -> None:
-        """Raises Invalid when the tree is not the signed one; all blocks taken are then discarded."""
+        """Proves the step. Raises Invalid, and discards all blocks, if the tree is not the signed one."""
         state = self._judge.state
         if state.dataset != self._head.dataset:
             self._forget("its Seed names another dataset", "graft")
@@ -146,7 +146,7 @@ class VerifiedChain:
 
 
 class PartialObject:
-    """One object on its way: ``partial/<name>``, kept over restarts, hashed while it grows."""
+    """Receives one object into ``partial/<name>``, which is kept over restarts, and hashes it while it grows."""
 
     def __init__(self, folder: Path, objects: DiskObjects, name: Multihash) -> None:
         self._path = folder / str(name)
@@ -188,7 +188,7 @@ class PartialObject:
 
 
 class SmallObjects:
-    """Small objects on their way, many in one answer: each is hashed and waits in the store for the next commit."""
+    """Receives small objects, many in one answer: each is hashed, and waits in the store for the next commit."""
 
     def __init__(self, objects: DiskObjects, names: Sequence[Multihash]) -> None:
         self._objects = objects

@@ -1,12 +1,12 @@
 """Writes a file that grows as bytes arrive, keeping all but the beginning of a large one out of the page cache.
 
-A mirror of what is larger than memory would push all else out of that cache, and to copy bytes into it costs as much as
-to open their seal, or four times that where its pages are fresh. So what comes after the first 8 MiB is put together in
-one of two buffers, and a whole one is given to the disk (``O_DIRECT``) while the other fills; a file system that knows
-no such thing gets it as any file. Made by ``PartialObject``, which uses it from one thread at a time, and dies with it.
+A mirror of a dataset larger than memory would displace everything else from the page cache; and copying bytes into it
+costs as much as decrypting them, or four times that into fresh pages. So the bytes after the first 8 MiB are collected
+in one of two buffers, and a full one is written to the disk (``O_DIRECT``) while the other fills; on a file system
+without ``O_DIRECT`` it is written normally. Made by ``PartialObject``, which uses it from one thread at a time.
 
-All raise Environment when the disk fails. That may be for what was appended before: then only ``close`` is left, and
-what is on the disk is the beginning of what was appended.
+All methods raise Environment if the disk fails, perhaps for data appended earlier. After that only ``close`` may be
+called, and the file on disk is a beginning of the appended data.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from typing import Any, Final
 from chain.store.files import disk
 
 CACHED: Final = 8 << 20
-"""Bytes of a file that the kernel keeps: most slices are no larger, and are read again at once."""
+"""Bytes of a file that are cached by the kernel: most slices are no larger, and are read again at once."""
 STAGED: Final = 2 << 20
-"""Bytes given to the disk at once; a large file that grows has two such buffers."""
+"""Bytes written to the disk at once; a large file has two buffers of this size."""
 _SPARE: Final = deque[tuple[memoryview, memoryview]](maxlen=4)
-"""Buffers of files that are closed: fresh ones would cost as much as all that is saved on a file of 100 MiB."""
+"""Buffers of closed files for reuse; making new ones would cost as much as is saved on a file of 100 MiB."""
 _READ: Final = 1 << 20
 _NO_BUFFER: Final = memoryview(b"")
 _HANDS: Final = ThreadPoolExecutor(1, "hand to the disk")
-"""For all files: each has one thing waiting here at most."""
+"""The thread that writes the buffers of all files; each file has at most one waiting."""
 
 
 class Spool:
-    """A file being written. What a file of that name has already is its beginning."""
+    """A file being written; an existing file of that name is continued."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._filling = self._handed = _NO_BUFFER
         self._staged = 0
-        """Bytes in the buffer that fills."""
+        """Bytes in the buffer that is being filled."""
         self._handing: Future[None] | None = None
         self._safe = 0
-        """Bytes that are there whatever comes of what was handed on."""
+        """Bytes that are on the disk even if the pending write fails."""
         self._beside: int | None = None
-        """The same file, for what goes beside the cache."""
+        """The same file opened for writes that bypass the cache; ``None``: not possible or not open."""
         with disk(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._written = os.fstat(self._file).st_size
@@ -56,17 +56,17 @@ class Spool:
 
     @property
     def size(self) -> int:
-        """Bytes of it, those on their way to the disk included."""
+        """Size of the file in bytes, including bytes not written yet."""
         return self._written + self._staged
 
     def parts(self) -> Iterator[bytes]:
-        """Its beginning, as it was found."""
+        """Yields the bytes that the file already had when it was opened."""
         for offset in range(0, self._written, _READ):
             with disk(self._path):
                 yield os.pread(self._file, min(_READ, self._written - offset), offset)
 
     def append(self, data: bytes | memoryview) -> None:
-        """The bytes are copied, or on the disk, when this returns."""
+        """Appends data; it has been copied, or is on the disk, when this returns."""
         rest = memoryview(data)
         with disk(self._path):
             if self._written < CACHED:
@@ -80,12 +80,12 @@ class Spool:
         _put(self._file, head, self._written)
         self._written += len(head)
         if self._written == CACHED:
-            # The kernel begins to write now what it would keep until the end, when all waits for it.
+            # Makes the kernel begin to write now; otherwise it would write all at the end, while others wait.
             self._hand_on(os.posix_fadvise, self._file, 0, CACHED, os.POSIX_FADV_DONTNEED)
         return data[len(head) :]
 
     def _stage(self, data: memoryview) -> memoryview:
-        """Into the buffer that fills; what it has no room for is left."""
+        """Copies data into the buffer that is being filled; returns the rest that does not fit."""
         if self._filling is _NO_BUFFER:
             self._filling, self._handed = _buffers()
             with suppress(OSError):
@@ -105,7 +105,7 @@ class Spool:
         self._handing = _HANDS.submit(work, *given)
 
     def _give(self, buffer: memoryview, offset: int) -> None:
-        """Beside the cache, and what is not taken there as any file."""
+        """Writes a buffer past the cache; the part that the file system refuses is written normally."""
         count = 0
         if self._beside is not None:
             try:
@@ -116,7 +116,7 @@ class Spool:
         _put(self._file, buffer[count:], offset + count)
 
     def _settle(self) -> None:
-        """Wait for what was handed on. What fails takes with it all that came after."""
+        """Waits for the pending write. If it failed, cuts the file back to what is safe."""
         handing, self._handing = self._handing, None
         if handing is None:
             return
@@ -131,13 +131,13 @@ class Spool:
         os.ftruncate(self._file, size)
 
     def clear(self) -> None:
-        """Discards all that was written."""
+        """Discards everything that was written."""
         with disk(self._path):
             self._settle()
             self._cut(0)
 
     def close(self) -> None:
-        """Writes out all that arrived, without a sync; idempotent."""
+        """Writes out all appended data, without a sync; may be called again."""
         if self._file < 0:
             return
         try:
@@ -155,7 +155,7 @@ class Spool:
 
 
 def _buffers() -> tuple[memoryview, memoryview]:
-    """Two, that begin where a page does, as the disk wants it."""
+    """Returns two page-aligned buffers, as ``O_DIRECT`` requires."""
     with suppress(IndexError):
         return _SPARE.pop()
     return memoryview(mmap(-1, STAGED)), memoryview(mmap(-1, STAGED))

@@ -1,8 +1,8 @@
 """Brings a mirror from its last block to a signed head in steps: each is fetched, proven, and stored with its objects.
 
-A step waits in memory until it is proven: to the signed head, or, when that is far, some thousand blocks that a peer
-shows to be the beginning of what was signed. While a step is proven and kept the next one is fetched (``prefetch``); a
-step that turns out wrong takes what was fetched after it along.
+A step waits in memory until it is proven. It ends at the signed head or, if that is far, after some thousand blocks
+that a peer proves to be the beginning of the signed tree. While a step is proven and stored the next one is fetched
+(``prefetch``); if a step turns out wrong, the one fetched after it is discarded too.
 """
 
 from __future__ import annotations
@@ -48,13 +48,15 @@ from p2p.peers.book import BAD_BYTES
 from p2p.ports import PeerId, Replication, Tip, TreeHead
 
 STEP: Final = 50_000
-"""Blocks that are committed together when the signed head is farther, some 40 MB in memory; fewer if they are large.
+"""Blocks that are committed together if the signed head is farther, some 40 MB in memory; fewer if they are large.
 
-Each commit touches most pages of the indexes by hash: the more blocks it has, the fewer pages that is for each."""
+Each commit touches most pages of the indexes by hash, so larger commits touch fewer pages per block.
+"""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """The target of a pass: ``signed``, of which ``peers`` have all. Also what the dataset's authority says now."""
+    """The target of a pass: the head ``signed``, whose blocks ``peers`` have; with the rights of the present
+    authority."""
 
     spec: MirrorSpec
     signed: HeadStatement
@@ -63,14 +65,14 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsKept(msgspec.Struct, frozen=True):
-    """The blocks up to ``head`` are here, and ``objects`` came with them."""
+    """The result: blocks up to ``head`` are stored, and ``objects`` came with them."""
 
     head: Head | None = None
     objects: int = 0
 
 
 class Steps:
-    """One walk of a mirror towards a signed head."""
+    """Brings a mirror to a signed head."""
 
     def __init__(
         self,
@@ -91,7 +93,8 @@ class Steps:
     async def climb(
         self, goal: Goal, start: Start, tally: MirrorProgress, stands: Callable[[Head], Awaitable[bool]]
     ) -> StepsKept:
-        """``stands`` is asked after each step but the last whether the goal is still one.
+        """Fetches and stores all steps. ``stands``: called after each step but the last, whether the goal is still
+        valid.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
         """
@@ -134,7 +137,7 @@ class Steps:
         return sink
 
     async def _keep(self, goal: Goal, sink: VerifiedChain, objects: int, tally: MirrorProgress) -> StepsKept:
-        """Prove and commit blocks, with their objects where the spec asks for them."""
+        """Proves and commits blocks, with their objects if the spec asks for them."""
         spec, signed = goal.spec, goal.signed
         with span("verify"):
             if sink.until < signed.size:
@@ -146,7 +149,7 @@ class Steps:
             if spec.brings_data:
                 swarm, terms = SwarmStep(swarm_goal(signed), step), ChainTerms.of(sink.start)
                 objects += await self._object_fetcher.bring(spec, goal.peers, terms, sink.blocks, tally, swarm)
-            # Asked now: once it is kept nobody tells how it was met.
+            # Asked before the blocks are stored: afterwards nobody could tell how the dataset was met.
             networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
             with span("commit"):
                 head = await trio.to_thread.run_sync(self._commit, spec, sink, networks)
@@ -154,12 +157,12 @@ class Steps:
         return StepsKept(head, objects)
 
     async def _networks(self, goal: Goal, tip: Tip) -> int:
-        """Counts the networks with the same chain; seeks no peer that could not change the result."""
+        """Counts the networks that show the same chain; asks no peer that could not change the result."""
         enough = ENOUGH if self._first_contact.rung(goal.spec) == FIRST_SIGHT else 0
         return await self._holders.networks(goal.peers, goal.spec.id, tip, enough)
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
-        """Raises Remote when no peer can prove that these blocks begin the signed chain."""
+        """Has a peer prove that these blocks begin the signed chain. Raises Remote if none can."""
         here = TreeHead(sink.size, sink.frontier.root)
         whole = TreeHead(signed.size, signed.root_hash)
         if await self._replication.prove_prefix(peers, signed.dataset, here, whole):
@@ -193,12 +196,12 @@ class Steps:
         self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
         sink.let_go()
         if links:
-            # A cut before this leaves blocks without their data: the next pass looks at them again.
+            # An interruption before this leaves blocks whose data is not recorded: the next pass checks them again.
             self.note_whole(dataset, terms, sink.blocks)
         return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
 
     def note_whole(self, dataset: DatasetId, terms: ChainTerms, blocks: Sequence[SealedBlock]) -> None:
-        """The objects of these blocks are here and checked, and so is what their rows link to."""
+        """Records that the objects of these blocks, and those that their rows link to, are here and checked."""
         self._object_fetcher.objects.flush()
         note_links(self._database, self._object_fetcher.objects, dataset, terms, blocks)
         with self._database.write() as connection:
@@ -212,13 +215,16 @@ class Steps:
 
 
 def swarm_goal(signed: HeadStatement) -> SwarmGoal:
-    """The history that a head signs. A head without a node's key was signed by that key, or far from any node."""
+    """Returns the history that a head signs, with its publisher if the head names one.
+
+    A head without a node's key was signed by that key itself, or away from any node.
+    """
     publisher = None if signed.node is None else peer_of_did(signed.node)
     return SwarmGoal(signed.dataset, Tip(signed.size, signed.head.digest), publisher)
 
 
 def _check_seed(sink: VerifiedChain, rights: Rights) -> None:
-    """Raises Invalid for a chain that its authority does not speak of, though one key signed both."""
+    """Raises Invalid if the chain is not the one that its authority names, even though one key signed both."""
     if not sink.start.size and rights.seed is not None and sink.blocks[0].hash != rights.seed:
         raise Invalid(
             f"the Seed of {rights.dataset.short} is not the one that its authority names",
@@ -228,7 +234,7 @@ def _check_seed(sink: VerifiedChain, rights: Rights) -> None:
 
 
 def _check_expected(spec: MirrorSpec, sink: VerifiedChain) -> None:
-    """``expect`` is a hash that a person learned elsewhere: the chain must hold it."""
+    """Raises Invalid unless the chain contains the hash ``expect``, which a person learned elsewhere."""
     if spec.expect is None or sink.start.size:
         return
     expected = Multihash.parse(spec.expect)
@@ -241,7 +247,8 @@ def _check_expected(spec: MirrorSpec, sink: VerifiedChain) -> None:
 
 
 def _needs_whole(size: int, goal: Goal, rung: str) -> bool:
-    """Whether something is to be shown that only the whole can show, before any of it is kept."""
+    """Whether a check needs all blocks up to the head before any is stored: the base of an epoch, or a first
+    contact."""
     opened = goal.rights.opened(goal.signed.epoch)
     turns = opened is not None and opened.base.size > size
     looks_for = rung != FIRST_SIGHT and not size

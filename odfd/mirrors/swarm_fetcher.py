@@ -26,22 +26,22 @@ from p2p.ports import Parts, PartsAsk, PeerId, Replication, Tip
 from p2p.wire.limits import MAX_PACK, MAX_SWARM_BLOCKS
 
 LEAST: Final = 8 << 20
-"""Bytes that are missing, below which nobody is asked: a few answers bring them."""
+"""Missing bytes below which no peer is asked: a few answers bring them."""
 PIECE: Final = 1 << 20
-"""Bytes of small objects that are taken from one peer."""
+"""Bytes of small objects that are fetched from one peer at once."""
 EVERY: Final = 2.0
-"""Seconds between questions to one peer; to one that has nothing ten times as many."""
+"""Seconds between questions to one peer; ten times as many for a peer that has nothing."""
 SOON: Final = 0.25
-"""Seconds after which a publisher is asked again whose offers are used up."""
+"""Seconds after which a publisher is asked again when its offers are used up."""
 LOOK: Final = 1.0
-"""Seconds between looks at who is connected and what is late."""
+"""Seconds between checks which peers are connected and which answers are late."""
 MAX_MEMBERS: Final = 48
 """Peers that are asked."""
 FIRST_WORD: Final = 3.0
-"""Seconds until somebody tells of objects; later all are fetched in order."""
+"""Seconds in which some peer must say that it has objects; otherwise all are fetched in order."""
 _LOG = structlog.get_logger("odfd.mirrors")
 TakeFrom: TypeAlias = Callable[[PeerId, Sequence[NamedObject]], Awaitable[None]]
-"""Brings objects from one peer. Raises Remote."""
+"""Fetches objects from one peer. Raises Remote."""
 
 
 class SwarmSource(Protocol):
@@ -58,7 +58,7 @@ class SwarmSource(Protocol):
 
 
 class SwarmGoal(msgspec.Struct, frozen=True):
-    """A history of which objects are wanted, and the peer that publishes it, if that is known."""
+    """A history whose objects are wanted, and the peer that publishes it, if known."""
 
     dataset: DatasetId
     tip: Tip
@@ -66,14 +66,14 @@ class SwarmGoal(msgspec.Struct, frozen=True):
 
 
 class SwarmStep(msgspec.Struct, frozen=True):
-    """A goal, and what is told to others of its blocks meanwhile."""
+    """A goal, and the record of its blocks' objects that is shown to other peers meanwhile."""
 
     goal: SwarmGoal
     step: ArrivingStep
 
 
 class SwarmFetch:
-    """One run for the blocks of one step."""
+    """Fetches the objects of one step's blocks with other mirrors."""
 
     def __init__(
         self,
@@ -145,10 +145,10 @@ class SwarmRun:
         self._unheard: set[PeerId] = set()
         """Peers that were asked and have not answered yet."""
         self.bytes = 0
-        """That came."""
+        """Bytes that came."""
 
     async def run(self) -> None:
-        """Raises Environment. That peers give nothing is no fault here."""
+        """Runs until all is here or no more comes. Raises Environment; peers that give nothing are no fault here."""
         began = trio.current_time()
         self._source.came(self._swarm.have())
         async with trio.open_nursery() as self._nursery:

@@ -1,11 +1,11 @@
 """Runs one pass over one mirror: brings it to the newest signed head, and verifies everything before the head moves.
 
-Blocks are judged as they arrive and proven by the signed tree; objects come several at a time, are hashed on the way
-and checked against their blocks; then blocks, references and the chain's tree are one transaction. A pass that is cut
-off anywhere leaves the old head, and what arrived of objects is kept for the next pass.
+Blocks are judged as they arrive and proven by the signed tree. Objects are fetched several at a time, hashed on arrival
+and checked against their blocks. Then blocks, references and the chain's tree are stored in one transaction. An
+interrupted pass leaves the old head, and keeps the received parts of objects for the next pass.
 
-What the publisher signed and what breaks a rule all the same is not looked at again before something else is signed,
-and then ever later (``declined_heads``).
+A signed head that breaks a rule is not checked again before another one is signed, and then after growing pauses
+(``declined_heads``).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from odfd.verify.terms import pages_of
 from p2p.ports import PeerId, Replication
 
 PAGE: Final = 20_000
-"""Blocks whose missing objects are looked for at once."""
+"""Blocks whose missing objects are searched at once."""
 UNSHARED: Final = "its owner shares it with this node no more, or has it no more; what is here stays, and may be old"
-"""Of a peer that answers as to an unknown caller."""
+"""Reason for a peer that answers as if this node were unknown to it."""
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -59,17 +59,17 @@ class Synced(msgspec.Struct, frozen=True):
     objects: int
     peers: int
     note: str = ""
-    """For people."""
+    """A remark for people; empty: none."""
 
 
 class Current(msgspec.Struct, frozen=True):
-    """No newer signed head is known. With no ``peers`` there was none to ask either."""
+    """No newer signed head is known. ``peers`` is 0 if there was none to ask either."""
 
     peers: int
     connected: int
-    """Peers of any kind."""
+    """Number of connected peers, whatever they hold."""
     objects: int = 0
-    """That came, of blocks that were here without them."""
+    """Number of objects that came, of blocks that were here without them."""
     note: str = ""
 
 
@@ -78,7 +78,7 @@ class NobodyHasIt(msgspec.Struct, frozen=True):
 
     reason: str
     is_unshared: bool = False
-    """Those who shared it with this node answer, and give nothing of it."""
+    """Whether the peers that shared it with this node answer, and serve nothing of it."""
 
 
 Outcome: TypeAlias = Synced | Current | NobodyHasIt
@@ -90,17 +90,17 @@ class _Held(msgspec.Struct, frozen=True):
     state: ChainState
     checked: CheckedChain
     head: HeadStatement | None
-    """Newest signed head known."""
+    """The newest signed head known."""
     rights: Rights
-    """By the newest version of its authority."""
+    """The rights by the newest version of its authority."""
     decided: Decided = Decided()
-    """A person's decisions on it."""
+    """A person's decisions on the dataset."""
     lacks: str = ""
-    """Why it cannot be met for the first time yet."""
+    """Why it cannot be accepted at first contact yet; empty: it can."""
 
 
 class MirrorSync:
-    """Brings mirrors up to date. One pass at a time for each dataset; the caller sees to that."""
+    """Brings mirrors up to date. The caller runs one pass at a time for each dataset."""
 
     def __init__(
         self,
@@ -125,9 +125,10 @@ class MirrorSync:
         self._declined = DeclinedHeads()
 
     async def sync(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None] = lambda: None) -> Outcome:
-        """``begun`` is called before anything is fetched; many passes find nothing to fetch.
+        """Runs one pass. ``begun`` is called before anything is fetched; many passes find nothing to fetch.
 
-        Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
+        Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
+        """
         with span("sync", spec.name) as seen:
             outcome = await self._pass(spec, tally, begun)
             if isinstance(outcome, Synced):
@@ -154,7 +155,7 @@ class MirrorSync:
         return msgspec.structs.replace(outcome, note=await trio.to_thread.run_sync(self._keeping.trim, spec))
 
     async def _is_unshared(self, spec: MirrorSpec) -> bool:
-        """Whether what was shared is so no more. Who is away, or says nothing, leaves it as it was."""
+        """Whether the dataset is no longer shared with this node; peers that do not answer change nothing."""
         sharing = await self._holders.are_sharing(spec.id, [PeerId(each) for each in spec.peers])
         if sharing is None:
             return False
@@ -171,11 +172,11 @@ class MirrorSync:
         self._object_fetcher.paces.of(spec)
 
     def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
-        """Returns, for each, the connected peers among the last known holders."""
+        """Returns, for each dataset, the connected peers among the last known holders."""
         return self._holders.still(datasets)
 
     async def ask_around(self, dataset: DatasetId) -> None:
-        """Ask connected peers for newer heads; their answers are processed before this returns."""
+        """Asks connected peers for newer heads; their answers are processed before this returns."""
         await self._holders.news(dataset)
 
     async def _sync(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None]) -> Outcome:
@@ -220,7 +221,8 @@ class MirrorSync:
     async def _bring(
         self, spec: MirrorSpec, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: MirrorProgress
     ) -> Outcome:
-        """Brings blocks and data; for a mirror of the newest data all blocks first, which say what the newest is."""
+        """Fetches blocks and data. A mirror of only the newest data fetches all blocks first, to know which data is the
+        newest."""
         objects, kept = 0, StepsKept()
         if spec.brings_data and _lacks_data(spec, held):
             objects = await self._missing_data(spec, held, peers, tally)
@@ -236,18 +238,18 @@ class MirrorSync:
         return Synced(kept.head, kept.head.size - held.state.size, objects, len(peers))
 
     async def _stands(self, goal: Goal, kept: Head) -> bool:
-        """Whether later statements leave the goal and the blocks unchanged."""
+        """Whether statements that came meanwhile leave the goal and the stored blocks valid."""
         held = await trio.to_thread.run_sync(self._held, goal.spec)
         return held.head is not None and held.head.epoch == goal.signed.epoch and held.state.head == kept.hash
 
     async def _kept_data(self, spec: MirrorSpec, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
-        """Data of the blocks of which it is asked for, and of no others."""
+        """Fetches data of the blocks whose data is to be kept; returns the number of objects."""
         await trio.to_thread.run_sync(self._keeping.plan, spec)
         held = await trio.to_thread.run_sync(self._held, spec)
         return await self._missing_data(spec, held, peers, tally)
 
     async def repair(self, dataset: DatasetId, names: Sequence[NamedObject], linked: Sequence[Multihash]) -> None:
-        """Fetches damaged objects again, and those that rows link to. Raises Remote."""
+        """Fetches damaged objects again, also those that rows link to. Raises Remote."""
         head = await trio.to_thread.run_sync(self._chains.chain(dataset).head)
         peers = await self._holders.of(dataset, head.size if head else 1)
         await self._object_fetcher.again(peers, names)
@@ -287,7 +289,8 @@ class MirrorSync:
         return _Held(state, checked, head, walk[-1], decided, lacks)
 
     async def _missing_data(self, spec: MirrorSpec, held: _Held, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
-        """Objects of blocks that came earlier without them, so many blocks at a time."""
+        """Fetches missing objects of blocks that came earlier, so many blocks at a time; returns the number of
+        objects."""
         fetched = 0
         assert held.head is not None
         goal = swarm_goal(held.head)
@@ -302,7 +305,7 @@ class MirrorSync:
 
 
 def _alone(spec: MirrorSpec, connected: Sequence[PeerId]) -> str:
-    """Why no peer announces it, where that is known here."""
+    """Returns why no peer announces it, if that is known here, as the end of a message."""
     if spec.peers and not set(spec.peers).intersection(connected):
         return ", and none of the peers that share it is connected: odfctl peer connect MULTIADDR"
     if spec.peers:

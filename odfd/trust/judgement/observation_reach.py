@@ -76,7 +76,7 @@ def behind(
 
 
 def sighted(who: Electorate, sightings: Iterable[Sighting], block: Block) -> int:
-    """Counts the groups as ``behind`` does, after finding out whether the block's source is fixed."""
+    """Counts the groups as ``behind`` does; the source of a portal's block counts as fixed."""
     return behind(who, sightings, block.hash, block.system_time, is_fixed=_is_of_portal(block))
 
 

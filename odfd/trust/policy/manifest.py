@@ -29,7 +29,7 @@ class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_trust_policy(draft: Draft) -> None:
-    """Adds mistakes in the policy's expressions to those of a draft."""
+    """Adds the mistakes in a TrustPolicy to those of its draft."""
     spec: TrustPolicySpec = draft.spec
     if not spec.datasets or not all(spec.datasets):
         draft.note("spec.datasets", "it is for no dataset", _RULE, "datasets: [food.%]")

@@ -365,7 +365,7 @@ def _other_mistakes(expressions: Mapping[str, Expression], terms: PolicyTerms, g
 
 
 def quorum_mistakes(expressions: Mapping[str, Expression], groups: int, tolerated: int) -> Iterator[str]:
-    """Yields each attested:K and observed:K of a policy that does not have f+1 <= K <= n-f."""
+    """Yields a mistake for each attested:K and observed:K of a policy without f+1 <= K <= n-f."""
     for purpose, expression in expressions.items():
         for fact in facts_of(expression):
             if fact.name not in ("attested", "observed"):
