@@ -1,8 +1,9 @@
-"""Packs blocks for one message, and unpacks them as it comes: a tar archive, in gzip, as a JSON list of numbers.
+"""Packs blocks into one message of the protocol, and unpacks them while it arrives: tar, in gzip, as a JSON list of
+numbers.
 
-Entries are named by the hash of the block and stand oldest first. Neither side holds a message: the packer yields
-its text in pieces, and the unpacker is fed any pieces and returns the blocks that are whole. Both are bounded by
-``MAX_TEXT``, which kamu's libraries take at most, and no block is larger than the format allows. Pure.
+Entries are named by the hash of the block, oldest first. Neither side holds a whole message: the packer yields its text
+in pieces, and the unpacker takes any pieces and returns the blocks that are complete. Both are bounded by ``MAX_TEXT``,
+the most that kamu's libraries accept, and no block is larger than the format allows. Pure.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from odfd.smart.messages import MAX_SMALL, RULE
 MEDIA_TYPE: Final = "application/tar+gzip"
 ENCODING: Final = "raw"
 MAX_TEXT: Final = 64 << 20
-"""Characters of the message: what kamu's web sockets take."""
+"""Characters of the message: the most that kamu's web sockets accept."""
 MAX_UNPACKED: Final = 256 << 20
-"""Bytes of the archive: one that unpacks to more is refused when it has."""
+"""Bytes of the archive; unpacking stops with an error when there are more."""
 PULLED: Final = "blocks"
 PUSHED: Final = "new_blocks"
-"""The member that holds the blocks, of either direction."""
+"""The JSON member that holds the blocks, in both directions."""
 PIECE: Final = 64 << 10
 _TAR: Final = 512
 _GZIP: Final = 16 + zlib.MAX_WBITS
@@ -48,7 +49,7 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 class BatchTooLarge(Invalid):
-    """Blocks that do not fit into one message."""
+    """The blocks do not fit into one message."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -58,7 +59,7 @@ class BatchTooLarge(Invalid):
 
 
 def pack(member: str, count: int, blocks: Iterable[NamedBlock]) -> Iterator[str]:
-    """Yields the text of a message with ``count`` blocks. Raises BatchTooLarge, then and there."""
+    """Yields the text of a message with ``count`` blocks. Raises BatchTooLarge as soon as they do not fit."""
     head = {"num_blocks": count, "media_type": MEDIA_TYPE, "encoding": ENCODING}
     text = f'{{"{member}":{msgspec.json.encode(head).decode()[:-1]},"payload":['
     size, waiting, first = len(text), bytearray(), True
@@ -85,16 +86,16 @@ def _compressed(blocks: Iterable[NamedBlock]) -> Iterator[bytes]:
 
 
 class Unpacker:
-    """Unpacks one message. ``feed`` returns blocks whose bytes have the hash of their name; all faults are Invalid."""
+    """Unpacks one message. ``feed`` returns blocks whose bytes hash to their name; all faults are Invalid."""
 
     def __init__(self, member: str) -> None:
         self._member = member
         self._head, self._tail = "", ""
         self._is_inside, self._is_over = False, False
         self._cut = ""
-        """The beginning of a number."""
+        """The beginning of a number whose end has not come."""
         self._last = ""
-        """The last character of the list, to tell a number from nothing."""
+        """The last character of the list so far, to tell a number from an empty place."""
         self._gzip = zlib.decompressobj(_GZIP)
         self._tar = _TarReader()
         self._count = 0
@@ -116,7 +117,7 @@ class Unpacker:
         return self._numbers(rest)
 
     def finish(self) -> int:
-        """Checks that the message is whole, and what it says of itself. Returns its number of blocks.
+        """Checks that the message is complete and agrees with its own numbers. Returns its number of blocks.
 
         Raises Invalid.
         """
@@ -160,7 +161,7 @@ class Unpacker:
         return found
 
     def _bytes(self, text: str, *, is_last: bool) -> list[NamedBlock]:
-        """Numbers, each but the last followed by a comma."""
+        """Unpacks a part of the list: numbers, each but the last followed by a comma."""
         if not text.strip():
             if is_last and self._last == ",":
                 raise _bad("its payload ends with a comma")
@@ -195,7 +196,7 @@ class Unpacker:
 
 
 class _TarReader:
-    """Reads plain files of an archive. Memory: one block."""
+    """Reads plain files from an archive. Memory: one block."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()

@@ -1,4 +1,5 @@
-"""Opens conversations of the smart protocol with a node, and tells apart who does not speak it and who refuses."""
+"""Opens conversations of the smart protocol with a node, and tells a node that does not speak it from one that
+refuses."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from odfd.runtime.websocket import WebSocket
 from p2p.web.transfer import NotSwitched, WebTransfers
 
 _NOT_SPOKEN: Final = (400, 404, 405, 426, 500, 501)
-"""Statuses of who has no such path, or no web sockets there."""
+"""Statuses of servers that have no such path, or no web sockets there."""
 
 
 class NotOffered(Remote):
-    """The other side does not speak the smart protocol, or not of this dataset."""
+    """The other side does not speak the smart protocol, or not for this dataset."""
 
 
 class Conversation(NamedTuple):
-    """An open web socket, and whether its server is inside this network."""
+    """An open web socket, and whether its server is in a private network."""
 
     socket: WebSocket
     is_inside: bool
@@ -56,7 +57,7 @@ def _refused(fault: NotSwitched, url: str) -> Remote | Refused:
 
 
 def _said(body: bytes) -> str:
-    """Returns what a server says of itself in a refusal; nothing where that is not in words."""
+    """Returns the text of a server's refusal; empty if it has no readable text."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

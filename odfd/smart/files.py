@@ -1,7 +1,7 @@
 """Reads files of datasets at nodes, with their tokens: a path is ``odf+https://HOST/NAME/…`` or ``REPOSITORY/NAME/…``.
 
 An object that its node keeps elsewhere, such as in a bucket, is read there, by the request that the node named for it
-(``Places``). Implements ``p2p.files.Files``.
+(``ElsewherePlace``). Implements ``p2p.files.Files``.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from odfd.smart.messages import VERSION, VERSION_HEADER, Header, TransferUrl
 from p2p.web.site import Web
 
 MAX_PLACES: Final = 20_000
-"""Objects whose places elsewhere are kept, of all datasets; others are read from their node."""
+"""Objects whose places elsewhere are remembered, of all datasets; further ones are read from their node."""
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}\Z")
 _OURS: Final = frozenset({
     "host", "content-length", "content-type", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect",
     "range", "cookie",
 })  # fmt: skip
-"""Headers that no other side sets for us."""
+"""Headers that the other side may not set for us."""
 
 
 class Access(NamedTuple):
-    """The way to a file at a node."""
+    """The URL and headers for a file at a node."""
 
     url: str
     headers: Mapping[str, str]
 
 
 class ElsewherePlace(NamedTuple):
-    """The request for an object that is not with its node."""
+    """The request for an object that its node keeps elsewhere."""
 
     url: str
     headers: Mapping[str, str]
@@ -47,15 +47,15 @@ class ElsewherePlace(NamedTuple):
 
 
 class SmartFiles:
-    """The files of all nodes."""
+    """Reads files at nodes."""
 
     def __init__(self, web: Web, node: Callable[[str], tuple[str, str]], now: Callable[[], Instant]) -> None:
-        """``node``: the URL and the token of a repository, by its name. Blocking."""
+        """``node`` returns the URL and the token of a repository, by its name. Blocking."""
         self._web, self._node, self._now = web, node, now
         self._places: LRUCache[str, ElsewherePlace] = LRUCache(MAX_PLACES)
 
     async def access(self, content: str) -> Access:
-        """Raises NotFound, Invalid."""
+        """Returns how to read a file. Raises NotFound, Invalid."""
         headers = {VERSION_HEADER: str(VERSION)}
         if content.startswith(NODE):
             return Access(content.removeprefix(NODE), headers)
@@ -64,7 +64,7 @@ class SmartFiles:
         return Access(f"{root}/{path}", headers | ({"Authorization": f"Bearer {token}"} if token else {}))
 
     def note(self, content: str, place: TransferUrl, *, is_led: bool) -> None:
-        """Notes where an object lies. Raises Invalid."""
+        """Remembers where an object is kept. ``is_led``: it must be on the Internet. Raises Invalid."""
         expires = None if place.expires_at is None else parse(place.expires_at)
         self._places[content] = ElsewherePlace(place.url, headers_of(place.headers), expires, is_led)
 
@@ -89,7 +89,7 @@ class SmartFiles:
 
 
 def headers_of(given: Iterable[Header]) -> Mapping[str, str]:
-    """Returns headers that another side asks us to send. Raises Invalid for what it may not set."""
+    """Returns the headers that the other side asks us to send. Raises Invalid for those that it may not set."""
     found: dict[str, str] = {}
     for name, value in ((each.name, each.value) for each in given):
         if not _NAME.match(name) or name.lower() in _OURS or not value.isprintable() or not value.isascii():

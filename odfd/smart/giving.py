@@ -1,7 +1,7 @@
 """Pushes a dataset to a node by the smart protocol: all blocks, then the objects that are wanted, then the head.
 
-What the other side has of it is asked for first, and the push goes on from there: a history that is not ours is never
-overwritten. Objects that are there already, such as of a push that was cut off, are not sent again.
+The other side is asked first what it has, and the push continues from there: a history that is not ours is never
+overwritten. Objects that are there already, for example from an interrupted push, are not sent again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from odfd.transfer.named import NamedObjects
 from p2p.web.transfer import WebTransfers, leads_to
 
 ANSWER_SECONDS: Final = 3600.0
-"""For the other side to say something: at the end it verifies all that came."""
+"""Seconds for each message of the other side, which at the end verifies everything that came."""
 ASKED: Final = 1000
-"""Objects that are negotiated at once, so that memory is bounded and no place expires before its turn."""
+"""Objects that are negotiated at once, so that memory is bounded and no upload URL expires before its turn."""
 TOGETHER: Final = 8
 """Uploads at a time."""
 CHUNK: Final = 256 << 10
@@ -50,15 +50,15 @@ _MAX_REF: Final = 256
 
 
 class SmartPusher:
-    """Pushes to nodes."""
+    """Pushes datasets to nodes."""
 
     def __init__(self, files: SmartFiles, web: WebTransfers) -> None:
         self._files, self._web = files, web
 
     async def push(self, root: str, missing: Missing, sent: Callable[[int], None]) -> Transfer:
-        """``root``: the dataset's place at the node; ``sent`` is told of bytes.
+        """Pushes a dataset. ``root``: its place at the node; ``sent`` is called with numbers of bytes.
 
-        Raises Conflict where another history is there, or comes meanwhile; Refused, Remote, Invalid, Environment.
+        Raises Conflict if another history is there, or comes meanwhile; Refused, Remote, Invalid, Environment.
         """
         there = await self.head(root)
         start = 0 if there is None else await self._continues(missing, there, root)
@@ -71,7 +71,7 @@ class SmartPusher:
         return msgspec.structs.replace(done, blocks=counted.blocks, objects=given.uploaded, bytes=given.uploaded_bytes)
 
     async def head(self, root: str) -> Multihash | None:
-        """Returns the head that a node has. Raises Remote."""
+        """Returns the head of the dataset at a node; ``None``: it has none. Raises Remote."""
         raw = await self._files.cat(f"{root}/{HEAD}", _MAX_REF)
         if raw is None:
             return None
@@ -87,7 +87,7 @@ class SmartPusher:
 
 
 class _BlockingFiles:
-    """Files of a node, for a worker thread."""
+    """Files of a node, for use in a worker thread."""
 
     def __init__(self, files: SmartFiles, name: str) -> None:
         self._files, self.name = files, name
@@ -103,7 +103,7 @@ class _Object(NamedTuple):
 
 
 class _Giving:
-    """One push under way."""
+    """The state of one push."""
 
     def __init__(self, pusher: SmartPusher, root: str, missing: Missing, sent: Callable[[int], None]) -> None:
         self._files, self._web, self._pusher = pusher._files, pusher._web, pusher
@@ -151,7 +151,7 @@ class _Giving:
                 return
 
     async def _perform(self, effects: Sequence[ClientEffect], socket: WebSocket, nursery: trio.Nursery) -> bool:
-        """Returns whether all is done."""
+        """Performs effects of the machine; returns whether the push is done."""
         waiting = deque(effects)
         while waiting:
             match waiting.popleft():
@@ -194,7 +194,7 @@ class _Giving:
                     yield _Object(ObjectFile(object_type=kind, physical_hash=str(name), size=size), name)
 
     async def _uploads(self, strategies: Sequence[PushStrategy], socket: WebSocket, nursery: trio.Nursery) -> None:
-        """Uploads what is wanted, and says when all is there."""
+        """Uploads the objects that are wanted, and says when all are there."""
         slots = trio.Semaphore(TOGETHER)
 
         async def upload(strategy: PushStrategy) -> None:
@@ -229,7 +229,7 @@ class _Giving:
         self.uploaded_bytes += size
 
     async def _read(self, name: Multihash, size: int) -> AsyncIterator[bytes]:
-        """Yields an object; what is damaged on this disk does not get there as a whole."""
+        """Yields an object; raises Invalid before its last part if it is damaged on this disk."""
         path = await trio.to_thread.run_sync(self._missing.objects.path, name)
         digest, left = hashlib.sha3_256(), size
         with disk(path):

@@ -1,7 +1,7 @@
 """Defines the messages of kamu's smart transfer protocol, version 1: JSON texts, one a frame, parsed under limits.
 
-Names and shapes are those that kamu 0.265 puts on the wire. Fields that are not known are passed over, as kamu does.
-An answer is ``{"Ok": …}`` or ``{"Err": {KIND: …}}``. Blocks are in ``batches``. Pure. Spec: RFC-008.
+Names and shapes are those that kamu 0.265 sends. Unknown fields are ignored, as kamu does. An answer is ``{"Ok": …}``
+or ``{"Err": {KIND: …}}``. Blocks are in ``batches``. Pure. Spec: RFC-008.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from chain.multihash import Multihash
 
 VERSION: Final = 1
 VERSION_HEADER: Final = "x-odf-smtp-version"
-"""Each request of either side that belongs to the protocol says the version so."""
+"""The header with the protocol's version, in each request of either side that belongs to the protocol."""
 MAX_SMALL: Final = 64 << 10
 """Characters of a message without a list."""
 MAX_LIST: Final = 16 << 20
 """Characters of a message that lists objects."""
 MAX_OBJECTS: Final = 100_000
-"""Objects in one message: a side that has more asks several times."""
+"""Objects in one message; a side that has more asks several times."""
 MAX_HEADERS: Final = 16
 MAX_URL: Final = 4096
 RULE: Final = "smart-message"
@@ -36,11 +36,11 @@ Visibility: TypeAlias = Literal["Private", "Public"]
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of what is always written in full, ``null`` included."""
+    """The base of messages whose fields are always written, ``null`` included."""
 
 
 class _OneOf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An object with exactly one member."""
+    """The base of messages that are an object with exactly one member."""
 
     def __post_init__(self) -> None:
         if sum(getattr(self, name) is not None for name in self.__struct_fields__) != 1:
@@ -49,9 +49,9 @@ class _OneOf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object without members: a request, a confirmation or a question for progress, by its place.
+    """An object without members: a request, a confirmation or a question for progress, depending on the step.
 
-    With members it is none: kamu takes a failure for a confirmation, as it passes over what it does not know.
+    It may have no members: kamu ignores unknown ones, and so would take a failure for a confirmation.
     """
 
 
@@ -73,7 +73,7 @@ class InternalError(_Message, frozen=True, kw_only=True):
 
 
 class TransferPlan(_Message, frozen=True, kw_only=True):
-    """The estimated amounts of a transfer; bytes are those of files as they lie."""
+    """The estimated amounts of a transfer; bytes are those of the files."""
 
     num_blocks: _Count
     num_objects: _Count
@@ -91,7 +91,7 @@ class ObjectFile(_Message, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> Multihash:
-        """Raises Invalid."""
+        """Parses the hash. Raises Invalid."""
         return Multihash.parse(self.physical_hash)
 
 
@@ -103,7 +103,7 @@ class Header(_Message, frozen=True, kw_only=True):
 
 
 class TransferUrl(_Message, frozen=True, kw_only=True):
-    """The request by which an object goes over HTTP. ``expires_at``: RFC 3339, until when it is answered."""
+    """The HTTP request that transfers an object. ``expires_at``: RFC 3339, until when it is answered."""
 
     url: Annotated[str, msgspec.Meta(max_length=MAX_URL)]
     headers: Annotated[tuple[Header, ...], msgspec.Meta(max_length=MAX_HEADERS)] = ()
@@ -119,11 +119,11 @@ class OpenPull(_Message, frozen=True, kw_only=True):
     begin_after: _Hash | None = None
     stop_at: _Hash | None = None
     force_update_if_diverged: bool = False
-    """Whether all blocks are wanted where the first one named is not in the chain."""
+    """Whether all blocks are wanted if the first one named is not in the chain."""
 
 
 class InvalidInterval(_Message, frozen=True, kw_only=True):
-    """The two blocks do not follow one another in this chain."""
+    """One of the two blocks does not follow the other in this chain."""
 
     head: _Hash
     tail: _Hash
@@ -147,7 +147,7 @@ class PullAnswer(_OneOf, frozen=True, kw_only=True):
 
 
 class PullObjects(_Message, frozen=True, kw_only=True):
-    """Asks where objects are read."""
+    """Asks where objects can be read."""
 
     object_files: _Objects
 
@@ -165,7 +165,7 @@ class PullStrategies(_Message, frozen=True, kw_only=True):
 
 
 class OpenPush(_Message, frozen=True, kw_only=True):
-    """Opens a push. ``current_head``: the head that the other side is believed to have; ``null``: no dataset."""
+    """Opens a push. ``current_head``: the head that the sender believes the other side has; ``null``: no dataset."""
 
     current_head: _Hash | None = None
     transfer_plan: TransferPlan
@@ -174,26 +174,26 @@ class OpenPush(_Message, frozen=True, kw_only=True):
 
 
 class InvalidHead(_Message, frozen=True, kw_only=True):
-    """The head is another. ``actual_head``: the one that was believed; ``expected_head``: the one there is."""
+    """The head is another one. ``actual_head``: the head that the sender believed; ``expected_head``: the real one."""
 
     actual_head: _Hash | None = None
     expected_head: _Hash | None = None
 
 
 class RefCollision(_Message, frozen=True, kw_only=True):
-    """The dataset is there under another name."""
+    """The dataset exists there under another name."""
 
     dataset_id: _Text
 
 
 class NameCollision(_Message, frozen=True, kw_only=True):
-    """The name is another dataset's."""
+    """The name belongs to another dataset there."""
 
     dataset_alias: _Text
 
 
 class PushFailure(_OneOf, frozen=True, kw_only=True):
-    """All failures of a push, whichever of its answers they come in."""
+    """All failures of a push, in whichever of its answers they come."""
 
     seed: Empty | None = msgspec.field(default=None, name="SeedBlockOverwriteRestricted")
     internal: InternalError | None = msgspec.field(default=None, name="Internal")
@@ -203,14 +203,14 @@ class PushFailure(_OneOf, frozen=True, kw_only=True):
 
 
 class PushAnswer(_OneOf, frozen=True, kw_only=True):
-    """Answers ``OpenPush``, and then the blocks."""
+    """Answers ``OpenPush``, and later the blocks."""
 
     ok: Empty | None = msgspec.field(default=None, name="Ok")
     err: PushFailure | None = msgspec.field(default=None, name="Err")
 
 
 class PushObjects(_Message, frozen=True, kw_only=True):
-    """Asks where objects are written. ``is_truncated``: another such message follows when these are there."""
+    """Asks where objects can be written. ``is_truncated``: another such message follows once these are uploaded."""
 
     object_files: _Objects
     is_truncated: bool
@@ -242,13 +242,13 @@ class Running(_Message, frozen=True, kw_only=True):
 
 
 class UploadProgress(_Message, frozen=True, kw_only=True):
-    """Says how far the uploads are: to ``Empty`` while they run, and by itself when they are done."""
+    """Reports the state of the uploads: in answer to ``Empty`` while they run, and unasked when they are done."""
 
     details: Running | Literal["Complete"]
 
 
 def decode(text: str, kind: type[M]) -> M:
-    """Parses a message. Raises Invalid for what is none of that kind."""
+    """Parses a message of a kind. Raises Invalid."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

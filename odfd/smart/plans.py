@@ -1,6 +1,6 @@
-"""Finds the blocks of an interval, counts what they bring, and gives them once more. Blocking; memory: some blocks.
+"""Finds the blocks of an interval, counts their contents, and reads them once more. Blocking; memory: some blocks.
 
-The interval is fixed when it is planned: a history that was replaced meanwhile is noticed at its end.
+The interval is fixed when it is planned; if the history was replaced meanwhile, that is noticed at the interval's end.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from odfd.smart.ports import ChainLibrary
 from odfd.smart.pull import Resolve
 
 PAGE_BYTES: Final = 1 << 20
-"""Of blocks that are read at once."""
+"""Bytes of blocks that are read at once."""
 
 
 class Interval(NamedTuple):
-    """The blocks from number ``start`` to ``stop``, without it."""
+    """The blocks from number ``start`` up to, but without, ``stop``."""
 
     start: int
     stop: int
@@ -33,20 +33,20 @@ class Interval(NamedTuple):
 
 
 class NoInterval(NamedTuple):
-    """The blocks that were named do not follow one another."""
+    """One of the named blocks does not follow the other."""
 
     head: Multihash
     tail: Multihash
 
 
 class Counter:
-    """Counts what blocks bring."""
+    """Counts the contents of blocks."""
 
     def __init__(self) -> None:
         self.blocks = self.objects = self.records = self.block_bytes = self.object_bytes = 0
 
     def add(self, raw: bytes) -> None:
-        """Raises BatchTooLarge for more than any batch has room for."""
+        """Adds a block. Raises BatchTooLarge if there are more bytes than any batch may have."""
         block = decode_block(raw)
         self.blocks += 1
         self.block_bytes += len(raw)
@@ -68,7 +68,7 @@ class Counter:
 
 
 def resolve(library: ChainLibrary, dataset: DatasetId, asked: Resolve) -> Interval | NoInterval:
-    """Raises NotFound where nothing may be read, BatchTooLarge, Environment."""
+    """Finds the interval that was asked for. Raises NotFound if nothing may be read, BatchTooLarge, Environment."""
     size = library.size(dataset)
     if not size:
         raise NotFound("there is no such dataset here", rule="site-missing", hint="GET / lists the datasets")
@@ -88,7 +88,7 @@ def resolve(library: ChainLibrary, dataset: DatasetId, asked: Resolve) -> Interv
 
 
 def named_blocks(library: ChainLibrary, dataset: DatasetId, interval: Interval) -> Iterator[NamedBlock]:
-    """Yields the blocks of an interval, oldest first. Raises Conflict at its end where they are others by now."""
+    """Yields the blocks of an interval, oldest first. Raises Conflict at the end if they were replaced meanwhile."""
     name: Multihash | None = None
     for raw in raws(library, dataset, interval.start, interval.stop):
         name = Multihash.sha3_256(raw)

@@ -1,4 +1,5 @@
-"""Declares what the server of the smart protocol asks of its node. ``odfd.api.smart_backend`` implements it."""
+"""Declares the interfaces of the node that the smart protocol's server uses; ``odfd.api.smart_backend`` implements
+them."""
 
 from __future__ import annotations
 
@@ -13,68 +14,72 @@ from odfd.smart.messages import ObjectFile
 
 
 class ChainLibrary(Protocol):
-    """The port to chains that one visitor may read, called from worker threads. All raise Environment."""
+    """The chains that one visitor may read; called from worker threads. All methods raise Environment."""
 
     def find(self, ref: str) -> DatasetId | None:
-        """Returns a dataset by local name, or id with or without ``did:odf:``; ``None``: absent, or not for them."""
+        """Returns a dataset by local name, or id with or without ``did:odf:``; ``None``: absent, or hidden from the
+        visitor."""
 
     def size(self, dataset: DatasetId) -> int:
-        """Counts the blocks that they may read."""
+        """Returns the number of blocks that the visitor may read."""
 
     def number_of(self, dataset: DatasetId, name: Multihash) -> int | None:
-        """Returns the number of one of these blocks; ``None``: it is none of them."""
+        """Returns the number of one of these blocks; ``None``: there is none of that hash."""
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        """Returns some of these blocks from a number on, at least one where there is one."""
+        """Returns some of these blocks from a number on, at least one if there is one."""
 
 
 class VisitorLibrary(SiteLibrary, ChainLibrary, Protocol):
-    """All that one visitor may read."""
+    """Everything that one visitor may read."""
 
 
 class Incoming(Protocol):
-    """An object that is being uploaded, called from worker threads. ``close`` is called in any case."""
+    """An object that is being uploaded; called from worker threads. ``close`` is called in any case."""
 
     def write(self, data: bytes) -> None:
-        """Raises Invalid for more than was announced, Environment."""
+        """Appends data. Raises Invalid for more than was announced, Environment."""
 
     def finish(self) -> None:
-        """Keeps the object. Raises Invalid for bytes of another hash."""
+        """Keeps the object. Raises Invalid if its hash is not its name."""
 
     def close(self) -> None: ...
 
 
 class PushSession(Protocol):
-    """A push to one dataset under way. All but ``commit`` are called from worker threads, one at a time."""
+    """A push to one dataset. All methods but ``commit`` are called from worker threads, one at a time."""
 
     def head(self) -> Multihash | None:
-        """Returns the head that the dataset has; ``None``: it is not here."""
+        """Returns the head of the dataset; ``None``: it is not here."""
 
     def stage(self, blocks: Sequence[NamedBlock]) -> None:
-        """Keeps blocks, whose hashes are checked, oldest first. Raises Invalid, Environment."""
+        """Stages blocks, oldest first, whose hashes were checked. Raises Invalid, Environment."""
 
     def lacking(self, files: Sequence[ObjectFile]) -> Collection[Multihash]:
-        """Checks what was staged, and expects the uploads of those that are not here, which it returns.
+        """Checks the staged blocks, returns which of these objects are not here, and expects their uploads.
 
-        Raises Invalid for a chain that does not go on from the head, a name that is taken, or objects that no staged
-        block names; Refused, Environment.
+        Raises Invalid if the chain does not continue from the head, the name is taken, or no staged block names an
+        object; Refused, Environment.
         """
 
     async def commit(self) -> None:
-        """Verifies all of it, and moves the head. Raises Conflict where that is not any more what ``head`` returned."""
+        """Verifies everything, and moves the head. Raises Conflict if that is no longer the one that ``head``
+        returned."""
 
     def close(self) -> None:
-        """Forgets what was staged; objects that came stay."""
+        """Discards staged blocks; uploaded objects stay."""
 
 
 class SmartBackend(Protocol):
-    """The port to what a token is good for, called from worker threads. All raise Refused for a token that is not."""
+    """The operations that a token allows; called from worker threads. All raise Refused for an invalid token."""
 
     def library(self, token: str) -> VisitorLibrary:
-        """Returns what its account may read."""
+        """Returns the datasets that the token's account may read."""
 
     def push(self, token: str, ref: str) -> PushSession:
-        """Begins a push. Raises NotFound for a dataset that may not be read, Refused where it may not be changed."""
+        """Begins a push. Raises NotFound for a dataset that may not be read, Refused for one that may not be
+        changed."""
 
     def upload(self, token: str, ref: str, name: Multihash, size: int) -> Incoming | None:
-        """Takes an object that a push of the account expects; ``None``: it is here. Raises NotFound, Invalid."""
+        """Begins the upload of an object that a push of the account expects; ``None``: it is here. Raises NotFound,
+        Invalid."""

@@ -1,7 +1,7 @@
 """Implements a pull by the smart protocol as two machines: the side that asks for blocks, and the side that has them.
 
-A machine takes what came and returns effects, which its driver performs in order. It knows no sockets, clocks or
-chains. What does not belong to the step that it is in is Invalid; the driver then ends the conversation with
+A machine takes each message and returns effects, which its driver performs in order. It uses no sockets, clocks or
+chains. A message that does not belong to the present step is Invalid; the driver then ends the conversation with
 ``failure``. Spec: RFC-008, as kamu 0.265 speaks it.
 """
 
@@ -38,36 +38,36 @@ from odfd.smart.messages import (
 
 INTERVAL: Final = "smart-interval"
 FOLDERS: Final = {"DataSlice": "data", "Checkpoint": "checkpoints"}
-"""Where an object of each type lies below the URL of its dataset, for the simple protocol."""
+"""The folder of objects of each type below the URL of their dataset, in the simple protocol."""
 SHORT: Final = 40
-"""Characters of a failure's text that fit into the reason of an end, which has room for 123 bytes."""
+"""Characters of a failure's text that fit into the reason of a close frame, which has room for 123 bytes."""
 LONG: Final = 1000
-"""Characters of it in an answer."""
+"""Characters of a failure's text in an answer."""
 BROKEN: Final = 1011
-"""The code of an end by which kamu's client looks for a failure in its reason."""
+"""Close code with which kamu's client looks for a failure in the reason."""
 DENIED: Final = 1008
-"""The code where it would take a failure for a confirmation."""
+"""Close code for failures that kamu's client would otherwise take for a confirmation."""
 
 
 class Say(NamedTuple):
-    """Send a message."""
+    """Effect: send a message."""
 
     text: str
 
 
 class Bye(NamedTuple):
-    """End the conversation, as all is done."""
+    """Effect: end the conversation, which succeeded."""
 
 
 class Fail(NamedTuple):
-    """End the conversation, as it failed."""
+    """Effect: end the conversation, which failed."""
 
     code: int
     reason: str
 
 
 class Resolve(NamedTuple):
-    """Find the blocks that are asked for; ``planned`` or ``no_interval`` is the answer."""
+    """Effect: find the requested blocks; the driver answers with ``planned`` or ``no_interval``."""
 
     begin_after: Multihash | None
     stop_at: Multihash | None
@@ -75,21 +75,21 @@ class Resolve(NamedTuple):
 
 
 class GiveBlocks(NamedTuple):
-    """Send the blocks that were planned, as one message; ``given`` is the answer."""
+    """Effect: send the planned blocks as one message; the driver answers with ``given``."""
 
 
 class TakeBlocks(NamedTuple):
-    """Read the next message as a batch of blocks, and stage them; ``taken`` is the answer."""
+    """Effect: read the next message as a batch of blocks, and stage them; the driver answers with ``taken``."""
 
     plan: TransferPlan
 
 
 class NoBlocks(NamedTuple):
-    """Both sides have the same: there are no blocks to give."""
+    """Effect: both sides have the same blocks, so there are none to send."""
 
 
 class ReadAt(NamedTuple):
-    """Objects may be read so."""
+    """Effect: objects can be read by these requests."""
 
     strategies: Sequence[PullStrategy]
 
@@ -108,7 +108,8 @@ class _Step(enum.Enum):
 
 
 class PullServer:
-    """The side that has the blocks. ``url``: of the dataset, with its last slash; ``headers``: to read objects with."""
+    """The side of a pull that has the blocks. ``url``: of the dataset, with its last slash; ``headers``: to read
+    objects with."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
@@ -117,12 +118,12 @@ class PullServer:
 
     @property
     def limit(self) -> int:
-        """Characters that the next message may have."""
+        """The most characters that the next message may have."""
         return messages.MAX_LIST if self._step is _Step.OBJECTS else messages.MAX_SMALL
 
     @property
     def is_idle(self) -> bool:
-        """Whether the other side may be reading objects now, over other connections, for as long as it takes."""
+        """Whether the other side may be reading objects over other connections now, which may take any time."""
         return self._step is _Step.OBJECTS
 
     @property
@@ -130,7 +131,7 @@ class PullServer:
         return Phase(pull=self._step.value.strip())
 
     def receive(self, text: str) -> ServerEffect:
-        """Raises Invalid."""
+        """Takes a message, and returns what to do. Raises Invalid."""
         if self._step is _Step.REQUEST:
             asked = decode(text, OpenPull)
             self._step = _Step.PLAN
@@ -149,7 +150,7 @@ class PullServer:
         return Say(encode(PullAnswer(ok=PullPlan(transfer_plan=plan))))
 
     def no_interval(self, head: Multihash, tail: Multihash) -> Say:
-        """The other side may begin again, with another request, in another conversation."""
+        """Returns the answer that the interval does not exist; the other side may begin again in a new conversation."""
         self._step = _Step.OVER
         said = InvalidInterval(head=str(head), tail=str(tail))
         return Say(encode(PullAnswer(err=PullFailure(interval=said))))
@@ -158,7 +159,8 @@ class PullServer:
         self._step = _Step.OBJECTS
 
     def failure(self, fault: Fault) -> Say | Fail:
-        """Tells a fault that the other side may know of: by an answer where one is due, else by the end's reason."""
+        """Returns how to report a fault to the other side: in an answer if one is due, else in the reason of the close
+        frame."""
         if self._step is _Step.PLAN:
             return Say(encode(PullAnswer(err=PullFailure(internal=internal(self.phase, fault, LONG)))))
         return Fail(BROKEN, encode(PullAnswer(err=PullFailure(internal=internal(self.phase, fault)))))
@@ -171,7 +173,7 @@ class PullServer:
 
 
 class PullClient:
-    """The side that asks for blocks."""
+    """The side of a pull that asks for blocks."""
 
     def __init__(self) -> None:
         self._step = _Step.REQUEST
@@ -180,7 +182,7 @@ class PullClient:
 
     @property
     def limit(self) -> int:
-        """Characters that the next message may have: a place of an object has room for its URL and headers."""
+        """The most characters that the next message may have; each object's place has room for its URL and headers."""
         return 4 * messages.MAX_LIST if self._step is _Step.OBJECTS else messages.MAX_SMALL
 
     def begin(self, begin_after: Multihash | None, stop_at: Multihash | None) -> Say:
@@ -188,7 +190,8 @@ class PullClient:
         return Say(encode(OpenPull(begin_after=_text(begin_after), stop_at=_text(stop_at))))
 
     def receive(self, text: str) -> list[ClientEffect]:
-        """Raises Invalid for what is no answer; Conflict, Remote for what the other side says."""
+        """Takes a message, and returns what to do. Raises Invalid if it is no answer; Conflict, Remote for a reported
+        failure."""
         if self._step is _Step.PLAN:
             answer = decode(text, PullAnswer)
             if answer.err is not None:
@@ -205,14 +208,14 @@ class PullClient:
         raise Invalid("a message came that nothing was asked for", rule=messages.RULE)
 
     def taken(self, plan: TransferPlan, count: int) -> None:
-        """Raises Invalid for another number of blocks than was planned."""
+        """Notes that blocks were staged. Raises Invalid if their number is not the planned one."""
         self._step = _Step.OBJECTS
         if count != plan.num_blocks:
             text = f"{plural(plan.num_blocks, 'block')} promised, and {count:,} came"
             raise Invalid(text, rule="smart-plan")
 
     def ask(self, files: Sequence[ObjectFile]) -> Say:
-        """Asks where objects are read: once at a time, after the blocks."""
+        """Asks where objects can be read; one question at a time, after the blocks."""
         assert self._step is _Step.OBJECTS
         assert not self._is_waiting
         self._asked, self._is_waiting = files, True
@@ -223,7 +226,7 @@ class PullClient:
         return Bye()
 
     def closed(self, reason: str) -> Fault:
-        """Returns the fault for an end that the other side made, with its reason."""
+        """Returns the fault for a close by the other side, given its reason."""
         try:
             answer = decode(reason, PullAnswer)
         except Invalid:
@@ -237,7 +240,7 @@ class PullClient:
 
 
 def check_same(asked: Sequence[ObjectFile], found: Sequence[ObjectFile]) -> None:
-    """Raises Invalid where places of other objects come than were asked for."""
+    """Raises Invalid if the answered places are for other objects than were asked for."""
     if len(found) != len(asked) or _names(found) != _names(asked):
         raise Invalid("the places of other objects came than were asked for", rule="smart-objects")
 
@@ -247,9 +250,9 @@ def _names(files: Sequence[ObjectFile]) -> set[tuple[str, Multihash]]:
 
 
 def internal(phase: Phase, fault: Fault, room: int = SHORT) -> InternalError:
-    """Makes the message of a failure: its rule, by which the meaning can be looked up, and its text, as far as it fits.
+    """Makes the message of a failure: its rule, by which the meaning can be looked up, and as much of its text as fits.
 
-    What JSON would write in more than one byte is replaced.
+    Characters that JSON would write in more than one byte are replaced.
     """
     told = f"{fault.rule}: {fault.message}" if fault.rule else fault.message
     if fault.hint:
@@ -261,7 +264,7 @@ def internal(phase: Phase, fault: Fault, room: int = SHORT) -> InternalError:
 
 
 def gone(step: str, reason: str) -> Remote:
-    """Makes the fault for a conversation that ended before it was over."""
+    """Makes the fault for a conversation that ended too early."""
     told = f", saying {reason[:200]!r}" if reason else ""
     return Remote(
         f"the other side ended the transfer at the step {step}{told}", rule="smart-ended",
@@ -279,7 +282,7 @@ def _told(failure: PullFailure) -> Fault:
 
 
 def failed(error: InternalError) -> Remote:
-    """Makes the fault for a failure of the other side."""
+    """Makes the fault for a failure that the other side reported."""
     text = f"the other side failed ({error.phase}): {error.error_message[:200]}"
     return Remote(text, rule="smart-failed", hint="try again later; its operator sees more in its log")
 

@@ -1,9 +1,8 @@
 """Implements a push by the smart protocol as two machines: the side that gives a chain, and the side that takes it.
 
-The taker checks the head, then takes blocks, then objects, of which it skips those that it has, and moves its head
-last. A machine takes what came and returns effects, which its driver performs in order. Spec: RFC-008, as kamu 0.265
-speaks it: a question for progress and the final confirmation look the same, so the giver asks for the head when one
-comes that may be either.
+The taker checks the head, then takes blocks, then the objects that it lacks, and moves its head last. A machine takes
+each message and returns effects, which its driver performs in order. Spec: RFC-008, as kamu 0.265 speaks it: a question
+for progress and the final confirmation look the same, so when a message may be either, the giver asks for the head.
 """
 
 from __future__ import annotations
@@ -56,42 +55,43 @@ from odfd.smart.pull import (
 
 RACED: Final = "compare-and-append"
 TICK_SECONDS: Final = 10.0
-"""Between two questions for progress, while the other side uploads."""
+"""Seconds between two questions for progress, while the other side uploads."""
 
 
 class CheckHead(NamedTuple):
-    """Find the head; ``head_is`` is the answer."""
+    """Effect: find the head; the driver answers with ``head_is``."""
 
     plan: TransferPlan
     is_forced: bool
 
 
 class Negotiate(NamedTuple):
-    """Say which of these objects are lacking, and expect their uploads; ``lacking`` is the answer."""
+    """Effect: find out which of these objects are missing, and expect their uploads; the driver answers with
+    ``lacking``."""
 
     files: Sequence[ObjectFile]
 
 
 class Wait(NamedTuple):
-    """Go on reading."""
+    """Effect: wait for the next message."""
 
 
 class Commit(NamedTuple):
-    """Verify what is staged, and move the head; ``committed`` is the answer."""
+    """Effect: verify what is staged, and move the head; the driver answers with ``committed``."""
 
 
 class NextObjects(NamedTuple):
-    """Say which objects follow; ``objects`` is the answer."""
+    """Effect: name the next objects; the driver answers with ``objects``."""
 
 
 class UploadObjects(NamedTuple):
-    """Upload these, calling ``uploaded`` for each, and then ``upload_over``."""
+    """Effect: upload these objects, calling ``uploaded`` for each, and then ``upload_over``."""
 
     strategies: Sequence[PushStrategy]
 
 
 class LookAtHead(NamedTuple):
-    """Ask for the head of the other side; ``head_seen`` is the answer."""
+    """Effect: ask for the head of the other side; the driver answers with ``head_seen``."""
 
 
 ServerEffect: TypeAlias = Say | CheckHead | TakeBlocks | Negotiate | Wait | Commit
@@ -111,7 +111,8 @@ class _Step(enum.Enum):
 
 
 class PushServer:
-    """The side that takes a chain. ``url``: of the dataset, with its last slash; ``headers``: to upload with."""
+    """The side of a push that takes a chain. ``url``: of the dataset, with its last slash; ``headers``: to upload
+    with."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
@@ -123,12 +124,12 @@ class PushServer:
 
     @property
     def limit(self) -> int:
-        """Characters that the next message may have."""
+        """The most characters that the next message may have."""
         return messages.MAX_LIST if self._step is _Step.OBJECTS else messages.MAX_SMALL
 
     @property
     def is_asking(self) -> bool:
-        """Whether progress is to be asked for now and then."""
+        """Whether to ask for progress at intervals."""
         return self._step is _Step.UPLOADS
 
     @property
@@ -136,7 +137,7 @@ class PushServer:
         return Phase(push=self._step.value.strip())
 
     def receive(self, text: str) -> ServerEffect:
-        """Raises Invalid."""
+        """Takes a message, and returns what to do. Raises Invalid."""
         match self._step:
             case _Step.REQUEST:
                 self._request = decode(text, OpenPush)
@@ -159,7 +160,7 @@ class PushServer:
         raise Invalid("a message came before the answer to the one before", rule=messages.RULE)
 
     def head_is(self, actual: Multihash | None) -> list[ServerEffect]:
-        """Goes on where the other side knows the head, else says which it is."""
+        """Continues if the other side named this head; otherwise answers which head it is."""
         assert self._request is not None
         believed = self._request.current_head
         if (None if believed is None else hash_of(believed)) != actual:
@@ -170,7 +171,7 @@ class PushServer:
         return [Say(encode(PushAnswer(ok=Empty()))), TakeBlocks(self._request.transfer_plan)]
 
     def taken(self, count: int) -> Say:
-        """Raises Invalid for another number of blocks than was planned."""
+        """Notes that blocks were staged. Raises Invalid if their number is not the planned one."""
         assert self._request is not None
         planned = self._request.transfer_plan.num_blocks
         if count != planned:
@@ -179,14 +180,14 @@ class PushServer:
         return Say(encode(PushAnswer(ok=Empty())))
 
     def lacking(self, names: Collection[Multihash]) -> Say:
-        """``names``: of the objects that are not here."""
+        """Answers with the places for the missing objects, ``names``."""
         self._step = _Step.UPLOADS
         found = tuple(self._strategy(each, is_lacking=each.hash in names) for each in self._files)
         self._files = ()
         return Say(encode(PushObjectsAnswer(ok=PushStrategies(object_transfer_strategies=found))))
 
     def tick(self) -> Say:
-        """Asks for progress: it also shows that both sides are there."""
+        """Asks for progress, which also shows that both sides are there."""
         return Say(encode(Empty()))
 
     def committed(self) -> Say:
@@ -198,7 +199,8 @@ class PushServer:
         return self._step is _Step.OVER
 
     def failure(self, fault: Fault) -> Say | Fail:
-        """Tells a fault that the other side may know of: by an answer where one is due, else by the end's reason."""
+        """Returns how to report a fault to the other side: in an answer if one is due, else in the reason of the close
+        frame."""
         if self._step in (_Step.HEAD, _Step.BLOCKS, _Step.PLACES):
             return Say(encode(PushAnswer(err=PushFailure(internal=internal(self.phase, fault, LONG)))))
         said = encode(PushAnswer(err=PushFailure(internal=internal(self.phase, fault))))
@@ -212,7 +214,7 @@ class PushServer:
 
 
 class PushClient:
-    """The side that gives a chain."""
+    """The side of a push that gives a chain."""
 
     def __init__(self) -> None:
         self._step = _Step.REQUEST
@@ -222,22 +224,24 @@ class PushClient:
 
     @property
     def limit(self) -> int:
-        """Characters that a message may have. The same in all steps: one is waited for while the step changes."""
+        """The most characters that a message may have; the same in all steps, as the step may change while one is
+        awaited."""
         return messages.MAX_LIST
 
     @property
     def is_committing(self) -> bool:
-        """Whether the other side verifies now, which may take it long."""
+        """Whether the other side is verifying now, which may take long."""
         return self._step in (_Step.BLOCKS, _Step.COMMIT)
 
     def begin(self, current_head: Multihash | None, plan: TransferPlan) -> Say:
-        """``current_head``: what the other side has; ``plan``: what it lacks."""
+        """Opens the push. ``current_head``: the head of the other side; ``plan``: the amounts that it lacks."""
         self._step = _Step.HEAD
         head = None if current_head is None else str(current_head)
         return Say(encode(OpenPush(current_head=head, transfer_plan=plan)))
 
     def receive(self, text: str) -> ClientEffect:
-        """Raises Invalid for what is no answer; Conflict, Remote for what the other side says."""
+        """Takes a message, and returns what to do. Raises Invalid if it is no answer; Conflict, Remote for a reported
+        failure."""
         step: Mapping[_Step, Callable[[str], ClientEffect]] = {
             _Step.HEAD: self._accepted,
             _Step.BLOCKS: self._staged,
@@ -268,11 +272,11 @@ class PushClient:
         return [complete, Say(encode(Empty()))]
 
     def head_seen(self, *, is_ours: bool) -> Bye | Wait:
-        """Tells whether what came was the confirmation, as the head is ours, or a question for progress."""
+        """Decides what the last message was: the confirmation if the head is ours now, else a question for progress."""
         return Bye() if is_ours else Wait()
 
     def closed(self, reason: str) -> Fault:
-        """Returns the fault for an end that the other side made, with its reason."""
+        """Returns the fault for a close by the other side, given its reason."""
         try:
             answer = decode(reason, PushAnswer)
         except Invalid:

@@ -1,8 +1,8 @@
 """Serves the smart protocol beside a site: ``/NAME/pull`` and ``/NAME/push`` as web sockets, and uploads by PUT.
 
-What anybody may read is pulled without a token. With one, its account pulls and reads what it may read, and pushes what
-it may change. A token is taken over a connection of this machine alone, since the site has no TLS: who serves others
-puts a proxy that has in front of it. Machines decide (``pull``, ``push``); here are sockets and threads.
+Public datasets are pulled without a token. With a token, its account pulls and reads what it may read, and pushes what
+it may change. A token is accepted only over a connection from this machine, since the site has no TLS: to serve others,
+a proxy with TLS is put in front of it. Machines decide (``pull``, ``push``); this module handles sockets and threads.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from p2p.budget.work import SITE_PACK
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 THREADS: Final = 4
-"""Questions to the library at once, of all transfers."""
+"""Calls of the library at once, for all transfers."""
 SESSIONS: Final = 32
-"""Transfers under way; more wait for none of them, and are refused."""
+"""Transfers at a time; further ones are refused."""
 IDLE: Final = 16
-"""Of these, pulls whose other side reads objects over other connections: the oldest makes room for a newcomer."""
+"""Pulls at a time, of these, whose other side reads objects over other connections: a new one replaces the oldest."""
 IDLE_SECONDS: Final = 6 * 3600.0
-"""For it to read them all."""
+"""Seconds for it to read all objects."""
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]{1,255}|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?\Z")
 _KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==\Z")
 _OBJECT: Final = re.compile(r"(data|checkpoints)/([^/]{1,160})\Z")
 PACKING: Final = SITE_PACK / 8
-"""Work, in microseconds of a core: to read and pack blocks for one piece of a message;"""
+"""Microseconds of a core to read and pack blocks for one piece of a message."""
 PLANNING: Final = 50.0
-"""to look at a block that is counted; and"""
+"""Microseconds of a core to look at one block that is counted."""
 UNPACKING: Final = SITE_PACK / 8
-"""to unpack a piece."""
+"""Microseconds of a core to unpack one piece of a message."""
 
 
 class SmartApplication:
-    """The application. ``site`` answers all else: of what anybody may read, or of what a library has."""
+    """The ASGI application. ``site`` answers all other requests: for public datasets, or those of a given library."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SmartApplication:
         *,
         takes_pushes: bool,
     ) -> None:
-        """``backend`` is set by the node when it knows accounts; without it no token is good."""
+        """The node sets ``backend`` when it knows accounts; until then no token is valid."""
         self.backend: SmartBackend | None = None
         self._library, self._site_of, self._site, self._logger = library, site, site(library), logger
         self._takes_pushes = takes_pushes
@@ -228,7 +228,7 @@ class SmartApplication:
     # Common.
 
     def _token(self, call: _Call) -> str | None:
-        """Raises Refused for what is none, or comes in the clear from elsewhere."""
+        """Returns the token of a request. Raises Refused if it came unencrypted from another machine."""
         given = call.token
         if given is None:
             return None
@@ -253,7 +253,7 @@ class SmartApplication:
 
     @asynccontextmanager
     async def _opened(self, call: _Call, accept: bytes) -> AsyncIterator[WebSocket]:
-        """Switches to the web socket, and says its end."""
+        """Switches to the web socket, and closes it at the end."""
         if self._sessions >= SESSIONS:
             raise Environment(f"{SESSIONS} transfers are under way", rule="smart-busy", hint="try again later")
         self._sessions += 1
@@ -290,7 +290,7 @@ class SmartApplication:
 
 
 class _Call(NamedTuple):
-    """A request, in parts."""
+    """The parts of a request."""
 
     scope: Message
     headers: dict[str, str]
@@ -303,13 +303,13 @@ class _Call(NamedTuple):
 
     @property
     def token(self) -> str | None:
-        """Other words of authorization than a token are for a proxy in front of us."""
+        """The bearer token; ``None`` for other kinds of authorization, which are meant for a proxy in front of us."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else None
 
     @property
     def url(self) -> str:
-        """The dataset's URL as the visitor knows it, with its last slash. Raises Invalid."""
+        """The dataset's URL as the visitor sees it, with its last slash. Raises Invalid."""
         host = self.headers.get("host", "")
         if not _HOST.match(host):
             raise Invalid("a request names its host", rule="smart-host", hint="send the header Host")
@@ -318,19 +318,19 @@ class _Call(NamedTuple):
         return f"http{'s' if is_secure else ''}://{host}{raw.rstrip('/').rpartition('/')[0]}/"
 
     async def pay(self, cost: float) -> None:
-        """Raises Refused for a visitor who asks for too much."""
+        """Charges the visitor for work. Raises Refused if the visitor causes too much."""
         if (pay := self.scope.get(PAY)) is not None:
             await pay(cost)
 
     @property
     def passed_on(self) -> dict[str, str]:
-        """The headers that the visitor sends with each object."""
+        """Returns the headers that the visitor is to send with each object."""
         token = self.token
         return {VERSION_HEADER: str(VERSION)} | ({} if token is None else {"authorization": f"Bearer {token}"})
 
 
 async def _ticking(machine: PushServer, socket: WebSocket) -> None:
-    """Asks for progress while the other side uploads. A question is sent whole, or not at all."""
+    """Asks for progress while the other side uploads. When cancelled, a question is sent whole or not at all."""
     while True:
         await trio.sleep(push.TICK_SECONDS)
         if machine.is_asking:
@@ -339,7 +339,8 @@ async def _ticking(machine: PushServer, socket: WebSocket) -> None:
 
 
 def _handshake(call: _Call) -> bytes:
-    """Returns what agrees to a web socket. Raises Invalid for what asks for none, or for another version."""
+    """Returns the value that accepts the web socket. Raises Invalid for a request that asks for none, or another
+    version."""
     headers = call.headers
     key = headers.get("sec-websocket-key", "")
     is_asked = headers.get("upgrade", "").lower() == "websocket" and UPGRADE in call.scope
@@ -369,7 +370,7 @@ _STATUS: Final = {
 
 
 async def _refuse(send: Send, fault: Fault) -> None:
-    """And closes: what else the request has is not read."""
+    """Answers with the fault, and closes: the rest of the request is not read."""
     status = _STATUS.get(fault.rule, http_status(fault))
     body = json.dumps(to_problem(fault) | {"status": status}).encode()
     headers = [

@@ -1,7 +1,8 @@
-"""Reads datasets at nodes: all blocks in one conversation of the smart protocol, or one by one where none speaks it.
+"""Reads datasets at nodes: all blocks in one conversation of the smart protocol, or one by one if a node does not speak
+it.
 
-Both ways come to the same folder, so that what is missing after the one is fetched by the other, and a transfer that
-was cut off goes on there. Blocks are checked to be those of their names; the caller checks rules and signatures.
+Both ways write the same folder, so that one continues where the other was interrupted. Blocks are checked to hash to
+their names; the caller checks rules and signatures.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from p2p.web.transfer import WebTransfers, leads_to
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 ANSWER_SECONDS: Final = 300.0
-"""For the other side to find what is asked for, which it may count block by block."""
+"""Seconds for the other side to find what was asked for, which it may count block by block."""
 ASKED: Final = 1000
-"""Objects whose places are asked for at once,"""
+"""Objects whose places are asked for at once."""
 MAX_ASKED: Final = 10_000
-"""and of one transfer: others are read from the node itself."""
+"""Objects whose places are asked for in one transfer; others are read from the node itself."""
 
 
 class SmartTransport(WebTransport):
-    """The transport of datasets at nodes. ``held``: the head of the dataset that has a name here."""
+    """Transports datasets from nodes. ``held``: returns the head of the dataset that has a name here."""
 
     def __init__(
         self,
@@ -55,9 +56,9 @@ class SmartTransport(WebTransport):
         held: Callable[[str], Multihash | None],
         log: Callable[[str], object],
     ) -> None:
-        """``known``: a local block by its name; ``lacking``: those of some objects that are not here.
+        """``known``: returns a local block by its name; ``lacking``: returns those of some objects that are not here.
 
-        ``log`` is told where the blocks come one by one.
+        ``log`` is called if the blocks are read one by one.
         """
         super().__init__(files, known)
         self._smart, self._web, self._lacking, self._held, self._log = files, web, lacking, held, log
@@ -85,13 +86,16 @@ class SmartTransport(WebTransport):
 
 
 class _Pull:
-    """The pulls of one dataset."""
+    """One dataset's pull."""
 
     def __init__(self, transport: SmartTransport, root: str, folder: Path, take: Take) -> None:
         self._of, self._root, self._folder, self._take = transport, root, folder / BLOCKS, take
 
     async def run(self, begin_after: Multihash | None, head: Multihash) -> None:
-        """Raises NotOffered, Refused, Remote, Invalid; Conflict with INTERVAL where the first block is not there."""
+        """Pulls the blocks up to ``head`` after ``begin_after``.
+
+        Raises NotOffered, Refused, Remote, Invalid; Conflict with INTERVAL if the first block is not there.
+        """
         if begin_after == head:
             return
         url, headers = await self._of._smart.access(f"{self._root}/pull")
@@ -151,7 +155,7 @@ class _Pull:
         return [found[name] for name in self._of._lacking(found)][:room]
 
     def _note(self, strategies: Sequence[PullStrategy], url: str, is_inside: bool) -> bool:
-        """Notes objects that are elsewhere. Returns whether there was one. Raises Invalid, Refused."""
+        """Remembers objects that are kept elsewhere; returns whether there was one. Raises Invalid, Refused."""
         is_any = False
         for each in strategies:
             if leads_to(each.download_from.url, url):
