@@ -1,7 +1,7 @@
 """Tells the scheduler of flows when records that were pushed to Sources make their flows run.
 
-A push, the end of a run and a flow that is new are looked at; nothing is polled. What waits for a dataset is counted by
-the spool, so a restart counts it again and forgets nothing.
+It checks after a push, at the end of a run and for a new flow; it never polls. The spool counts the records that wait
+for a dataset, so after a restart they are counted again and none is forgotten.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from odfd.state.directory import StateDirectory
 
 class _Awaited(NamedTuple):
     sources: frozenset[str]
-    """Ids of the Sources that are meant."""
+    """Ids of the Sources that the plan waits for."""
     at: Instant | None
     is_lost: bool
-    """Whether a Source of it is not known, or not yet: a flow is in force before its references are recorded."""
+    """Whether one of its Sources is not known, or not yet: a flow is in force before its references are recorded."""
 
 
 class Arrivals:
-    """Records that wait at Sources, for the plans of one node. For the event loop."""
+    """Tracks the records that wait at Sources, for the plans of one node. Used from the event loop."""
 
     def __init__(self, home: StateDirectory, scheduler: Scheduler, poke: Callable[[], None]) -> None:
         self._home, self._scheduler, self._poke = home, scheduler, poke
         self._keys: dict[str, set[str]] = {}
         """Keys of plans by the id of the Source that they wait for."""
         self._changed: set[str] = set()
-        """Keys to look at."""
+        """Keys of plans to check."""
         self._lost: set[str] = set()
-        """Keys of plans that name a Source which is not known."""
+        """Keys of plans that name an unknown Source."""
         self._applies = 0
-        """Applies that have ended."""
+        """Number of applies that have ended."""
         self._pushed: set[str] = set()
-        """Sources to which something was pushed since the last look began."""
+        """Sources to which records were pushed since the last check began."""
 
     def arrived(self, source: str) -> None:
         """Notes a push to a Source, by its id."""
@@ -57,14 +57,14 @@ class Arrivals:
             self._changed.add(key)
 
     def applied(self) -> None:
-        """Notes that an apply has ended, which may have made known what was not."""
+        """Notes that an apply has ended, which may have made unknown Sources known."""
         self._applies += 1
         if self._lost:
             self._changed |= self._lost
             self._poke()
 
     async def look(self, now: Instant) -> None:
-        """Looks at what changed; costs nothing where nothing did. What comes meanwhile is looked at again."""
+        """Checks the changed plans; costs nothing if there are none. Plans that change meanwhile are checked again."""
         changed, self._changed, self._pushed = self._changed, set(), set()
         applies = self._applies
         plans = {key: entry.plan for key in changed if (entry := self._scheduler.find(key)) is not None}

@@ -36,9 +36,9 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.signing.card_drafts import LEAST, LIFETIME, due, fitted
 
 ALL_SECONDS: Final = 3600.0
-"""All are looked at this often: cards age."""
+"""Seconds between two checks of all datasets, since cards age."""
 START_SECONDS: Final = 10.0
-"""Before the first look at all of them: requests that come right after a start do not wait for it."""
+"""Seconds until the first check of all datasets, so that requests right after a start do not wait for it."""
 
 
 _NEVER: Final = Instant(1 << 63)
@@ -51,14 +51,14 @@ class _Draft(NamedTuple):
 
 
 class _Settled(NamedTuple):
-    """When to check again, ``None`` without a card; and the signed card."""
+    """When to check again, ``None`` without a card; and the card that was signed, if any."""
 
     following: Instant | None = None
     signed: Card | None = None
 
 
 class CardPublisher:
-    """The worker that signs the cards of one node."""
+    """Signs the cards of one node's datasets."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class CardPublisher:
             self._round, ALL_SECONDS, start_after=START_SECONDS
         )
         self._looked: dict[DatasetId, Instant] = {}
-        """When each of this node's own was looked at last."""
+        """The time of the last check of each dataset of this node."""
         self._next: dict[DatasetId, Instant] = {}
-        """When it is looked at next; the heap may have older entries of it."""
+        """The time of the next check of each dataset; the heap may have outdated entries."""
         self._due: list[tuple[Instant, DatasetId]] = []
 
     def visibility_changed(self, dataset: DatasetId) -> None:
-        """Signs the card again after a change of visibility. From the event loop."""
+        """Signs the card again after a change of visibility. Called from the event loop."""
         self._looked.pop(dataset, None)
         self.loop.touch(dataset)
 
@@ -122,7 +122,7 @@ class CardPublisher:
             heapq.heappush(self._due, (at, dataset))
 
     def _settle(self, dataset: DatasetId) -> _Settled:
-        """Sign the card that is due."""
+        """Signs the card of a dataset if it is due."""
         try:
             draft = self._draft(dataset)
             if draft is None:
@@ -138,7 +138,7 @@ class CardPublisher:
             return _Settled(self._clock.now())
 
     def _draft(self, dataset: DatasetId) -> _Draft | None:
-        """Returns what is to be told now; ``None``: nothing, and nothing was. Raises Environment, Invalid."""
+        """Drafts the card to publish now, or a withdrawal; ``None``: neither is needed. Raises Environment, Invalid."""
         if not self._home.keys.has_dataset_key(dataset):
             return None
         is_public = self._visibility.is_told(dataset)
@@ -159,7 +159,7 @@ class CardPublisher:
         if not is_public:
             if before is None or before.is_withdrawal:
                 return None
-            # The dataset may be deleted: what was told of it is all that is needed to take it back.
+            # The dataset may be deleted: the published card is all that a withdrawal needs.
             return _Draft(key, before, msgspec.structs.replace(before, **signing, chain=None, claims=None))
         card = self._card(dataset, epoch, signing)
         return None if card is None else _Draft(key, before, fitted(card))
@@ -181,7 +181,7 @@ class CardPublisher:
         return Card(**signing, dataset=dataset, epoch=epoch, size=head.size, head=head.hash, chain=facts, claims=claims)
 
     def _sign(self, draft: _Draft) -> None:
-        """Raises Invalid for a card that others would refuse."""
+        """Signs and stores a draft. Raises Invalid if others would refuse the card."""
         card, payload = draft.card, statement.encode(draft.card)
         statement.decode_any(payload)
         signed = envelope.unseal(envelope.seal(payload, draft.key), card.MAX_ENVELOPE)

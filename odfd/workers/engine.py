@@ -43,15 +43,15 @@ from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tasks import outside
 
 SOONEST: Final = 10.0
-"""Seconds until an engine that was not found is looked for again; twice as long each time."""
+"""Seconds until an engine that was not found is searched again; doubles each time."""
 LATEST: Final = 600.0
 
 
 class NodeEngine:
-    """Implements ``engines.contract.Engine``. Start it as a child (``run``)."""
+    """The node's engine; implements ``engines.contract.Engine``. Started as a child task (``run``)."""
 
     def __init__(self, options: SparkOptions, environ: Mapping[str, str], logger: Logger) -> None:
-        # Who waits for it computes nothing yet: a daemon that stops does not let him.
+        # A task that waits for the start computes nothing yet, so a stopping daemon does not wait for it.
         self._options = replace(options, while_starting=partial(outside, "the start of the engine"))
         self._environ = environ
         self._logger = logger
@@ -59,15 +59,15 @@ class NodeEngine:
         self._why_not: Fault | None = None
         self._known = trio.Event()
         self.changed: Callable[[], None] = lambda: None
-        """Called when an engine, or why there is none, is found; set by whoever tells of it."""
+        """Called when an engine, or the reason why there is none, is found; set by the component that reports it."""
 
     async def run(self, life: Life) -> None:
-        """Finds the available engine, and keeps it running until stopped. The node runs without one too."""
+        """Finds the available engine, and keeps it running until stopped. The node also runs without one."""
         life.ready()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep)
             await life.stopping.wait()
-            # At any moment of its start: what is tried or computed for it is left where it is.
+            # The stop may come at any moment of the engine's start: whatever is under way is abandoned.
             nursery.cancel_scope.cancel()
 
     async def _keep(self) -> None:
@@ -78,13 +78,13 @@ class NodeEngine:
         self._report_host(host)
         async with trio.open_nursery() as nursery:
             await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
-            # Not before: whoever waited for it wants to use it.
+            # Set only now: the tasks that waited for it want to use it.
             self._host, self._why_not = host, None
             self._known.set()
             self.changed()
 
     async def _find(self) -> HostEngine | None:
-        """Finds the engine; reports its absence once."""
+        """Finds the engine; reports once if there is none."""
         try:
             return await spark_engine(self._options, self._environ, self._report)
         except Fault as fault:
@@ -109,7 +109,7 @@ class NodeEngine:
         (self._logger.error if event == ENGINE_FAILED else self._logger.info)(event, **facts)
 
     def view(self) -> wire.EngineView:
-        """Returns the current state for people."""
+        """Returns the present state, for people."""
         if self._host is None:
             return self._absent()
         identity = self._host.identity
@@ -150,7 +150,7 @@ class NodeEngine:
             yield engine
 
     def drop(self, dataset: DatasetId, why: str) -> None:
-        """Ends the process that works for a dataset; others' requests to it are repeated."""
+        """Ends the process that works for a dataset; requests of others to it are repeated."""
         if self._host is not None:
             self._host.engine.drop(dataset, why)
 

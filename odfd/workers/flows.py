@@ -1,8 +1,8 @@
 """Starts the runs of flows, at their times or at news, and the pulls of derived datasets whose inputs have new data.
 
-``odfd.flows.scheduler`` decides; this worker starts the runs, as the same tasks that people ask for, and keeps
-their records. Commits and mirrors report new data, and one comparison of heads after a start finds earlier data; the
-worker never polls. Alive while ``run`` is; a run that a stop interrupts begins again after the next start.
+``odfd.flows.scheduler`` decides; this worker starts the runs, as the same tasks that people start, and stores their
+records. Commits and mirrors report new data, and one comparison of heads after a start finds earlier data; the worker
+never polls. Works while ``run`` runs; a run that a stop interrupts begins again after the next start.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from odfd.state.directory import StateDirectory
 from odfd.workers.arrivals import Arrivals
 
 RUNNING: Final = 128
-"""Runs at once; more wait, and none is dropped. The task board lets so many wait besides what people ask for, and who
-waits long for a source keeps no slot there from others."""
+"""Runs at a time; further ones wait, and none is dropped. The task board has as many places for them besides people's
+tasks, and a run that waits long for a source takes no place from others there."""
 START_SECONDS: Final = 5.0
-"""Before the first look at all heads: requests that come right after a start do not wait for it."""
+"""Seconds until the first comparison of all heads, so that requests right after a start do not wait for it."""
 LOOK_SECONDS: Final = 60.0
 """Without an alarm of the system the clock is looked at this often while anything is due at all: it may have been set,
 or the machine slept."""
@@ -53,7 +53,7 @@ class Ended(NamedTuple):
     outcome: Outcome
     message: str
     head: str | None = None
-    """The hash of the head that it wrote."""
+    """The hash of the head that it wrote; ``None``: it wrote none."""
 
 
 Perform: TypeAlias = Callable[[FlowPlan, Record], Awaitable[Ended]]
@@ -64,7 +64,7 @@ class FollowSettings(NamedTuple):
 
     on: bool
     cooldown: int
-    """Nanoseconds."""
+    """Nanoseconds between two pulls."""
 
 
 class _Found(NamedTuple):
@@ -73,19 +73,19 @@ class _Found(NamedTuple):
     record: Record | None
     behind: bool
     head: str | None = None
-    """Of the target, where new blocks of it make the plan run."""
+    """The target's head, if new blocks of the target make the plan run."""
 
 
 class FlowWorker:
-    """The worker of all flows of one node."""
+    """Runs all flows of one node."""
 
     def __init__(self, home: StateDirectory, context: Context, follow: Callable[[], FollowSettings]) -> None:
         self.perform: Perform = _nobody
-        """Performs one run, for the time that its record has; set by the provider of the API's operations."""
+        """Performs one run, until the time that its record has; set by the provider of the API's operations."""
         self.ran: Callable[[str], None] = lambda _: None
         """Called with the name of a flow that ran."""
         self.labels: Callable[[DeclaredResource], Mapping[str, Json]] = lambda each: each.labels
-        """All labels of a dataset, those of the node too; given by the same."""
+        """Returns all labels of a dataset, including those that the node gives it; set by the same provider."""
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._follow = follow
@@ -93,13 +93,13 @@ class FlowWorker:
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
         self._arrivals = Arrivals(home, self.scheduler, self.loop.poke)
         self.arrived = self._arrivals.arrived
-        """Called with the id of a Source to which something was pushed."""
+        """Called with the id of a Source to which records were pushed."""
         self.applied = self._arrivals.applied
         self._looking = trio.Lock()
         self._is_loaded = False
         self._running = 0
         self.turned = trio.Event()
-        """Set when the next run has ended; then there is another."""
+        """Set when the next run has ended, and then replaced."""
         self._nursery: trio.Nursery | None = None
         self._alarm: WallAlarm | None = None
         self._life: Life | None = None
@@ -119,12 +119,14 @@ class FlowWorker:
                 nursery.cancel_scope.cancel()
 
     async def look(self, datasets: Collection[DatasetId] = ()) -> None:
-        """Puts the declared flows of datasets, after a start of all, in force before it returns."""
+        """Puts the declared flows of these datasets in force before it returns; after a start, those of all
+        datasets."""
         await self._evaluate(datasets)
         self.loop.poke()
 
     async def pause(self, keys: Collection[str], template: str | None, *, paused: bool) -> None:
-        """Pauses or resumes plans of one flow, which are in force. ``template``: of those that come later."""
+        """Pauses or resumes plans of one flow, which are in force. ``template``: for datasets that join the flow
+        later."""
         now = self._clock.now()
         kept = [(key, self.scheduler.pause(key, now, paused=paused)) for key in keys]
         await trio.to_thread.run_sync(self._keep, kept)
@@ -133,9 +135,9 @@ class FlowWorker:
         self.loop.poke()
 
     async def backfill(self, keys: Collection[str], first: Instant, last: Instant) -> tuple[int, Instant | None]:
-        """Makes up for times of plans with schedules, which are in force.
+        """Plans runs for past times of plans with schedules, which are in force.
 
-        Returns how many there are, and the first for which a plan has no room.
+        Returns the number of runs, and the first time for which a plan has no room.
         """
         now = self._clock.now()
         told = {key: self.scheduler.backfill(key, first, last, now) for key in keys}
@@ -190,7 +192,7 @@ class FlowWorker:
                 await trio.to_thread.run_sync(self._keep, kept)
 
     def _put(self, each: _Found, now: Instant) -> list[tuple[str, Record]]:
-        """The record to keep, where it is another."""
+        """Puts a plan in force; returns its record to store, if it changed."""
         there = self.scheduler.find(each.key)
         if there is not None and there.plan == each.plan and not each.behind:
             return []
@@ -213,7 +215,7 @@ class FlowWorker:
         return self._read(sorted({*targets, *known, *self._home.chains.having(_TRANSFORM)}), everything=everything)
 
     def _read(self, datasets: Sequence[DatasetId], *, everything: bool) -> dict[DatasetId, list[_Found]]:
-        """Every plan that pulls one of them."""
+        """Reads every plan that pulls one of these datasets."""
         found: dict[DatasetId, list[_Found]] = {}
         with self._home.database.read() as connection:
             templates = store.templates(connection)
@@ -232,13 +234,13 @@ class FlowWorker:
         return found
 
     def _declared(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
-        """Those that name it, without those that are none of their own."""
+        """Returns the flows that name the dataset, without templates, which are no plans themselves."""
         return [each for each in store.flows_of(connection, dataset) if not selection.is_template(each)]
 
     def _selected(
         self, connection: sqlite3.Connection, dataset: DatasetId, templates: Sequence[FlowPlan]
     ) -> list[FlowPlan]:
-        """Returns what flows of many datasets are for one of them."""
+        """Returns the plans that flows of many datasets have for one of them."""
         if not templates:
             return []
         with self._home.catalog() as catalog:
@@ -254,7 +256,8 @@ class FlowWorker:
         ]
 
     def _record(self, connection: sqlite3.Connection, plan: FlowPlan) -> Record | None:
-        """A dataset that joins a flow of many begins paused where that is, and owes nothing of the past."""
+        """Returns a plan's record. A dataset that joins a flow of many is paused if the flow is, and past times do not
+        count."""
         found = store.record(connection, store.key_for(plan))
         if plan.selection is None or found is not None:
             return found
@@ -274,7 +277,7 @@ class FlowWorker:
         return None if head is None else str(head.hash)
 
     def _following(self, dataset: DatasetId) -> list[FlowPlan]:
-        """How a dataset follows its inputs that no flow names."""
+        """Returns the plan by which a derived dataset without a flow follows its inputs."""
         if not self._home.keys.has_dataset_key(dataset):
             return []
         block = self._home.chains.chain(dataset).last_of((_TRANSFORM,))
@@ -296,7 +299,7 @@ class FlowWorker:
         return None if resource is None else derivation_policy(resource)
 
     def _is_behind(self, key: str, plan: FlowPlan, *, everything: bool) -> bool:
-        """Whether one of its inputs has blocks that it has not read; asked where a plan is new or another."""
+        """Whether one of its inputs has unread blocks; computed only for a new or changed plan."""
         there = self.scheduler.find(key)
         if not plan.inputs or (there is not None and there.plan == plan and not everything):
             return False

@@ -1,9 +1,9 @@
 """Frees disk space that no block needs, on request and at intervals.
 
-Blocks are the only names that keep an object: evidence has its own copies (``odfd.trust.evidence.bundle_store``), a
-replay its own checkpoints, and whatever is on its way or being read the store's holds keep. Then the trust ledger lets
-go of what it need not keep (``odfd.trust.ledger.retention``). A run that is cut off has freed some, and the next one
-frees the rest. Alive while ``run`` is; one collection at a time.
+Only blocks keep an object: evidence has its own copies (``odfd.trust.evidence.bundle_store``), a replay its own
+checkpoints, and the store protects objects that are on their way or being read. Afterwards the trust ledger drops
+entries that it need not keep (``odfd.trust.ledger.retention``). An interrupted run has freed some, and the next one
+frees the rest. Works while ``run`` runs; one collection at a time.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from odfd.state.directory import FOLDS, StateDirectory
 from odfd.trust.ledger.retention import drop_unneeded, prune
 
 MAX_LISTED: Final = 1000
-"""Objects that a dry run lists."""
+"""Objects that a dry run lists at most."""
 FIRST_SECONDS: Final = 600.0
-"""After the start, by when mirrors have asked for what arrived before it."""
+"""Seconds from the start to the first collection; by then mirrors have requested the objects that arrived before."""
 _HOUR: Final = 3600.0
 
 
 class GarbageCollector:
-    """The garbage collector of one node. ``hours`` between automatic collections; zero: there are none."""
+    """Collects the garbage of one node, every ``hours`` hours; 0: only on request."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GarbageCollector:
         hours: float,
         is_wanted: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: True,
     ) -> None:
-        """``is_wanted``: whether what is said of a dataset that is not here is kept all the same."""
+        """``is_wanted``: whether statements about a dataset that is not here are kept."""
         self._is_wanted = is_wanted
         self._home = home
         self._board = context.board
@@ -126,7 +126,7 @@ class GarbageCollector:
         return collect(self._home.chains, self._home.objects, raw, dry_run=dry_run, freed=freed)
 
     def _collect_folds(self, dry_run: bool) -> tuple[int, int]:
-        """Those of histories that are no more; the others make room for each other."""
+        """Deletes folds of histories that no longer exist; folds of present ones replace each other."""
         here = {entry.id.multibase: entry.id for entry in self._home.entries()}
 
         def is_good(folder: str, size: int, block: str) -> bool:

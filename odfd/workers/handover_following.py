@@ -1,8 +1,8 @@
-"""Lets mirrors go on with the rendition that their owner handed over to, as the mirrored chain says in its last block.
+"""Lets mirrors follow when an owner hands a collection over to another rendition, as its last block says.
 
-The successor is mirrored on the same terms, beside the old one. Once it is here up to the block that the notice names,
-the name means it, in one transaction with the timeline of the collection here; listeners of the old one are told then.
-What is durable decides what is next, so a round that was cut off is done again.
+The successor is mirrored on the same terms, beside the old rendition. Once it is here up to the block that the notice
+names, the dataset's name changes to it, in one transaction with the timeline of the collection; then listeners of the
+old rendition are told. The next step follows from the stored state, so an interrupted round is done again.
 Spec: docs/spec/collections.md#published.
 """
 
@@ -37,11 +37,11 @@ MOST: Final = MAX_RENDITIONS
 """Handovers of one collection that one round follows."""
 
 START_SECONDS: Final = 10.0
-"""Before the first look at all mirrors, unless one moves: a node that starts has more pressing work."""
+"""Seconds until the first check of all mirrors, unless one moves: a starting node has more urgent work."""
 
 
 class _Followed(msgspec.Struct, frozen=True):
-    """A mirror whose chain says that its collection goes on elsewhere."""
+    """A mirror whose chain says that its collection continues in another dataset."""
 
     state: CollectionState
     spec: MirrorSpec
@@ -49,7 +49,7 @@ class _Followed(msgspec.Struct, frozen=True):
 
 
 class HandoverFollowing:
-    """Follows the handovers of one node's mirrors. Touch ``loop`` with a dataset whose chain moved."""
+    """Follows the handovers of one node's mirrors. ``loop`` is touched with a dataset whose chain moved."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class HandoverFollowing:
         context: Context,
         derived: Callable[[DatasetId], Sequence[str]],
     ) -> None:
-        """``derived``: names of datasets of this node's own that derive from one."""
+        """``derived``: returns names of this node's datasets that derive from a dataset."""
         self._home, self._scheduler, self._visibility = home, scheduler, visibility
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._derived = derived
@@ -76,7 +76,7 @@ class HandoverFollowing:
         return UNTIL_POKED
 
     def _wanted(self, touched: Iterable[DatasetId] | None) -> list[DatasetId]:
-        """Mirrors among those that were touched; at the start all of them."""
+        """Returns the mirrors among the touched datasets; at the start all of them."""
         with self._home.database.read() as connection:
             resources = Resources(connection)
             if touched is None:
@@ -106,7 +106,7 @@ class HandoverFollowing:
         return _Followed(state, spec, notice)
 
     async def _mirror(self, found: _Followed) -> None:
-        """Begins to mirror the successor. Raises Invalid where it is here in another way."""
+        """Begins to mirror the successor. Raises Invalid if it is here in another way."""
         number = len(found.state.members)
         spec = msgspec.structs.replace(
             found.spec,
@@ -121,7 +121,8 @@ class HandoverFollowing:
         await trio.to_thread.run_sync(self._join, found, number)
 
     def _check_new(self, found: _Followed, spec: MirrorSpec) -> bool:
-        """Whether others may know of it, as of the mirror. Raises Invalid."""
+        """Checks that the successor is new here; returns whether the mirror is public, as it will be too. Raises
+        Invalid."""
         name = found.spec.name
         if len(found.state.members) >= MAX_RENDITIONS:
             raise Invalid(f"{name} handed over more than {MAX_RENDITIONS} times", rule="rendition-limit")

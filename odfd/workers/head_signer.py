@@ -1,8 +1,8 @@
 """Keeps the heads of this node's own datasets signed: signs those that a crash left unsigned, and renews old ones.
 
 Works while its ``loop`` runs. A dataset that cannot be signed now (its state is from an old backup, the disk is full)
-is told and tried again; it keeps no other from being signed, nor the node from starting. A round looks at the datasets
-that were touched or could not be signed, once an hour at all.
+is reported and tried again; it prevents neither the signing of others nor the start of the node. A round checks the
+datasets that were touched or could not be signed, and once an hour all.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from odfd.runtime.supervision import Logger
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ROUND_SECONDS: Final = 3600.0
-"""All heads are checked this often; one is signed again at a third of its life, which is days."""
+"""Seconds between two checks of all heads; a head is signed again at a third of its life, which is days."""
 RETRY_SECONDS: Final = 60.0
-"""While one of them could not be signed."""
+"""Seconds until the next try while one of them could not be signed."""
 START_SECONDS: Final = 5.0
-"""Before the first look at all of them: requests that come right after a start do not wait for it."""
+"""Seconds until the first check of all heads, so that requests right after a start do not wait for it."""
 
 
 class HeadSigner:
-    """The worker that signs the heads of one node."""
+    """Signs the heads of one node's datasets."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HeadSigner:
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS
 
     def troubles(self) -> Mapping[DatasetId, str]:
-        """Heads that could not be signed when it was tried last, and why."""
+        """Returns the datasets whose heads could not be signed at the last try, with the reasons."""
         return dict(self._troubles)
 
     async def _sign(self, dataset: DatasetId) -> None:

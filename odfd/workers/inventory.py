@@ -1,7 +1,7 @@
-"""Counts datasets, mirrors and flows by state, now and then, so that a scrape of metrics reads a few numbers.
+"""Counts datasets, mirrors and flows by state at intervals, so that a scrape of metrics reads only a few numbers.
 
-The count costs a look at each dataset's name in memory, and happens in the background while somebody listens for
-scrapes; a scrape costs the same however many datasets there are.
+The count reads each dataset's name in memory, in the background and only while metrics are exposed; a scrape costs the
+same however many datasets there are.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.runtime.reconcile_loop import ReconcileLoop
 
 EVERY_SECONDS: Final = 15.0
-"""As often as Prometheus scrapes by itself."""
+"""Seconds between two counts: Prometheus's default interval of scrapes."""
 SOME: Final = 1000
-"""Mirrors or flows that are looked at without letting others work."""
+"""Mirrors or flows that are counted before other tasks get their turn."""
 
 
 @dataclass(frozen=True, slots=True)

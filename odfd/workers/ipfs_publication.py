@@ -1,7 +1,7 @@
 """Publishes datasets to IPFS, once or continuously.
 
-A standing publication follows its dataset, and its record is renewed long before it expires; a Kubo that is away or
-has lost everything is tried again. Touch a dataset in ``loop`` when its head moved.
+A continuous publication follows its dataset, and its record is renewed long before it expires; if Kubo is not running
+or has lost everything, it is tried again. A dataset is touched in ``loop`` when its head moved.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from odfd.trust.ledger.log import Ledger
 from p2p.ipfs import record
 
 KIND: Final = "publication"
-"""Resource kind, under the dataset's id."""
+"""Resource kind of publications, stored under the dataset's id."""
 ROUND_SECONDS: Final = 600.0
 RETRY_SECONDS: Final = 60.0
-"""While one of them is not up to date."""
+"""Seconds until the next try while one of them is not up to date."""
 RENEW: Final = 12 * 3600 * instant.SECOND
-"""Age at which a record is put again: other nodes drop it after two days."""
+"""Age at which a record is published again: other nodes drop it after two days."""
 _NOT_KEPT: Final = "neither kept nor withdrawn while [ipfs] api of the settings names no Kubo"
 
 
@@ -52,7 +52,7 @@ class PublicationSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The status of the intent, kept there so that following a dataset grows no log."""
+    """The status of a publication, stored in the intent so that following a dataset does not grow a log."""
 
     root: str
     name: str | None
@@ -69,15 +69,15 @@ class KeptPublication(NamedTuple):
 
 
 class PublicationTerms(NamedTuple):
-    """The limits of publications of datasets."""
+    """The limits for publications of datasets."""
 
     served: Callable[[DatasetId], int]
-    """Blocks that policy passes on of a public one."""
+    """Returns how many blocks of a public dataset the policy allows to pass on."""
     visibility: Visibility
 
 
 class PublicationService:
-    """The worker and API service that publishes datasets to IPFS. ``publisher``: ``None`` without a Kubo."""
+    """Publishes datasets to IPFS, as worker and API service. ``publisher``: ``None`` without a Kubo."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class PublicationService:
         all_of_ours: Callable[[], bool],
         context: Context,
     ) -> None:
-        """``all_of_ours``: whether policy publishes all own public datasets."""
+        """``all_of_ours``: whether the policy publishes all public datasets of this node."""
         self._home = home
         self._publisher = publisher
         self._served, self._visibility = giving
@@ -171,7 +171,7 @@ class PublicationService:
         self._troubles.pop(dataset, None)
 
     async def _take_back(self, publisher: Publisher, dataset: DatasetId) -> None:
-        """It is private now, or gone: it leaves our Kubo; what others took of it stays theirs."""
+        """Removes a dataset that is private now, or deleted, from our Kubo; copies that others fetched stay."""
         try:
             async with self._alone(dataset):
                 await publisher.withdraw(dataset)

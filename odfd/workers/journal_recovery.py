@@ -1,10 +1,11 @@
 """Restarts lost signing journals, so that their keys may sign again without contradiction.
 
 A key whose earlier statements are unknown signs nothing that could contradict them. Connected peers are asked for all
-they know, and once enough validators or witnesses that the policy lists have told it, the journals are begun anew with
-the last word of each topic. Strangers are heard and do not count. Where nobody listed answers a person decides
-(``alone``), once: from then on the journal is there. If blocks that were signed are not here, signing is still refused,
-because the journal says more than the state (``trust.behind``). Spec: docs/spec/trust.md#journals.
+they know. Once enough validators or witnesses that the policy lists have answered, the journals are begun again with
+the last known statement of each topic. Statements from strangers are used, but strangers do not count as answers. If no
+listed one answers, a person decides (``alone``), once: from then on there is a journal. If signed blocks are missing
+here, signing is still refused, because the journal then says more than the state (``trust.behind``).
+Spec: docs/spec/trust.md#journals.
 """
 
 from __future__ import annotations
@@ -29,31 +30,32 @@ from p2p.identity import did_of_peer
 from p2p.ports import PeerId, PeerView
 
 ASK_SECONDS: Final = 60.0
-"""For one peer to tell all it knows."""
+"""Seconds for one peer to send all it knows."""
 RETRY_SECONDS: Final = 30.0
-"""While too few have answered."""
+"""Seconds until the next try while too few have answered."""
 SOUGHT: Final = 16
-"""Datasets of ours whose holders are looked for."""
+"""Datasets of this node whose holders are searched."""
 STRANGERS: Final = 3
-"""Unlisted peers that are asked besides the listed ones: they may hold signatures of ours."""
+"""Unlisted peers that are asked besides the listed ones, as they may hold signatures of ours."""
 PEERS: Final = "peers"
 ALONE: Final = "alone"
-"""The source of recovered entries, as written in journals: listed groups, or a person."""
+"""The source of recovered entries, as written in journals, if a person decided; else the listed groups."""
 
 
 class RecoveryPeers(Protocol):
-    """The port to the replication layer for recovery."""
+    """The operations of the replication layer that recovery uses."""
 
     def peers(self) -> Sequence[PeerView]: ...
 
     async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
-        """Raises Remote."""
+        """Fetches a peer's statements on these datasets; returns their number. Raises Remote."""
 
     async def seek(self, dataset: DatasetId) -> int: ...
 
 
 class JournalRecovery:
-    """Recovers lost journals. Poke ``loop`` when a peer connects; ``resumed`` is called when keys may sign again."""
+    """Recovers lost journals. ``loop`` is poked when a peer connects; ``resumed`` is called when keys may sign
+    again."""
 
     def __init__(
         self, signer: SignerContext, peers: RecoveryPeers, policy: Callable[[], Policy], resumed: Callable[[], None]
@@ -64,11 +66,11 @@ class JournalRecovery:
         self._resumed = resumed
         self.loop = ReconcileLoop(self._round)
         self.lost: tuple[KeyDid, ...] = ()
-        """Keys that sign nothing now, as of the last look."""
+        """Keys that may not sign, as of the last check."""
         self._told: set[PeerId] = set()
-        """Listed or not."""
+        """Peers that have answered, listed or not."""
         self._since = math.inf
-        """When the first that is listed was asked (trio's clock)."""
+        """When the first listed peer was asked (trio's clock)."""
         self._alone = trio.Lock()
 
     async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
@@ -116,7 +118,7 @@ class JournalRecovery:
         self._signer.events.emit("journal.lost", "", text)
 
     async def _ask(self) -> None:
-        """All that are listed, and some others."""
+        """Asks all connected listed peers, and some others."""
         ours = [
             DatasetId.from_public_key(key.public_key) for key in self.lost if key != self._signer.keys.node_key().did
         ]
@@ -173,7 +175,8 @@ class JournalRecovery:
         return wire.SigningView(begun=signers, peers=peers)
 
     def _begin(self, how: str) -> tuple[wire.SignerView, ...]:
-        """The journal first: it is what keeps the key from contradicting itself, the ledger only tells of it."""
+        """Begins the journals again. Each is written before the ledger's entry: only the journal prevents
+        contradictions."""
         signer, begun = self._signer, []
         with signer.database.read() as connection:
             known = recall(connection, self.lost)

@@ -1,4 +1,4 @@
-"""Signs and gossips the card of this node as the settings say, and takes it back when they say so no more.
+"""Signs and gossips the card of this node according to the settings, and withdraws it when they no longer ask for one.
 
 Works while its ``loop`` runs; poked when the settings change. Spec: docs/spec/trust.md#node-cards.
 """
@@ -22,11 +22,11 @@ from odfd.trust.ledger.node_cards import NodeCards
 from odfd.trust.signing.node_card_drafts import next_node_card
 
 LONGEST_SECONDS: Final = 3600.0
-"""Between two looks at the clock: a machine that sleeps does not count its pauses."""
+"""Seconds between two looks at the clock, since the pauses of a sleeping machine do not count its sleep."""
 
 
 class NodeCardPublisher:
-    """The worker that signs this node's own card."""
+    """Signs this node's own card."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class NodeCardPublisher:
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self.loop = ReconcileLoop(self._round)
         self.current: NodeCard | None = None
-        """The card that was signed last, also one that took the former one back."""
+        """The card that was signed last; may be a withdrawal."""
 
     async def _round(self) -> float:
         try:
@@ -71,7 +71,7 @@ class NodeCardPublisher:
         return None if due.again is None else max(0.0, (due.again - now) / instant.SECOND), due.card
 
     def _claims(self) -> NodeClaims | None:
-        """What is to be told; ``None``: nothing. Raises Invalid."""
+        """Returns the content of the card by the settings; ``None``: no card. Raises Invalid."""
         settings = self._settings()
         if not settings.p2p.card or not settings.node.name:
             return None

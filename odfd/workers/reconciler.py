@@ -1,9 +1,9 @@
 """Reconciles resources with their declarations, and records the result of each.
 
-What changed is read from the log of resources and told by events of the node; each resource has one attempt at a time.
-The controller of the type observes and compares; what differs is performed, and observed again. What was found is
-written as the resource's status, which nobody else writes; nothing is written where nothing is new. Alive while
-``run`` is; an attempt that was cut off by a crash is told as such after the next start.
+Changes are read from the log of resources and reported by events of the node; each resource has one attempt at a time.
+The controller of its type observes and compares; the steps that differ are performed, and the resource is observed
+again. The result is stored as the resource's status, which only this worker writes, and only if it changed. Works while
+``run`` runs; an attempt that a crash interrupted is reported as such after the next start.
 """
 
 from __future__ import annotations
@@ -43,63 +43,63 @@ from odfd.state.directory import StateDirectory
 AT_ONCE: Final = 8
 PAGE: Final = 500
 DRIFT_SECONDS: Final = 600
-"""Between two looks at what nothing told of; a fifth more or less."""
+"""Seconds between two checks of resources whose changes no event reports; varied by a fifth."""
 ATTEMPT_SECONDS: Final = 30.0
 QUIET_SECONDS: Final = 5
-"""After a start, before what was as declared is looked at again: a start has other work."""
+"""Seconds after a start until resources that were as declared are checked again, since a start has other work."""
 LOOKS_A_SECOND: Final = 100
-"""At that, on average: who asks something meanwhile does not wait behind thousands of them."""
+"""Checks a second, on average, after a start, so that requests do not wait behind thousands of them."""
 Named: TypeAlias = tuple[str, str]
-"""Type, and name or did."""
+"""Type, and name or DID, of a resource."""
 
 
 class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that a controller found."""
+    """The state that a controller observed."""
 
     is_drift: bool = True
-    """Whether needed steps without a new declaration are a departure from the declared state."""
+    """Whether steps that are needed without a new declaration mean that the state has drifted from it."""
     goes_on: bool | None = None
-    """Of long work that was begun: whether it still goes on; whoever does it touches the resource at its end."""
+    """Whether long work that was begun still goes on; the worker that does it touches the resource at its end."""
     steps: tuple[str, ...] = ()
-    """Steps that remain until all is as declared; may be empty."""
+    """Steps that remain until everything is as declared; may be empty."""
     told: Mapping[str, ConditionValue] = {}
     fault: Fault | None = None
-    """Why it is not as declared, where no step would mend it."""
+    """Why it is not as declared, if no step would help."""
 
 
 class Controller(Protocol):
-    """Acts for one type."""
+    """Observes and changes the resources of one type."""
 
     @property
     def conditions(self) -> Collection[str]:
-        """Names of the conditions that it reports."""
+        """Returns the names of the conditions that it reports."""
         ...
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
-        """Reads only. Raises Fault."""
+        """Observes a resource, without changing anything. Raises Fault."""
         ...
 
     async def perform(self, resource: DeclaredResource, step: str) -> None:
-        """Performs one step, which may be a repetition. Raises Fault."""
+        """Performs one step; it may have been performed before. Raises Fault."""
         ...
 
     async def finalize(self, resource: DeclaredResource) -> None:
-        """Ends the actions of a deleted resource. Raises Fault."""
+        """Undoes the effects of a deleted resource. Raises Fault."""
         ...
 
 
 class Reconciler:
-    """The worker of all resources of one node."""
+    """Reconciles all resources of one node."""
 
     def __init__(self, home: StateDirectory, context: Context) -> None:
         self.controllers: Mapping[str, Controller] = {}
-        """By type; set by the provider of the API's operations."""
+        """The controllers by type; set by the provider of the API's operations."""
         self.silent: Collection[str] = ()
-        """Types that are looked at now and then, because no event tells what becomes of them."""
+        """Types that are checked at intervals, because no event reports their changes."""
         self.followers: Collection[str] = ()
-        """Types that are looked at when a dataset that they refer to changes."""
+        """Types that are checked when a dataset that they refer to changes."""
         self.adopt: Callable[[], None] = _nothing
-        """Takes over what came by other ways; given by the same."""
+        """Takes over resources that were made in other ways; set by the same provider."""
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._random = random.SystemRandom()
@@ -110,12 +110,12 @@ class Reconciler:
         self._looking = False
         """Whether received events are being looked up, so that their resources are in no queue yet."""
         self._position = self._events.last
-        """Of the last received event of the node."""
+        """Number of the last received event of the node."""
         self._waiting: set[str] = set()
-        """Resources that failed because of a missing reference."""
+        """Ids of resources that failed because of a missing reference."""
         self._nursery: trio.Nursery | None = None
         self.turned = trio.Event()
-        """Set when the next attempt has ended; then there is another."""
+        """Set when the next attempt has ended, and then replaced."""
 
     async def run(self, life: Life) -> None:
         self.queue, self._cursor = WorkQueue(self._random.randrange), None
@@ -129,12 +129,12 @@ class Reconciler:
             nursery.cancel_scope.cancel()
 
     def touch(self, type_: str, name: str) -> None:
-        """Marks a resource as possibly changed. From the event loop."""
+        """Marks a resource as possibly changed. Called from the event loop."""
         self._heard.add((type_, name))
         self.loop.poke()
 
     async def settled(self) -> None:
-        """Returns when no resource waits or is worked on; attempts that are due later do not count."""
+        """Waits until no resource waits or is worked on; attempts that are due later do not count."""
         while True:
             turned = self.turned
             self.loop.poke()
@@ -145,7 +145,7 @@ class Reconciler:
                 return
 
     async def _listen(self) -> None:
-        """Events of the node say of which resource something may be another."""
+        """Follows events of the node, and marks the resources that they may change."""
         async for news in self._events.follow(self._position):
             if isinstance(news, Event):
                 self._position = news.sequence
@@ -173,7 +173,11 @@ class Reconciler:
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
     def _touched(self, heard: Collection[Named]) -> tuple[int, Sequence[str], Sequence[DeclaredResource]]:
-        """The cursor after the look; what changed since the last, at first all that there is; what went. Blocking."""
+        """Reads the log of resources: returns the new cursor, the ids of changed resources (at first all), and deleted
+        ones.
+
+        Blocking.
+        """
         self.adopt()
         with self._home.database.read() as connection:
             store, cursor = DeclaredStore(connection), self._cursor
@@ -200,7 +204,7 @@ class Reconciler:
         return cursor, found, gone
 
     def _following(self, store: DeclaredStore, resource_id: str) -> Sequence[str]:
-        """Returns those that follow the resource of an event."""
+        """Returns the ids of resources that refer to this one and follow its changes."""
         referrers = [store.get(each) for each in store.referrers(resource_id)]
         return [each.id for each in referrers if each is not None and each.type in self.followers]
 
@@ -213,7 +217,8 @@ class Reconciler:
             self._logger.error("a controller failed", type=gone.type, name=gone.name, fault=repr(error))
 
     def _at_start(self, resources: Sequence[DeclaredResource]) -> Sequence[str]:
-        """Those to be looked at now; the others, which events tell of when they change, later and not all at once."""
+        """Returns the ids to check now; the others, whose changes events report, are spread over the time after the
+        start."""
         at_rest = [each for each in resources if _is_at_rest(each) and each.type not in self.silent]
         first, spread = self._clock.now() + QUIET_SECONDS * SECOND, 1 + len(at_rest) * SECOND // LOOKS_A_SECOND
         for each in at_rest:
@@ -271,7 +276,7 @@ class Reconciler:
             self._notify(resource, statuses[-1])
 
     async def _tried(self, controller: Controller, resource: DeclaredResource, steps: Sequence[str]) -> ObservedState:
-        """Returns what is seen after the steps; a fault on the way is seen too."""
+        """Performs steps and observes the resource again; a fault becomes part of the observed state."""
         try:
             with trio.fail_after(ATTEMPT_SECONDS):
                 for step in steps:
@@ -292,7 +297,7 @@ class Reconciler:
         return seen
 
     def _ended(self, resource: DeclaredResource, at_work: ResourceStatus, seen: ObservedState) -> ResourceStatus:
-        """``at_work``: its status in the attempt."""
+        """Returns the status after an attempt. ``at_work``: the status during the attempt."""
         now, generation = self._clock.now(), resource.generation
         if seen.fault is None:
             return ready(at_work, generation, seen.told, now)
@@ -303,7 +308,7 @@ class Reconciler:
         return failed(at_work, generation, seen.told, seen.fault, retry_at, now)
 
     def _notify(self, resource: DeclaredResource, status: ResourceStatus) -> None:
-        """Tells those who wait for it what was kept."""
+        """Reports a new status to those who wait for it, and schedules the next attempt."""
         if status.retry_at is not None:
             self.queue.later(resource.id, status.retry_at)
         else:
@@ -322,7 +327,7 @@ class Reconciler:
             self._events.nudge()
 
     def _requeue(self, resource: DeclaredResource) -> None:
-        """At what events tell of nothing is needed."""
+        """Schedules the next check of a resource whose changes no event reports."""
         if resource.type not in self.silent:
             return
         spread = self._random.randrange(DRIFT_SECONDS * 4 // 5, DRIFT_SECONDS * 6 // 5)
@@ -337,7 +342,7 @@ class Reconciler:
         return await trio.to_thread.run_sync(write)
 
     def _read(self, resource_id: str) -> tuple[DeclaredResource | None, Sequence[str]]:
-        """And what it refers to that is not here."""
+        """Reads a resource, and the names of missing resources that it refers to."""
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
             return store.get(resource_id), store.dangling(resource_id)
@@ -357,7 +362,7 @@ _SUBJECTS: Final = {
     "validator": ("Validator",),
     "webhook": ("WebhookTarget",),
 }
-"""Families of events, to the types that their subjects are names of."""
+"""The types of resources that the subjects of events name, by the events' family."""
 
 
 def about(event: Event) -> set[Named]:
@@ -366,7 +371,7 @@ def about(event: Event) -> set[Named]:
 
 
 def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedState:
-    """Returns what is said of all types alike."""
+    """Adds the condition about missing references, which all types have."""
     if not dangling:
         return seen
     condition = ConditionValue(value=True, message=f"not here: {', '.join(dangling)}")
@@ -374,21 +379,20 @@ def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedStat
 
 
 def _is_at_rest(resource: DeclaredResource) -> bool:
-    """Whether it was as declared when it was last looked at, and is declared as it was then."""
+    """Whether it was as declared at the last check, and its declaration has not changed since."""
     return resource.status.phase == "Ready" and resource.status.observed_generation == resource.generation
 
 
 def _waiting(resource: DeclaredResource, seen: ObservedState, now: Instant) -> Sequence[ResourceStatus]:
-    """The steps after which it waits. What was as declared, and is so no longer though nobody declared it anew, has
-    the condition ``Drift`` until its steps are done.
-    """
+    """Returns the statuses before steps are performed: ``Drift`` until then for a resource that was as declared and is
+    not any more, without a new declaration; otherwise pending."""
     if not seen.steps or not seen.is_drift or not _is_at_rest(resource):
         return pending(resource.status)
     return drifted(resource.status, resource.generation, f"to be done: {', '.join(seen.steps)}", now)
 
 
 def _is_as_it_was(resource: DeclaredResource, seen: ObservedState) -> bool:
-    """Whether nothing is to be done, and nothing new to be told."""
+    """Whether nothing is to be done, and nothing new to be reported."""
     status = resource.status
     if status.observed_generation != resource.generation or seen.steps or not is_unchanged(status, seen.told):
         return False
@@ -399,4 +403,4 @@ def _is_as_it_was(resource: DeclaredResource, seen: ObservedState) -> bool:
 
 
 def _nothing() -> None:
-    """Before there is a service."""
+    """Does nothing, until the API's operations are provided."""

@@ -32,11 +32,11 @@ from odfd.verify.terms import pages_of
 from odfd.verify.verify import VerificationRequest, verify_chain
 
 BATCH: Final = 4096
-"""Blocks noted at a time: bounds memory."""
+"""Blocks recorded at a time, which bounds memory."""
 
 
 class _Damaged(msgspec.Struct, frozen=True):
-    """Objects that are not as they should be: those that blocks name, and those that rows link to."""
+    """Damaged or missing objects: those that blocks name, and those that rows link to."""
 
     named: tuple[NamedObject, ...]
     linked: tuple[Multihash, ...]
@@ -59,21 +59,21 @@ class Repaired(NamedTuple):
 
 
 class Repair:
-    """The repair of datasets of one node."""
+    """Repairs datasets of one node."""
 
     def __init__(
         self, home: StateDirectory, sync: MirrorSync, mender: ChainRepair, caught_up: Callable[[DatasetId], None]
     ) -> None:
-        """``caught_up`` is called with a dataset that is whole again, or got its signed blocks back."""
+        """``caught_up`` is called with a dataset that is complete again, or got its signed blocks back."""
         self._home = home
         self._caught_up = caught_up
         self._sync = sync
         self._mender = mender
 
     async def repair(self, entry: DatasetEntry) -> Repaired:
-        """Checks every block and object again; fetches damaged and missing ones from peers. Returns their number.
+        """Checks every block and object; fetches damaged and missing ones from peers. Returns their number.
 
-        Raises NotFound for what nobody has, Environment for a database that is damaged beyond rows.
+        Raises NotFound if no peer has a part, Environment if the database is damaged beyond its rows.
         """
         mended = await self._mender.mend(entry.id)
         tree = await trio.to_thread.run_sync(self._tree, entry.id)
@@ -91,7 +91,7 @@ class Repair:
     async def catch_up(self, entry: DatasetEntry) -> int:
         """Fetches missing signed blocks of an own dataset, as after a restore; returns their number.
 
-        Mirrors of others do so by themselves. Raises NotFound when nobody serves it, Remote, and what syncing raises.
+        Mirrors of others do so by themselves. Raises NotFound if nobody serves it, Remote, and what syncing raises.
         """
         if not await trio.to_thread.run_sync(self._is_ours, entry.id):
             return 0
@@ -122,7 +122,7 @@ class Repair:
 
     def _damaged(self, entry: DatasetEntry) -> _Damaged:
         chain = self._home.chains.chain(entry.id)
-        # Nobody writes it meanwhile, and what is on its way is fetched too.
+        # Nobody writes the dataset meanwhile, and objects on their way are fetched too.
         request = VerificationRequest(ref=entry.name, level=Level.DATA, held_from=self._home.held_from(entry.id))
         report = verify_chain(chain, self._home.objects, request)
         named: dict[Multihash, int] = {}
@@ -141,7 +141,7 @@ class Repair:
             return Ledger(connection).chain(dataset).frontier
 
     def _note_whole(self, dataset: DatasetId, tree: Frontier) -> None:
-        """Unless the chain moved, or got another history, while it was looked at."""
+        """Records that the dataset is undamaged, unless its chain moved or was replaced during the check."""
         database, chain = self._home.database, self._home.chains.chain(dataset)
         with database.read() as connection:
             checked = Ledger(connection).chain(dataset)

@@ -1,7 +1,7 @@
 """Moves slices to and from volumes whenever datasets have new blocks or volumes are declared anew.
 
-One round looks at all volumes in the order of their names, so that a dataset that two of them name lies in the first.
-Alive while ``run`` is; what a stop cuts off is gone on with after the next start.
+One round checks all volumes in the order of their names, so a dataset that two of them name is stored in the first.
+Works while ``run`` runs; work that a stop interrupts continues after the next start.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from odfd.volumes.volumes import Volumes
 
 START_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 60.0
-"""Until the next look at a volume that is away or full, or whose slices are being read."""
+"""Seconds until the next check of a volume that is unavailable or full, or whose slices are being read."""
 
 
 class VolumeWorker:
-    """The worker of all volumes of one node."""
+    """Moves slices for all volumes of one node."""
 
     def __init__(self, home: StateDirectory, context: Context) -> None:
         self.volumes = Volumes(home)
@@ -39,11 +39,11 @@ class VolumeWorker:
         self._events = context.events
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
         self.states: Mapping[str, VolumeState] = {}
-        """By the id of the resource, after the last round."""
+        """The state of each volume after the last round, by the id of its resource."""
         self.changed: Callable[[str], None] = lambda _name: None
-        """Told the name of a volume whose state is another."""
+        """Called with the name of a volume whose state changed."""
         self.moved = 0
-        """Slices moved to volumes since the start."""
+        """Number of slices moved to volumes since the start."""
         self.returned = 0
         self._said: dict[str, object] = {}
         self.rounds = 0
@@ -52,19 +52,20 @@ class VolumeWorker:
         await self.loop.run(life)
 
     def touch(self, dataset: DatasetId) -> None:
-        """Marks a dataset whose declaration may name another volume. From the event loop."""
+        """Marks a dataset whose declaration may name another volume. Called from the event loop."""
         if self.states:
             self.loop.touch(dataset)
 
     def probe(self) -> wire.Probe:
-        """Returns the doctor's finding about them."""
+        """Returns the doctor's finding about the volumes."""
         faults = [each.fault for each in self.states.values() if each.fault is not None]
         if faults:
             return wire.Probe(name="volumes", result="failed", message=str(faults[0]), hint=faults[0].hint or "")
         return wire.Probe(name="volumes", result="ok", message=plural(len(self.states), "volume"))
 
     def state(self, resource: DeclaredResource) -> VolumeState | None:
-        """Returns the state of a volume as it is declared; ``None``: it is looked at now. From the event loop."""
+        """Returns the state of a volume as it is declared now; ``None``: it is being checked. Called from the event
+        loop."""
         found = self.states.get(resource.id)
         if found is None or found.generation != resource.generation:
             self.loop.poke()

@@ -1,7 +1,7 @@
 """Decides which webhook calls are due, and records their results. Synchronous, over the node's database.
 
-A dataset that moved is compared with what its targets were notified of; the difference becomes one delivery, stored
-before it is tried and until it was answered. So a crash repeats a call under the same id, and loses none.
+A dataset that moved is compared with what its targets were notified of. The difference becomes one delivery, stored
+before the first try and until it is answered. So a crash repeats a call under the same id, and loses none.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from odfd.webhooks.target import WebhookPolicy, policy_of, secret_key
 
 TYPE: Final = "WebhookTarget"
 AT_ONCE: Final = 4
-"""Calls of one target; one, while it fails."""
+"""Calls to one target at a time; only one while it fails."""
 FAILING: Final = 5
-"""Failed calls in a row, from which on the target is reported as failing."""
+"""Failed calls in a row from which on the target is reported as failing."""
 
 
 class WebhookState(NamedTuple):
@@ -74,22 +74,22 @@ class DueCall(NamedTuple):
 
 
 class _Standing(NamedTuple):
-    """A dataset as it is."""
+    """The present state of a dataset."""
 
     name: str | None
-    """``None``: it is gone."""
+    """Its name; ``None``: it was deleted."""
     head: NotifiedHead | None
 
 
 class WebhookDeliveries:
-    """The deliveries of one node. Called from worker threads."""
+    """Manages the deliveries of one node. Called from worker threads."""
 
     def __init__(self, home: StateDirectory, new_id: Callable[[], str]) -> None:
         self._home, self._new_id = home, new_id
         self._random = random.SystemRandom()
 
     def state(self, target: DeclaredResource) -> WebhookState:
-        """Returns the state of a target's deliveries, which start now. Raises Fault where they cannot."""
+        """Returns the state of a target's deliveries, and starts them if need be. Raises Fault if they cannot start."""
         policy_of(target.annotations)
         with self._home.database.write() as connection:
             signing_key(self._secret(connection, target).reveal())
@@ -124,10 +124,10 @@ class WebhookDeliveries:
     ) -> tuple[list[DueCall], Instant | None]:
         """Stores new deliveries of ``touched`` datasets, or all; returns the calls to make, and when more are due.
 
-        ``busy``: target and dataset of the calls in progress.
+        ``busy``: target and dataset of each call in progress.
         """
         with self._home.database.write() as connection:
-            # One that was deleted since it was read leaves no record behind.
+            # A target that was deleted since it was read must leave no record behind.
             targets = [each for each in targets if store.calls(connection, each.resource.id) is not None]
             standing = self._standing(connection, targets, touched)
             for target in targets:
@@ -140,7 +140,7 @@ class WebhookDeliveries:
     def settle(
         self, each: DueCall, failed: bool, said: str, now: Instant
     ) -> tuple[CallRecord | None, CallRecord | None]:
-        """Records the result of a call; returns the record before and after, ``None`` where the target is gone."""
+        """Records the result of a call; returns the record before and after, ``None`` if the target was deleted."""
         target = each.target.id
         with self._home.database.write() as connection:
             calls, held = store.calls(connection, target), store.told(connection, target, each.dataset)
@@ -158,7 +158,7 @@ class WebhookDeliveries:
         return calls, after
 
     def for_flow(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> DueCall:
-        """Returns the call of a task of a flow's run. Raises NotFound for its target, and as ``state`` does."""
+        """Returns the call that a task of a flow's run makes. Raises NotFound for its target, and as ``state`` does."""
         with self._home.database.read() as connection:
             target = DeclaredStore(connection).meant(plan.by, plan.name, task.target)
             secret = self._secret(connection, target)
@@ -178,7 +178,7 @@ class WebhookDeliveries:
     def note_call(
         self, target: str, failed: bool, said: str, now: Instant
     ) -> tuple[CallRecord | None, CallRecord | None]:
-        """Records the result of a flow's call; returns the record before and after, ``None`` where there is none."""
+        """Records the result of a flow's call; returns the record before and after, ``None`` if there is none."""
         with self._home.database.write() as connection:
             calls = store.calls(connection, target)
             if calls is None:
@@ -195,7 +195,7 @@ class WebhookDeliveries:
         said: str,
         now: Instant,
     ) -> CallRecord:
-        """The record with one call more, kept."""
+        """Stores and returns the record with one more call."""
         if not failed and calls.failures:
             store.hasten(connection, target, now)
         after = msgspec.structs.replace(
@@ -208,7 +208,7 @@ class WebhookDeliveries:
         return after
 
     def _block(self, dataset: DatasetId, block: str | None) -> NotifiedHead | None:
-        """``None``: it is of a history that is gone."""
+        """Returns a block as a head to notify; ``None`` if it is not in the present history."""
         try:
             found = None if not block else self._home.chains.chain(dataset).block_by_hash(Multihash.parse(block))
         except Fault:
@@ -216,7 +216,7 @@ class WebhookDeliveries:
         return None if found is None else NotifiedHead(str(block), found.sequence_number)
 
     def _begin(self, connection: sqlite3.Connection, target: DeclaredResource, calls: CallRecord | None) -> CallRecord:
-        """Starts notifications with changes after the target's declaration."""
+        """Starts notifications with the changes after the target's declaration."""
         policy, known = policy_of(target.annotations), set(store.datasets(connection, target.id))
         for each in Catalog(Resources(connection)).entries():
             head = notified_head(self._home.chains.chain(each.id).head())
@@ -227,7 +227,7 @@ class WebhookDeliveries:
         return begun
 
     def _secret(self, connection: sqlite3.Connection, target: DeclaredResource) -> OpenedSecret:
-        """Raises Fault."""
+        """Returns the secret that signs a target's calls. Raises Fault if it cannot be had."""
         text, key = target.spec["secret"], secret_key(target.spec["secret"])
         handle = target.references.get(reference_key(text, "SecretSet"))
         held = None if handle is None else DeclaredStore(connection).get(handle.id)
@@ -260,7 +260,7 @@ class WebhookDeliveries:
     def _note(
         self, connection: sqlite3.Connection, target: CallTarget, dataset: str, here: _Standing, now: Instant
     ) -> None:
-        """Makes a delivery of the changes that a target does not know, unless one of the dataset is open."""
+        """Makes a delivery of the changes that a target was not notified of, unless one of the dataset is open."""
         held = store.told(connection, target.resource.id, dataset)
         name = here.name or ("" if held is None else held.name)
         before = None if held is None else held.head
@@ -290,7 +290,7 @@ class WebhookDeliveries:
         at_work: Collection[tuple[str, str]],
         now: Instant,
     ) -> list[DueCall]:
-        """Returns a target's permitted calls; none without its secret, which its status reports."""
+        """Returns a target's permitted calls; none if its secret is missing, which its status reports."""
         busy = {dataset for one, dataset in at_work if one == target.id}
         calls = store.calls(connection, target.id)
         room = (1 if calls is None or calls.failures >= FAILING else AT_ONCE) - len(busy)

@@ -1,6 +1,6 @@
 """Calls the targets that people declared, when datasets come, move or go: each change at least once, asynchronously.
 
-Failed calls are repeated after growing pauses; a failing target gets one call at a time. Alive while ``run`` is.
+Failed calls are repeated after growing pauses; a failing target gets one call at a time. Works while ``run`` runs.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from odfd.workers.webhook_deliveries import FAILING, CallTarget, DueCall, Webhoo
 from p2p.ip import IpNetwork
 
 START_SECONDS: Final = 5.0
-"""After a start, before all datasets are compared with what targets were notified of."""
+"""Seconds after a start until all datasets are compared with what targets were notified of."""
 
 
 class WebhookWorker:
-    """The worker of all targets of one node."""
+    """Calls all targets of one node."""
 
     def __init__(
         self, home: StateDirectory, context: Context, inside: tuple[IpNetwork, ...], new_id: Callable[[], str]
     ) -> None:
         self.inside = inside
-        """Networks beside the Internet where targets may be."""
+        """Networks outside the Internet in which targets may be."""
         self._deliveries = WebhookDeliveries(home, new_id)
         self._clock, self._events = context.clock, context.events
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
         self._targets: Sequence[CallTarget] | None = None
-        """As they are declared; ``None``: to be read again."""
+        """The declared targets; ``None``: they must be read again."""
         self._at_work: set[tuple[str, str]] = set()
-        """Target and dataset."""
+        """Target and dataset of each call in progress."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self, life: Life) -> None:
@@ -57,7 +57,7 @@ class WebhookWorker:
             nursery.cancel_scope.cancel()
 
     async def state(self, target: DeclaredResource) -> WebhookState:
-        """Returns the state of a target's deliveries, which start now. Raises Fault where they cannot."""
+        """Returns the state of a target's deliveries, and starts them if need be. Raises Fault if they cannot start."""
         state = await trio.to_thread.run_sync(self._deliveries.state, target)
         self._targets = None
         self.loop.poke()
@@ -69,9 +69,9 @@ class WebhookWorker:
         await trio.to_thread.run_sync(self._deliveries.remove, target)
 
     async def call_for(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> str:
-        """Makes the call of a task of a flow's run; returns what the target answered.
+        """Makes the call of a task of a flow's run; returns the target's answer.
 
-        Raises Remote where it does not answer well, and what keeps it from being called.
+        Raises Remote if the answer is no success, and the fault that prevents a call.
         """
         wanted = await trio.to_thread.run_sync(self._deliveries.for_flow, plan, record, task, place)
         said, fault = await self._sent(wanted)
@@ -111,7 +111,8 @@ class WebhookWorker:
         self.loop.touch(DatasetId.parse(each.dataset))
 
     async def _sent(self, each: DueCall) -> tuple[str, Fault | None]:
-        """Signs and makes a call. Returns what the target answered, or why there is no good answer, and the fault."""
+        """Signs and makes a call. Returns the target's answer, or the reason why there is no good one, and the
+        fault."""
         url = each.target.spec["url"]
         try:
             headers = signed_headers(each.delivery, signing_key(each.secret.reveal()), self._clock.now())

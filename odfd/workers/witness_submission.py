@@ -2,7 +2,7 @@
 
 Submission follows a new head and never delays it. Each witness is asked independently: one dataset at a time, at most
 every half minute per dataset, at growing intervals while it does not answer, and again when its cosignature ages. A
-request discloses nothing that the signed head does not. Touch a dataset in ``loop`` when its head was signed.
+request discloses nothing that the signed head does not. A dataset is touched in ``loop`` when its head was signed.
 Spec: c2sp.org/tlog-witness; docs/spec/trust.md#witnesses; ADR 16.
 """
 
@@ -47,9 +47,9 @@ from odfd.trust.witness.witness import RENEW
 from p2p.web.client import Poster, Posts
 
 PAUSE: Final = 30.0
-"""Seconds between two questions about one dataset to one witness."""
+"""Seconds between two requests about one dataset to one witness."""
 ROUND_SECONDS: Final = 3600.0
-"""All datasets are looked at this often, even when nothing moves: cosignatures are renewed after days."""
+"""Seconds between two checks of all datasets even if nothing moves; cosignatures are renewed after days."""
 
 
 class WitnessedLog(NamedTuple):
@@ -60,7 +60,7 @@ class WitnessedLog(NamedTuple):
     keys: KeyStore
     prover: TreeProofs
     public_of: PublicOf
-    """Only trees of these leave the node."""
+    """Returns which datasets are public; only trees of these leave the node."""
 
 
 class SubmissionMiss(NamedTuple):
@@ -68,17 +68,17 @@ class SubmissionMiss(NamedTuple):
 
     why: str = ""
     log_key: str = ""
-    """The log's key, for the operator of a witness that does not know this log yet."""
+    """The log's key, to show to the operator of a witness that does not know this log yet."""
 
 
 class SubmissionState(msgspec.Struct):
     """The state of one dataset's epoch with one witness."""
 
     next: float = 0.0
-    """When it may be asked again, in seconds of the clock that only goes on."""
+    """When it may be asked again, in seconds of the monotonic clock."""
     miss: SubmissionMiss = SubmissionMiss()
     misses: int = 0
-    """Since it cosigned last."""
+    """Failures since its last cosignature."""
 
 
 class _Due(NamedTuple):
@@ -88,7 +88,7 @@ class _Due(NamedTuple):
 
 
 class WitnessSubmission:
-    """The worker that submits the heads of one node. ``witnesses`` are those of the settings in force."""
+    """Submits the heads of one node. ``witnesses``: those of the settings in force."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class WitnessSubmission:
         logger: Logger,
         poster: Poster | None = None,
     ) -> None:
-        """``poster``: another in tests."""
+        """``poster``: makes requests; replaced in tests."""
         self._log = log
         self._witnesses = witnesses
         self._clock = clock
@@ -147,7 +147,8 @@ class WitnessSubmission:
         self._turns = {place: turn for place, turn in self._turns.items() if place[1] in left}
 
     async def _with_one(self, poster: Poster, witness: PublicWitness, datasets: Sequence[DatasetId]) -> None:
-        """One that gives no answer is not asked for the others now."""
+        """Submits datasets to one witness; stops at the first request without an answer, and leaves the others for
+        later."""
         for at, dataset in enumerate(datasets):
             try:
                 due = await trio.to_thread.run_sync(self._due, dataset, witness)
@@ -216,7 +217,7 @@ class WitnessSubmission:
         return ""
 
     def _due(self, dataset: DatasetId, witness: PublicWitness) -> _Due | None:
-        """Returns what the witness has not cosigned of a dataset whose head this node signed, or not lately."""
+        """Returns the tree to submit for a dataset whose head this node signed; ``None`` if it was cosigned lately."""
         with self._log.database.read() as connection:
             newest, checked = Ledger(connection).newest_head(dataset), Ledger(connection).chain(dataset)
             made = [each for each in Cosignatures(connection).of(dataset) if each.witness == witness.did]
@@ -231,7 +232,7 @@ class WitnessSubmission:
         old = 0 if last is None else last.checkpoint.size
         if last is not None and old >= tree.size and self._clock.now() < last.at + RENEW:
             return None
-        # Nothing is signed by a key that does not know what it has said, nor what it has not said.
+        # Raises Refused if the key's journal is lost, or has another statement on this.
         self._log.keys.may_note(
             key.did, journal_topics.head(key.did, dataset), (head.epoch, head.size), head.root_hash.hex()
         )

@@ -1,9 +1,9 @@
 """Cosigns the trees of datasets if the policy requires it: of mirrored and of attended datasets.
 
-Of a dataset whose blocks are not here, whoever serves them is asked to prove that the newest head continues the one
-that was cosigned last; a head that nobody can show to do so is not cosigned. When they answer and the proof does not
-hold, both heads are told: nodes that hold either history prove the fork by that. A dataset that may not be cosigned is
-told once and keeps no other from being cosigned. Spec: docs/spec/trust.md#witnesses.
+If a dataset's blocks are not here, peers that serve it are asked to prove that the newest head continues the one
+cosigned last; a head without a proof is not cosigned. If peers answer and the proof does not hold, both heads are
+announced: nodes that hold either history can prove the fork with them. A dataset that may not be cosigned is reported
+once and does not hold up others. Spec: docs/spec/trust.md#witnesses.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from odfd.trust.witness.witness import CosignRequest, Witness
 from p2p.ports import PeerId, TreeHead
 
 ROUND_SECONDS: Final = 3600.0
-"""Even when nothing moves: cosignatures are renewed after days."""
+"""Seconds between two checks even if nothing moves; cosignatures are renewed after days."""
 RETRY_SECONDS: Final = 60.0
-"""While no peer could be asked to prove a head."""
+"""Seconds until the next try while no peer could be asked to prove a head."""
 PROVE_SECONDS: Final = 60.0
-"""For all peers asked about one head, so that a silent one delays no other for long."""
+"""Seconds for all peers asked about one head, so that a silent one delays no other for long."""
 AT_ONCE: Final = 8
-"""Datasets of which proofs are asked for at the same time."""
+"""Datasets for which proofs are requested at the same time."""
 MAX_TOLD: Final = 1024
-"""Announced pairs of heads without a joining proof; they are announced again when evicted."""
+"""Announced pairs of heads without a joining proof that are remembered; forgotten ones are announced again."""
 
 
 class WitnessPeers(Protocol):
-    """The port to the replication layer for witnessing."""
+    """The operations of the replication layer that witnessing uses."""
 
     async def prove_prefix(
         self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead
@@ -46,22 +46,22 @@ class WitnessPeers(Protocol):
 
 
 class Providers(Protocol):
-    """A source of the peers that hold a dataset."""
+    """Returns the peers that hold a dataset."""
 
     async def of(self, dataset: DatasetId, size: int) -> list[PeerId]: ...
 
 
 class WitnessRequest(NamedTuple):
-    """The datasets to cosign by the policy in force."""
+    """The datasets to cosign according to the policy in force."""
 
     mirrored: bool
-    """Whether the mirrored ones are among them."""
+    """Whether the mirrored datasets are cosigned."""
     attended: Collection[DatasetId] = ()
-    """These, whether they are or not."""
+    """Further datasets to cosign, mirrored or not."""
 
 
 class WitnessEvents(NamedTuple):
-    """The receiver of the outcomes of cosigning."""
+    """Receives the outcomes of cosigning."""
 
     cosigned: Callable[[Cosignature], None]
     contradicted: Callable[[CosignRequest], None]
@@ -69,7 +69,7 @@ class WitnessEvents(NamedTuple):
 
 
 class Witnessing:
-    """Touch a dataset in ``loop`` when its head or its chain moved."""
+    """Cosigns datasets for one node. ``loop`` is touched with a dataset whose head or chain moved."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Witnessing:
             self._told.cosigned(made)
 
     async def _attend(self, dataset: DatasetId) -> bool:
-        """The newest head of a dataset that need not be here; whether there is nothing to try again."""
+        """Cosigns the newest head of a dataset that need not be here; returns whether nothing has to be tried again."""
         try:
             question = await trio.to_thread.run_sync(self._witness.question, dataset)
             if question is None:
@@ -142,7 +142,7 @@ class Witnessing:
         return True
 
     async def _is_proven(self, question: CosignRequest) -> bool:
-        """Raises Remote without an answer in time."""
+        """Asks peers for the proof of a question. Raises Remote if none answers in time."""
         tree, old = question.tree, question.old
         with trio.move_on_after(PROVE_SECONDS):
             peers = await self._providers.of(tree.dataset, tree.size)
@@ -157,7 +157,7 @@ class Witnessing:
         )
 
     def _contradict(self, question: CosignRequest) -> None:
-        """Raises Refused."""
+        """Announces both heads of a question without proof, once. Raises Refused."""
         tree = question.tree
         pair = (question.old.root, tree.root_hash)
         if pair not in self._shown:
