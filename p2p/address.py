@@ -1,7 +1,7 @@
 """Parses and writes the multiaddresses that this host can use: TCP over IPv4, IPv6 or a DNS name.
 
 ``/ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…``, ``/dns4/node.example/tcp/4001/p2p/…``, ``/ip4/0.0.0.0/tcp/4001`` to listen;
-``/ip4/203.0.113.7/tcp/4001/p2p/RELAY/p2p-circuit/p2p/12D3KooW…`` by way of a relay, whose host and port these are.
+``/ip4/203.0.113.7/tcp/4001/p2p/RELAY/p2p-circuit/p2p/12D3KooW…`` through a relay, at the relay's host and port.
 """
 
 from __future__ import annotations

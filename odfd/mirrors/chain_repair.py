@@ -51,7 +51,7 @@ class RepairedChain(msgspec.Struct, frozen=True):
 
 
 class _Truth(msgspec.Struct, frozen=True):
-    """What is known of the original chain from undamaged data."""
+    """The facts about the original chain that undamaged data gives."""
 
     size: int
     root: bytes | None

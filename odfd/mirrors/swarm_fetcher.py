@@ -36,7 +36,7 @@ SOON: Final = 0.25
 LOOK: Final = 1.0
 """Seconds between checks which peers are connected and which answers are late."""
 MAX_MEMBERS: Final = 48
-"""Peers that are asked."""
+"""Peers that are asked at most."""
 FIRST_WORD: Final = 3.0
 """Seconds in which some peer must say that it has objects; otherwise all are fetched in order."""
 _LOG = structlog.get_logger("odfd.mirrors")

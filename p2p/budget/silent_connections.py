@@ -45,7 +45,7 @@ class SilentConnections:
 
     @contextmanager
     def silent(self, address: str, scope: Cancellable) -> Iterator[None]:
-        """While inside, ``scope`` may be cancelled in favour of a newcomer."""
+        """Lets ``scope`` be cancelled in favour of a newcomer while the block runs."""
         self.add(address, scope)
         try:
             yield

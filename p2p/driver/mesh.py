@@ -71,7 +71,7 @@ class Mesh:
         self._holders = HolderConnections()
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Keeps connections and runs rounds, until cancelled."""
         async with trio.open_nursery() as nursery:
             for address in dict.fromkeys(self._settings.bootstrap):
                 nursery.start_soon(self._keep_connected, address)

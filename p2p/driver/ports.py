@@ -84,7 +84,7 @@ class DirectPort(Protocol):
     def is_direct(self, peer: PeerId) -> bool: ...
 
     def meeting(self, targets: Sequence[Address], peer: PeerId) -> AbstractContextManager[None]:
-        """Meanwhile, treats peers that dial us from one of these addresses as clients."""
+        """Treats peers that dial us from one of these addresses as clients, while the block runs."""
 
     async def punch(self, targets: Sequence[Address], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
         """Dials from the listening port while the peer does the same; returns whether there is a direct connection."""

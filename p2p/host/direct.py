@@ -116,7 +116,7 @@ class DirectDials:
 
     @contextmanager
     def meeting(self, targets: Sequence[Address], peer: PeerId) -> Iterator[None]:
-        """Meanwhile, treats peers that dial us from one of these addresses as clients."""
+        """Treats peers that dial us from one of these addresses as clients, while the block runs."""
         hosts = {each.host for each in targets}
         self._swarm.as_client |= dict.fromkeys(hosts, peer)
         try:

@@ -57,7 +57,7 @@ OPEN_TIMEOUT = 10.0
 
 
 def _nothing() -> None:
-    """The default callback at the end of a connection."""
+    """Does nothing; the default callback at the end of a connection."""
 
 
 class MuxedStream(IMuxedStream):  # type: ignore[misc]

@@ -254,7 +254,7 @@ _DECLINED: Final = Verdict(Judgement.IGNORE)
 
 
 async def _judge_nothing(_sender: Any, _message: Any) -> Verdict:
-    """The default judge, which accepts nothing."""
+    """Accepts nothing; the default judge."""
     return _DECLINED
 
 

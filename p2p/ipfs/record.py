@@ -27,7 +27,7 @@ MAX_RECORD: Final = 10 << 10
 SIGNED: Final = b"ipns-signature:"
 _BYTES, _NUMBER, _TEXT_KEY = 0x40, 0x00, 0x60
 _KEY: Final = bytes([0x08, 0x01, 0x12, 32])
-"""field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes"""
+"""The bytes before the key in an encoded public key: field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes."""
 _CODEC, _HASH, _BASE = "libp2p-key", "identity", "base36"
 MAX_NAME: Final = 80
 """Characters of a name; that of an Ed25519 key has 62."""

@@ -12,7 +12,7 @@ import trio
 CHUNK: Final = 256 << 10
 _BOUNDARY: Final = "odfd-5d1b0c6a9e7f4d3c"
 FORM: Final = f"multipart/form-data; boundary={_BOUNDARY}"
-"""Content type of a ``Form``."""
+"""The content type of a request whose body is a ``Form``."""
 
 
 class Addition(NamedTuple):

@@ -24,7 +24,7 @@ class TableLimits(msgspec.Struct, frozen=True, kw_only=True):
     bucket: int = 20
     """Entries of a bucket: k of Kademlia."""
     spare: int = 20
-    """Suggestions of a bucket."""
+    """Suggestions kept for a bucket."""
     of_block: int = 2
     """Entries of one /24 or /48 in a bucket."""
     of_block_in_all: int = 8
@@ -56,7 +56,7 @@ class _Bucket:
 
 
 class Table:
-    """The table of the node at ``me``."""
+    """The routing table of the node whose place is ``me``."""
 
     def __init__(self, me: int, limits: TableLimits = LIMITS) -> None:
         self._me = me

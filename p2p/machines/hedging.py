@@ -13,9 +13,9 @@ MAX_HEDGES: Final = 3
 STILL: Final = 0.5
 """Seconds without a byte of the part after which as many further peers are asked as have been asked already."""
 USUAL: Final = 4.0
-"""Replaces ``STILL`` if the usual answer time of the next best peer is known: so many times that time,"""
+"""Replaces ``STILL`` by so many times the usual answer time of the next best peer, if that is known."""
 SOON: Final = 0.1
-"""but at least this many seconds."""
+"""Seconds that this is at least."""
 MAX_STILL: Final = 16
 """Peers asked for one part at most. Silent ones cost nothing, and no more than a window of bytes can arrive."""
 

@@ -22,7 +22,7 @@ class Patience(NamedTuple):
     """Time limits for one server and one answer, in seconds."""
 
     connect: float = 10.0
-    """To resolve the name, to connect, and for the TLS handshake, each."""
+    """Seconds to resolve the name, to connect, and for the TLS handshake, each."""
     silence: float = 30.0
     """Without a byte of the body, and until the headers are complete."""
     span: float = 60.0

@@ -10,7 +10,7 @@ import httpx
 from chain.errors import Invalid
 
 MAX_URL: Final = 2048
-"""Characters."""
+"""Characters of a URL that is parsed."""
 MAX_PORT: Final = 65_535
 _LOOKS: Final = re.compile(r"(?i)https?://")
 _HINT: Final = "it is the folder that holds refs and blocks, like https://data.example/nyc.flights"

@@ -6,9 +6,10 @@ Bodies of frames, numbers in network order::
     blocks  81  u32 request  u64 size  u64 start  u32 count  count x u32 length  the blocks, end to end
     refusal 7f  u32 request  u8 reason  text
 
-``size`` is how many blocks the answerer serves of the chain, so ``max_bytes = 0`` asks for that alone. An answer has at
-least one block when ``start < size`` and bytes were asked for, so a puller always gets on. Answers may overtake each
-other; ``request`` is the asker's number and comes back. Bytes only: whether a block is true is not known here.
+``size`` is the number of blocks of the chain that the answering node serves; a request with ``max_bytes = 0`` asks for
+that number alone. An answer has at least one block if ``start < size`` and bytes were asked for, so a fetch always
+makes progress. Answers may overtake each other; ``request`` is the asker's number, repeated in the answer. Blocks are
+only bytes here; the receiver verifies them.
 """
 
 from __future__ import annotations

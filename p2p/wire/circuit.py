@@ -1,8 +1,8 @@
 """Encodes and decodes the messages of libp2p's circuit relay v2, and its reservation vouchers.
 
-A node asks a relay over ``HOP`` to be reached through it (``RESERVE``) or to be led to another node (``CONNECT``); the
-relay leads it there over ``STOP``. Each message is protobuf, after its length as a varint. Fields that are not known
-are passed over. libp2p specifications: circuit relay v2; RFC 2, signed envelopes. Pure.
+Over ``HOP`` a node asks a relay to make it reachable (``RESERVE``) or to connect it to another node (``CONNECT``); the
+relay opens the circuit to that node over ``STOP``. Each message is protobuf, after its length as a varint. Unknown
+fields are ignored. libp2p specifications: circuit relay v2; RFC 2, signed envelopes. Pure.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MAX_PEER: Final = 64
 _RULE: Final = "circuit-message"
 _DOMAIN: Final = b"libp2p-relay-rsvp"
 _VOUCHER: Final = b"\x03\x02"
-"""The type of an envelope's payload."""
+"""The type that an envelope states for its payload, a voucher."""
 _KEY: Final = bytes([0x08, 0x01, 0x12, 32])
-"""field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes"""
+"""The bytes before the key in an encoded public key: field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes."""
 
 
 class Status(enum.IntEnum):

@@ -31,7 +31,7 @@ class Redemption(enum.IntEnum):
     """The asked node made no such token, or has deleted it."""
     EXPIRED = 2
     USED = 3
-    """As many nodes have used the token as it is for."""
+    """The token was already used by as many nodes as it is for."""
     REVOKED = 4
     BUSY = 5
     """Too many questions came, or the disk failed; the node may ask later."""

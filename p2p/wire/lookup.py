@@ -10,8 +10,8 @@ One question and one answer a stream, numbers in network order::
     at      u8 4 or 6, the address, u16 port (>= 1)
     own     u8 0, or ``at`` of the asker, if it can be asked there
 
-A record is a presence (``p2p.wire.presence``) without tags and flags, signed by the peer that serves the dataset over
-another domain: ``odf provider 1`` 00 network 00 key, all of the presence before the signature. Pure.
+A record is a presence (``p2p.wire.presence``) without tags and flags. The peer that serves the dataset signs it over
+``odf provider 1`` 00 network 00 key, and then all bytes of the presence before the signature. Pure.
 """
 
 from __future__ import annotations

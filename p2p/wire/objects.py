@@ -8,10 +8,10 @@ Bodies of frames, numbers in network order::
     pack    82  u32 request  u8 count  count x u32 length  the objects, end to end
     refusal 7f  u32 request  u8 reason  text
 
-``size`` is that of the whole object, so ``length = 0`` asks for it alone. An answer brings all of the range that lies
-within the object. A pack brings the objects from the first of those asked for on, in their order, as far as they are
-served, have ``MAX_PACKED`` bytes at most and fit; one that does not bring even the first is a refusal. Whether bytes
-hash to their names is checked by who writes them, not here.
+``size`` is the size of the whole object; a request with ``length = 0`` asks for it alone. An answer contains the whole
+part of the range that lies within the object. A pack contains the requested objects in order, up to the first that is
+not served, has more than ``MAX_PACKED`` bytes or does not fit; if that is the very first, the answer is a refusal. The
+code that stores the bytes checks their hashes, not this module.
 """
 
 from __future__ import annotations

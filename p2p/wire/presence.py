@@ -5,15 +5,16 @@ Bytes of a presence, numbers in network order::
     01  32 key  u64 issued  u16 lifetime  u8 flags  u8 n  n x (u8 length, address)  u16 m  m x u32 tag  64 signature
 
 ``issued`` is in milliseconds since the epoch, ``lifetime`` in seconds. A tag is the first four bytes of the sha3-256 of
-a dataset's id; tags ascend. Flag 1: it serves more than it tells. Addresses are multiaddresses without a peer id, since
-the key is the peer. The signature covers the network's name, so that no network's presences can be told in another.
+a dataset's id; tags ascend. Flag 1: it serves more datasets than it has tags. Addresses are multiaddresses without a
+peer id, since the key is the peer. The signature covers the network's name, so that a presence of one network is not
+valid in another.
 
 Messages of ``/odf/1/peers``, one question and one answer a stream::
 
     ask     01  u8 wanted (<= 64)  u8 n (<= 16)  n x u32 tag  the asker's own presence, or nothing
     answer  81  u8 n  n x (u16 length, presence)
 
-Without tags the answer is a sample of who is there; with tags, those who say that they serve one of them. Pure.
+Without tags the answer is a sample of all peers; with tags, peers that say they serve one of the datasets. Pure.
 """
 
 from __future__ import annotations

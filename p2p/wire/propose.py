@@ -12,8 +12,8 @@ Bodies of frames, numbers in network order; ``did`` is the 34 bytes of an id, ``
     refused   84  u8 family  u8 length  rule  text
     shard     u8 has a head  [hash  u64 sequence]  u64 upper
 
-``want`` comes before the outcomes, once for each object that the commit point lacks. Whether blocks are blocks, and
-objects what they are called, is checked by who takes them. Pure. Spec: docs/spec/collections.md#propose.
+``want`` comes before the outcomes, once for each object that the commit point lacks. The receiver checks that blocks
+are valid and that objects hash to their names. Pure. Spec: docs/spec/collections.md#propose.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ One request at a time on a stream, answered in order::
                                                     {"tell":"refused","reason":"…"}
 
 A bucket is the first byte of the dataset's public key; its sum is sha3-256 over the bucket's sids, sorted and end to
-end; empty buckets are left out. Listings are in the order of sids, a page at a time: ``more`` is the last sid of a page
-that is not the last, to be given as ``after``. ``get`` answers for the first ``done`` sids asked, at least one, and
-leaves out what it no longer has. ``prove`` asks for a proof in the tree over the first ``size`` blocks (RFC 6962): that
-the tree over the first ``old`` is its beginning, or that block ``index`` is in it. Unknown fields are ignored, so that
-later versions can add some.
+end; empty buckets are left out. Listings are in the order of sids, a page at a time: if other pages follow, ``more`` is
+the last sid of the page, to be sent as ``after``. ``get`` answers for the first ``done`` requested sids, at least one,
+without statements that are no longer there. ``prove`` asks for a proof in the tree over the first ``size`` blocks (RFC
+6962): that the tree over the first ``old`` is its beginning, or that block ``index`` is in it. Unknown fields are
+ignored, so that later versions can add some.
 """
 
 from __future__ import annotations

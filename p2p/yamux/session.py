@@ -64,7 +64,7 @@ class Session:
         self._ping_value = 0
         self._gone = False
 
-    # --- what the peer sends -------------------------------------------------------------------------------------
+    # --- input from the peer -------------------------------------------------------------------------------------
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Event]:
         """Takes received bytes, split anywhere. Raises Violation; the session is then dead."""
@@ -199,7 +199,7 @@ class Session:
             self._overload(self._heaviest(), events)
         return events
 
-    # --- what our side asks for ----------------------------------------------------------------------------------
+    # --- calls of our side ---------------------------------------------------------------------------------------
 
     @property
     def can_open(self) -> bool:
@@ -295,7 +295,7 @@ class Session:
         """Tells the peer that we accept no more streams."""
         self._send(frames.pack(frames.GO_AWAY, 0, 0, code))
 
-    # --- what is to be sent --------------------------------------------------------------------------------------
+    # --- output to the peer --------------------------------------------------------------------------------------
 
     @property
     def has_outgoing(self) -> bool:
@@ -354,7 +354,7 @@ class Session:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def next_due(self) -> float:
-        """The earliest time at which ``expire`` has something to do."""
+        """Returns the earliest time at which ``expire`` has something to do."""
         due = self._heard + self.limits.ping_interval
         if self._pinged is not None:
             due = max(self._heard, self._pinged) + self.limits.ping_timeout

@@ -46,7 +46,7 @@ class AdmissionOutcome(enum.Enum):
     FORK = "fork"
     EARLY = "early"
     UNKNOWN_AUTHORITY = "unknown-authority"
-    """It rests on a version of the authority that is not known here, or is known in another form."""
+    """The statement rests on a version of the authority that is not known here, or is known in another form."""
     REJECTED = "rejected"
 
     @property

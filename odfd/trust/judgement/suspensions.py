@@ -32,7 +32,7 @@ class Suspended(msgspec.Struct, frozen=True):
 
 
 class Suspensions:
-    """The suspensions of one node, over one SQLite connection."""
+    """Stores the suspensions of one node, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

@@ -53,7 +53,7 @@ _ENTRIES: Final[dict[str, Callable[[KeyDid, Any, Multihash], tuple[str, JournalE
     ATTESTATION: lambda _, new, sid: (attestation(new.dataset, new.epoch), JournalEntry((new.serial,), str(sid))),
     POLICY: lambda _, new, sid: (policy(new.network), JournalEntry((new.version,), str(sid))),
 }
-"""By kind, of those that a key may not contradict."""
+"""The journal entry of each kind of statement that a key may not contradict."""
 JOURNALLED: Final = frozenset(_ENTRIES)
 
 

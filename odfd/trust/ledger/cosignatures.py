@@ -15,7 +15,7 @@ MAX_WITNESSES: Final = 64
 
 
 class Cosignatures:
-    """The cosignatures known to one node, over one SQLite connection."""
+    """Stores the cosignatures known to one node, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

@@ -3,13 +3,13 @@
 | kept | what |
 |---|---|
 | while its dataset is known, and a year | versions of authorities, proofs, decisions, chosen heads, contradictions |
-| as long as it holds | the live set, observations and policies in force, what a decision rests on |
+| as long as they hold | the live set, observations and policies in force, statements that a decision rests on |
 | likewise | the last head of each signer, and the newest head of the blocks that are here: a proof may need it |
 | the last three | attestations of a validator on a dataset |
-| thirty days from the next word of the same signer, and the last 256 | all other heads, observations, policies |
+| thirty days from the next statement of the same signer, and the last 256 | all other heads, observations, policies |
 
-A dataset is known while it is held, or anything said of it is live. Each page is one transaction: a killed node has let
-some go, and the next collection lets the rest go. Spec: docs/spec/trust.md#ledger.
+A dataset is known while it is held, or a statement about it is live. Each page is one transaction: a killed node has
+dropped some, and the next collection drops the rest. Spec: docs/spec/trust.md#ledger.
 """
 
 from __future__ import annotations

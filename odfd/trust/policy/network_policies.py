@@ -40,7 +40,7 @@ class AcceptedPolicy(msgspec.Struct, frozen=True):
 
 
 class NetworkPolicies:
-    """The network policies of one node, over one SQLite connection."""
+    """Stores the network policies known to one node, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

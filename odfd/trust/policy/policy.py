@@ -1,7 +1,7 @@
 """Defines the policy of a node: which facts must hold before data is used or passed on (docs/spec/trust.md#policy).
 
-A purpose is an expression of facts with ``&``, ``|`` and brackets: ``data & (reproduced | attested:2)``. There is no
-ladder among facts. Every mistake of a policy is reported at once. Pure.
+A purpose is an expression of facts with ``&``, ``|`` and brackets: ``data & (reproduced | attested:2)``. Facts have no
+order of strength. Every mistake of a policy is reported at once. Pure.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def parse_expression(text: str) -> Expression:
 
 
 class _Parser:
-    """Recursive descent over the tokens of one expression."""
+    """Parses the tokens of one expression by recursive descent."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -180,7 +180,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     attest: bool = False
     observe: bool = False
     spot_check: float = 0.0
-    """Share of steps that this node re-runs though it does not attest."""
+    """Share of steps that this node re-runs even if it does not attest."""
     recheck: bool = True
     """Whether evidence that listed validators name is fetched and re-checked without a person's request."""
     floors: tuple[Expression | None, Expression | None] = (None, None)

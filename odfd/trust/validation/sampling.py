@@ -61,7 +61,7 @@ class CostBudget:
     def __init__(self) -> None:
         self._used: LRUCache[KeyDid, _Used] = LRUCache(MAX_KNOWN)
         self._apart: LRUCache[DatasetId, KeyDid] = LRUCache(MAX_KNOWN)
-        """Datasets whose next step exceeded the budget, and their publishers."""
+        """Datasets whose next step exceeded the budget in the shared engine, with their publishers."""
         self._pauses: LRUCache[DatasetId, Pause] = LRUCache(MAX_KNOWN)
 
     def charge(self, publisher: KeyDid, seconds: float, now: Instant) -> None:
