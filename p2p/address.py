@@ -100,8 +100,8 @@ def network_of(host: str) -> str:
 
 @lru_cache(maxsize=4096)
 def prefix_of(host: str) -> str:
-    """Returns the smallest block of addresses that is assigned: a /24 of IPv4, a /48 of IPv6; empty if no IP
-    address."""
+    """Returns the smallest block of addresses that is assigned:
+    a /24 of IPv4, a /48 of IPv6; empty if no IP address."""
     return _block(host, 24, 48)
 
 

@@ -16,8 +16,8 @@ from p2p.ports import PeerId
 
 SEED_SIZE: Final = 32
 _PREFIX: Final = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
-"""The bytes before the key in a peer id: identity multihash of 36 bytes · field 1 (type) = 1 (Ed25519) · field 2 (data)
-of 32 bytes"""
+"""The bytes before the key in a peer id:
+identity multihash of 36 bytes · field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes"""
 
 
 def did_of_seed(seed: bytes) -> KeyDid:

@@ -17,8 +17,8 @@ WINDOW: Final = 8
 
 
 class Pace:
-    """Caps transmissions at ``rate`` bytes a second; 0 means no cap. Changing the rate leaves earlier charges
-    unchanged."""
+    """Caps transmissions at ``rate`` bytes a second; 0 means no cap.
+    Changing the rate leaves earlier charges unchanged."""
 
     def __init__(self, rate: int = 0) -> None:
         self.rate = rate

@@ -109,15 +109,15 @@ class Library(Protocol):
         """Returns raw blocks from ``start`` on, at most ``max_bytes`` in total, but at least one if there is one."""
 
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
-        """Returns an RFC 6962 proof in the tree over ``size`` blocks: of its beginning of ``old`` blocks, or of block
-        ``index``.
+        """Returns an RFC 6962 proof in the tree over ``size`` blocks:
+        of its beginning of ``old`` blocks, or of block ``index``.
 
         Raises NotFound.
         """
 
     def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
-        """Fills ``into`` with bytes of an object from ``offset`` on; returns the object's size and how many bytes were
-        put there.
+        """Fills ``into`` with bytes of an object from ``offset`` on;
+        returns the object's size and how many bytes were put there.
 
         Raises NotFound if this node does not have the object or does not serve it.
         """
@@ -132,8 +132,8 @@ class Library(Protocol):
         """The hashes of an object's pieces, end to end, and the signature of the publisher's node; ``None``: none."""
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterable[bytes]:
-        """Yields whole objects of at most ``largest`` bytes in order; stops at the first that is not served or is
-        larger."""
+        """Yields whole objects of at most ``largest`` bytes in order;
+        stops at the first that is not served or is larger."""
 
 
 class StatementRef(msgspec.Struct, frozen=True):
@@ -163,12 +163,12 @@ class StatementStore(Protocol):
         """Checks a gossiped or pulled envelope (limits, signature, order), and records it if it is new."""
 
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
-        """Returns the live statements that this node passes on: of these datasets and against these keys, or all of
-        them."""
+        """Returns the live statements that this node passes on:
+        of these datasets and against these keys, or all of them."""
 
     def interests(self) -> Sequence[DatasetId]:
-        """Lists the datasets and keys (written likewise) of which this node wants all statements, and may say so to
-        others."""
+        """Lists the datasets and keys (written likewise) of which this node wants all statements,
+        and may say so to others."""
 
     def concern(self, topic: Topic, envelope: bytes) -> Concern:
         """Returns which datasets and keys an accepted statement is about, and whether it is wanted here."""
@@ -257,8 +257,8 @@ class Replication(Protocol):
     async def pull_statements(
         self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
     ) -> int:
-        """Runs anti-entropy with one peer: compares sums, fetches missing statements, stores them, and returns their
-        number.
+        """Runs anti-entropy with one peer: compares sums, fetches missing statements, stores them,
+        and returns their number.
 
         ``private``: this node passes on nothing of these datasets, so the peer may send what it shares with this node
         alone.
@@ -270,8 +270,8 @@ class Replication(Protocol):
         """Asks ``peer`` for an object's size in bytes; ``None`` when it does not serve it. Raises Remote."""
 
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        """Returns one answer to a request for a range of blocks, within limits, split into raw, unchecked blocks.
-        Raises Remote."""
+        """Returns one answer to a request for a range of blocks, within limits, split into raw,
+        unchecked blocks. Raises Remote."""
 
     async def pull_chain(
         self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None

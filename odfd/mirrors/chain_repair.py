@@ -95,8 +95,8 @@ class ChainRepair:
         self._holders = holders
 
     async def mend(self, dataset: DatasetId) -> RepairedChain:
-        """Fetches and stores damaged blocks. Raises NotFound if no peer has one, Environment if the database is
-        damaged."""
+        """Fetches and stores damaged blocks. Raises NotFound if no peer has one,
+        Environment if the database is damaged."""
         rows = await trio.to_thread.run_sync(self._forget_rows)
         truth = await trio.to_thread.run_sync(self._truth, dataset)
         mending = await trio.to_thread.run_sync(self._inspect, dataset, truth)
@@ -107,8 +107,8 @@ class ChainRepair:
         return RepairedChain(len(blocks), rows)
 
     def _forget_rows(self) -> int:
-        """Rebuilds indexes; deletes damaged rows that the log has or that come again; returns their number. Raises
-        Environment."""
+        """Rebuilds indexes; deletes damaged rows that the log has or that come again;
+        returns their number. Raises Environment."""
         self._database.reindex()
         if problems := self._database.damage():
             raise self._database.corrupt(problems[0])

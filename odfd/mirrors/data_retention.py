@@ -37,8 +37,8 @@ _PAGE: Final = 256
 
 
 class DataRetention:
-    """Manages the data that a node's mirrors keep. ``reader`` names a dataset of this node that derives from one, if
-    any."""
+    """Manages the data that a node's mirrors keep.
+    ``reader`` names a dataset of this node that derives from one, if any."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class DataRetention:
                 Holdings(connection).count_blocks(dataset)
 
     def give_way(self, spec: MirrorSpec, needed: int) -> bool:
-        """Deletes data of mirrors with a lower priority than this spec's, if that frees so many bytes; else deletes
-        nothing."""
+        """Deletes data of mirrors with a lower priority than this spec's,
+        if that frees so many bytes; else deletes nothing."""
         with self._lock, ExitStack() as open_cursors, self._database.read() as connection:
             holdings = Holdings(connection)
             lower = [each for each in mirror_specs.all_of(Resources(connection)) if each.priority < spec.priority]
@@ -92,8 +92,8 @@ class DataRetention:
         return plan is not None
 
     def note(self, dataset: DatasetId, objects: Sequence[tuple[Multihash, int, int]]) -> None:
-        """Records objects that came: the name and size of each, and the number of the block that names or links to
-        it."""
+        """Records objects that came: the name and size of each,
+        and the number of the block that names or links to it."""
         with self._database.write() as connection:
             Holdings(connection).note(dataset, objects)
 
@@ -132,8 +132,8 @@ class DataRetention:
             ledger.keep_chain(dataset, msgspec.structs.replace(ledger.chain(dataset), data=place.data))
 
     def _count(self, dataset: DatasetId, chain: ChainReader, stop: int) -> None:
-        """Records the objects here of blocks before ``stop``, since a mirror may be older than the counting of its
-        objects."""
+        """Records the objects here of blocks before ``stop``,
+        since a mirror may be older than the counting of its objects."""
         before, found = stop, list[tuple[Multihash, int, int]]()
         while (block := chain.last_of(_DATA, before)) is not None or found:
             if block is not None:
@@ -191,8 +191,8 @@ class DataRetention:
             self._free(dataset, max(first, extent.first))
 
     def count_objects(self, dataset: DatasetId) -> int:
-        """Records the objects here of a dataset of this node's own, before they may be deleted. Returns its number of
-        blocks."""
+        """Records the objects here of a dataset of this node's own, before they may be deleted.
+        Returns its number of blocks."""
         chain = self._chains.chain(dataset)
         head = chain.head()
         size = 0 if head is None else head.size

@@ -43,8 +43,8 @@ class _Serving(msgspec.Struct, frozen=True):
 
 
 class _Probe:
-    """Collects the peers that claim to serve a dataset, and decides how long others are awaited. ``first`` are asked
-    first."""
+    """Collects the peers that claim to serve a dataset, and decides how long others are awaited.
+    ``first`` are asked first."""
 
     def __init__(self, proven: Collection[PeerId], first: Iterable[PeerId], rest: Iterable[PeerId]) -> None:
         self._proven = frozenset(proven)
@@ -191,8 +191,8 @@ class Holders:
             await self._ask_all(ask, self.connected())
 
     async def are_sharing(self, dataset: DatasetId, peers: Collection[PeerId]) -> bool | None:
-        """Whether any of the peers that shared it with this node still serves it; ``None`` if not all of them
-        answer."""
+        """Whether any of the peers that shared it with this node still serves it;
+        ``None`` if not all of them answer."""
         answers: list[bool] = []
 
         async def ask(peer: PeerId) -> None:

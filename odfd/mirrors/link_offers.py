@@ -1,5 +1,5 @@
-"""Asks peers for the size of an object that no block states: one peer after another, the next as soon as one is
-slow."""
+"""Asks peers for the size of an object that no block states:
+one peer after another, the next as soon as one is slow."""
 
 from __future__ import annotations
 

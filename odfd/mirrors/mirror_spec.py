@@ -23,8 +23,8 @@ MAX_PEERS: Final = 16
 
 
 class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The specification of a mirror. ``use`` and ``serve`` replace the node's policy for it; ``expect`` is a known
-    hash."""
+    """The specification of a mirror. ``use`` and ``serve`` replace the node's policy for it;
+    ``expect`` is a known hash."""
 
     dataset: str
     name: str

@@ -57,8 +57,8 @@ HASTE: Final = 2.0
 PATIENCE: Final = 20.0
 """The same without other peers: a part of 1 MiB in it is 50 KiB/s."""
 WORD: Final = 16 << 20
-"""Bytes of a linked object accepted on one peer's claim; for a larger one other peers are asked first, for
-``HASTE``."""
+"""Bytes of a linked object accepted on one peer's claim;
+for a larger one other peers are asked first, for ``HASTE``."""
 STALLED: Final = "stalled"
 REMEMBERED: Final = 1024
 """Peers remembered for offering a linked object and giving nothing in time."""
@@ -208,8 +208,8 @@ class ObjectFetcher:
                     await self._fetch(peers, name, size)
 
     async def linked(self, spec: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
-        """Fetches an object that rows link to, unless it is here undamaged; returns its size. Raises Remote,
-        Environment.
+        """Fetches an object that rows link to, unless it is here undamaged;
+        returns its size. Raises Remote, Environment.
 
         Without a ``spec`` it was here before, so its room is still reserved.
         """
@@ -248,8 +248,8 @@ class ObjectFetcher:
         return size
 
     async def _fetch_linked(self, spec: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
-        """Fetches a linked object from one peer, by the size that it states; a false size spoils nothing for other
-        peers.
+        """Fetches a linked object from one peer, by the size that it states;
+        a false size spoils nothing for other peers.
 
         If a peer offers the object and gives nothing, the next one is tried; it is waited for longer once all have
         answered. An object that is large by a peer's claim is begun only after others had time to answer, smallest

@@ -51,8 +51,8 @@ class Packs:
         self._objects = objects
         self._replication = replication
         self._checking = trio.CapacityLimiter(1)
-        """Checks run one at a time: they are Python's work for thousands of small slices, which threads would not speed
-        up."""
+        """Checks run one at a time: they are Python's work for thousands of small slices,
+        which threads would not speed up."""
 
     async def take(
         self,

@@ -31,8 +31,8 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Prefetch:
-    """Fetches a chain of ``size`` blocks step by step, ahead of its consumer: ``run`` fetches, the consumer calls
-    ``next``."""
+    """Fetches a chain of ``size`` blocks step by step, ahead of its consumer:
+    ``run`` fetches, the consumer calls ``next``."""
 
     def __init__(self, fetch: Callable[[Start], Awaitable[VerifiedChain]], start: Start, size: int) -> None:
         self._fetch = fetch

@@ -30,8 +30,8 @@ _NOTHING: Final[Mapping[Multihash, int]] = MappingProxyType({})
 
 
 class MirrorQuota:
-    """The disk quota of all mirrors of a node. ``limit`` in bytes, 0: none; ``partial``: the folder of partial
-    files."""
+    """The disk quota of all mirrors of a node.
+    ``limit`` in bytes, 0: none; ``partial``: the folder of partial files."""
 
     def __init__(
         self, keeping: DataRetention, partial: Path, limit: int, busy: Callable[[], Collection[str]] = tuple
@@ -118,8 +118,8 @@ class MirrorQuota:
                 over -= left[file]
 
     def _left(self, new: Mapping[Multihash, int]) -> dict[Path, int]:
-        """Returns partial files of cancelled fetches with their bytes, oldest first; without those of ``new``, which
-        are needed."""
+        """Returns partial files of cancelled fetches with their bytes, oldest first;
+        without those of ``new``, which are needed."""
         known = {str(name) for name in (*self._promised, *new)}
         left = [(file, stat) for file, stat in self._files() if file.name not in known]
         return {file: stat.st_size for file, stat in sorted(left, key=lambda each: each[1].st_mtime_ns)}

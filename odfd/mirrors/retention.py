@@ -109,8 +109,8 @@ def oldest_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], size: int)
 
 
 def trimmed(keep: Keep, newest: Instant, pieces: Iterable[Piece], total: int, first: int) -> int:
-    """Returns the first block whose data is kept, if ``total`` bytes from block ``first`` on are here; reads no
-    further."""
+    """Returns the first block whose data is kept,
+    if ``total`` bytes from block ``first`` on are here; reads no further."""
     for piece in pieces:
         if keep.holds(piece, newest, total):
             break

@@ -55,8 +55,8 @@ Each commit touches most pages of the indexes by hash, so larger commits touch f
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """The target of a pass: the head ``signed``, whose blocks ``peers`` have; with the rights of the present
-    authority."""
+    """The target of a pass: the head ``signed``, whose blocks ``peers`` have;
+    with the rights of the present authority."""
 
     spec: MirrorSpec
     signed: HeadStatement
@@ -93,8 +93,8 @@ class Steps:
     async def climb(
         self, goal: Goal, start: Start, tally: MirrorProgress, stands: Callable[[Head], Awaitable[bool]]
     ) -> StepsKept:
-        """Fetches and stores all steps. ``stands``: called after each step but the last, whether the goal is still
-        valid.
+        """Fetches and stores all steps. ``stands``: called after each step but the last,
+        whether the goal is still valid.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
         """
@@ -247,8 +247,8 @@ def _check_expected(spec: MirrorSpec, sink: VerifiedChain) -> None:
 
 
 def _needs_whole(size: int, goal: Goal, rung: str) -> bool:
-    """Whether a check needs all blocks up to the head before any is stored: the base of an epoch, or a first
-    contact."""
+    """Whether a check needs all blocks up to the head before any is stored:
+    the base of an epoch, or a first contact."""
     opened = goal.rights.opened(goal.signed.epoch)
     turns = opened is not None and opened.base.size > size
     looks_for = rung != FIRST_SIGHT and not size

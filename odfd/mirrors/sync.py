@@ -221,8 +221,8 @@ class MirrorSync:
     async def _bring(
         self, spec: MirrorSpec, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: MirrorProgress
     ) -> Outcome:
-        """Fetches blocks and data. A mirror of only the newest data fetches all blocks first, to know which data is the
-        newest."""
+        """Fetches blocks and data. A mirror of only the newest data fetches all blocks first,
+        to know which data is the newest."""
         objects, kept = 0, StepsKept()
         if spec.brings_data and _lacks_data(spec, held):
             objects = await self._missing_data(spec, held, peers, tally)
@@ -289,8 +289,8 @@ class MirrorSync:
         return _Held(state, checked, head, walk[-1], decided, lacks)
 
     async def _missing_data(self, spec: MirrorSpec, held: _Held, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
-        """Fetches missing objects of blocks that came earlier, so many blocks at a time; returns the number of
-        objects."""
+        """Fetches missing objects of blocks that came earlier, so many blocks at a time;
+        returns the number of objects."""
         fetched = 0
         assert held.head is not None
         goal = swarm_goal(held.head)

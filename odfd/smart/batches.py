@@ -1,5 +1,5 @@
-"""Packs blocks into one message of the protocol, and unpacks them while it arrives: tar, in gzip, as a JSON list of
-numbers.
+"""Packs blocks into one message of the protocol, and unpacks them while it arrives:
+tar, in gzip, as a JSON list of numbers.
 
 Entries are named by the hash of the block, oldest first. Neither side holds a whole message: the packer yields its text
 in pieces, and the unpacker takes any pieces and returns the blocks that are complete. Both are bounded by ``MAX_TEXT``,

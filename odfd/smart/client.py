@@ -1,5 +1,5 @@
-"""Opens conversations of the smart protocol with a node, and tells a node that does not speak it from one that
-refuses."""
+"""Opens conversations of the smart protocol with a node,
+and tells a node that does not speak it from one that refuses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Declares the interfaces of the node that the smart protocol's server uses; ``odfd.api.smart_backend`` implements
-them."""
+"""Declares the interfaces of the node that the smart protocol's server uses;
+``odfd.api.smart_backend`` implements them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ChainLibrary(Protocol):
     """The chains that one visitor may read; called from worker threads. All methods raise Environment."""
 
     def find(self, ref: str) -> DatasetId | None:
-        """Returns a dataset by local name, or id with or without ``did:odf:``; ``None``: absent, or hidden from the
-        visitor."""
+        """Returns a dataset by local name, or id with or without ``did:odf:``;
+        ``None``: absent, or hidden from the visitor."""
 
     def size(self, dataset: DatasetId) -> int:
         """Returns the number of blocks that the visitor may read."""
@@ -63,8 +63,8 @@ class PushSession(Protocol):
         """
 
     async def commit(self) -> None:
-        """Verifies everything, and moves the head. Raises Conflict if that is no longer the one that ``head``
-        returned."""
+        """Verifies everything, and moves the head.
+        Raises Conflict if that is no longer the one that ``head`` returned."""
 
     def close(self) -> None:
         """Discards staged blocks; uploaded objects stay."""
@@ -77,9 +77,9 @@ class SmartBackend(Protocol):
         """Returns the datasets that the token's account may read."""
 
     def push(self, token: str, ref: str) -> PushSession:
-        """Begins a push. Raises NotFound for a dataset that may not be read, Refused for one that may not be
-        changed."""
+        """Begins a push. Raises NotFound for a dataset that may not be read,
+        Refused for one that may not be changed."""
 
     def upload(self, token: str, ref: str, name: Multihash, size: int) -> Incoming | None:
-        """Begins the upload of an object that a push of the account expects; ``None``: it is here. Raises NotFound,
-        Invalid."""
+        """Begins the upload of an object that a push of the account expects; ``None``: it is here.
+        Raises NotFound, Invalid."""

@@ -108,8 +108,8 @@ class _Step(enum.Enum):
 
 
 class PullServer:
-    """The side of a pull that has the blocks. ``url``: of the dataset, with its last slash; ``headers``: to read
-    objects with."""
+    """The side of a pull that has the blocks.
+    ``url``: of the dataset, with its last slash; ``headers``: to read objects with."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
@@ -159,8 +159,8 @@ class PullServer:
         self._step = _Step.OBJECTS
 
     def failure(self, fault: Fault) -> Say | Fail:
-        """Returns how to report a fault to the other side: in an answer if one is due, else in the reason of the close
-        frame."""
+        """Returns how to report a fault to the other side:
+        in an answer if one is due, else in the reason of the close frame."""
         if self._step is _Step.PLAN:
             return Say(encode(PullAnswer(err=PullFailure(internal=internal(self.phase, fault, LONG)))))
         return Fail(BROKEN, encode(PullAnswer(err=PullFailure(internal=internal(self.phase, fault)))))
@@ -190,8 +190,8 @@ class PullClient:
         return Say(encode(OpenPull(begin_after=_text(begin_after), stop_at=_text(stop_at))))
 
     def receive(self, text: str) -> list[ClientEffect]:
-        """Takes a message, and returns what to do. Raises Invalid if it is no answer; Conflict, Remote for a reported
-        failure."""
+        """Takes a message, and returns what to do.
+        Raises Invalid if it is no answer; Conflict, Remote for a reported failure."""
         if self._step is _Step.PLAN:
             answer = decode(text, PullAnswer)
             if answer.err is not None:

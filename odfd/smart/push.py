@@ -66,8 +66,8 @@ class CheckHead(NamedTuple):
 
 
 class Negotiate(NamedTuple):
-    """Effect: find out which of these objects are missing, and expect their uploads; the driver answers with
-    ``lacking``."""
+    """Effect: find out which of these objects are missing, and expect their uploads;
+    the driver answers with ``lacking``."""
 
     files: Sequence[ObjectFile]
 
@@ -111,8 +111,8 @@ class _Step(enum.Enum):
 
 
 class PushServer:
-    """The side of a push that takes a chain. ``url``: of the dataset, with its last slash; ``headers``: to upload
-    with."""
+    """The side of a push that takes a chain.
+    ``url``: of the dataset, with its last slash; ``headers``: to upload with."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
@@ -199,8 +199,8 @@ class PushServer:
         return self._step is _Step.OVER
 
     def failure(self, fault: Fault) -> Say | Fail:
-        """Returns how to report a fault to the other side: in an answer if one is due, else in the reason of the close
-        frame."""
+        """Returns how to report a fault to the other side:
+        in an answer if one is due, else in the reason of the close frame."""
         if self._step in (_Step.HEAD, _Step.BLOCKS, _Step.PLACES):
             return Say(encode(PushAnswer(err=PushFailure(internal=internal(self.phase, fault, LONG)))))
         said = encode(PushAnswer(err=PushFailure(internal=internal(self.phase, fault))))
@@ -224,8 +224,8 @@ class PushClient:
 
     @property
     def limit(self) -> int:
-        """The most characters that a message may have; the same in all steps, as the step may change while one is
-        awaited."""
+        """The most characters that a message may have;
+        the same in all steps, as the step may change while one is awaited."""
         return messages.MAX_LIST
 
     @property
@@ -240,8 +240,8 @@ class PushClient:
         return Say(encode(OpenPush(current_head=head, transfer_plan=plan)))
 
     def receive(self, text: str) -> ClientEffect:
-        """Takes a message, and returns what to do. Raises Invalid if it is no answer; Conflict, Remote for a reported
-        failure."""
+        """Takes a message, and returns what to do.
+        Raises Invalid if it is no answer; Conflict, Remote for a reported failure."""
         step: Mapping[_Step, Callable[[str], ClientEffect]] = {
             _Step.HEAD: self._accepted,
             _Step.BLOCKS: self._staged,

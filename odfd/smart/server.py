@@ -339,8 +339,8 @@ async def _ticking(machine: PushServer, socket: WebSocket) -> None:
 
 
 def _handshake(call: _Call) -> bytes:
-    """Returns the value that accepts the web socket. Raises Invalid for a request that asks for none, or another
-    version."""
+    """Returns the value that accepts the web socket.
+    Raises Invalid for a request that asks for none, or another version."""
     headers = call.headers
     key = headers.get("sec-websocket-key", "")
     is_asked = headers.get("upgrade", "").lower() == "websocket" and UPGRADE in call.scope

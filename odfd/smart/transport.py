@@ -1,5 +1,5 @@
-"""Reads datasets at nodes: all blocks in one conversation of the smart protocol, or one by one if a node does not speak
-it.
+"""Reads datasets at nodes: all blocks in one conversation of the smart protocol,
+or one by one if a node does not speak it.
 
 Both ways write the same folder, so that one continues where the other was interrupted. Blocks are checked to hash to
 their names; the caller checks rules and signatures.

@@ -119,14 +119,14 @@ class FlowWorker:
                 nursery.cancel_scope.cancel()
 
     async def look(self, datasets: Collection[DatasetId] = ()) -> None:
-        """Puts the declared flows of these datasets in force before it returns; after a start, those of all
-        datasets."""
+        """Puts the declared flows of these datasets in force before it returns;
+        after a start, those of all datasets."""
         await self._evaluate(datasets)
         self.loop.poke()
 
     async def pause(self, keys: Collection[str], template: str | None, *, paused: bool) -> None:
-        """Pauses or resumes plans of one flow, which are in force. ``template``: for datasets that join the flow
-        later."""
+        """Pauses or resumes plans of one flow, which are in force.
+        ``template``: for datasets that join the flow later."""
         now = self._clock.now()
         kept = [(key, self.scheduler.pause(key, now, paused=paused)) for key in keys]
         await trio.to_thread.run_sync(self._keep, kept)
@@ -256,8 +256,8 @@ class FlowWorker:
         ]
 
     def _record(self, connection: sqlite3.Connection, plan: FlowPlan) -> Record | None:
-        """Returns a plan's record. A dataset that joins a flow of many is paused if the flow is, and past times do not
-        count."""
+        """Returns a plan's record. A dataset that joins a flow of many is paused if the flow is,
+        and past times do not count."""
         found = store.record(connection, store.key_for(plan))
         if plan.selection is None or found is not None:
             return found

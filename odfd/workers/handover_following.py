@@ -121,8 +121,8 @@ class HandoverFollowing:
         await trio.to_thread.run_sync(self._join, found, number)
 
     def _check_new(self, found: _Followed, spec: MirrorSpec) -> bool:
-        """Checks that the successor is new here; returns whether the mirror is public, as it will be too. Raises
-        Invalid."""
+        """Checks that the successor is new here;
+        returns whether the mirror is public, as it will be too. Raises Invalid."""
         name = found.spec.name
         if len(found.state.members) >= MAX_RENDITIONS:
             raise Invalid(f"{name} handed over more than {MAX_RENDITIONS} times", rule="rendition-limit")

@@ -54,8 +54,8 @@ class RecoveryPeers(Protocol):
 
 
 class JournalRecovery:
-    """Recovers lost journals. ``loop`` is poked when a peer connects; ``resumed`` is called when keys may sign
-    again."""
+    """Recovers lost journals. ``loop`` is poked when a peer connects;
+    ``resumed`` is called when keys may sign again."""
 
     def __init__(
         self, signer: SignerContext, peers: RecoveryPeers, policy: Callable[[], Policy], resumed: Callable[[], None]
@@ -175,8 +175,8 @@ class JournalRecovery:
         return wire.SigningView(begun=signers, peers=peers)
 
     def _begin(self, how: str) -> tuple[wire.SignerView, ...]:
-        """Begins the journals again. Each is written before the ledger's entry: only the journal prevents
-        contradictions."""
+        """Begins the journals again. Each is written before the ledger's entry:
+        only the journal prevents contradictions."""
         signer, begun = self._signer, []
         with signer.database.read() as connection:
             known = recall(connection, self.lost)

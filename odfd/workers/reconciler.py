@@ -173,8 +173,8 @@ class Reconciler:
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
     def _touched(self, heard: Collection[Named]) -> tuple[int, Sequence[str], Sequence[DeclaredResource]]:
-        """Reads the log of resources: returns the new cursor, the ids of changed resources (at first all), and deleted
-        ones.
+        """Reads the log of resources: returns the new cursor,
+        the ids of changed resources (at first all), and deleted ones.
 
         Blocking.
         """
@@ -217,8 +217,8 @@ class Reconciler:
             self._logger.error("a controller failed", type=gone.type, name=gone.name, fault=repr(error))
 
     def _at_start(self, resources: Sequence[DeclaredResource]) -> Sequence[str]:
-        """Returns the ids to check now; the others, whose changes events report, are spread over the time after the
-        start."""
+        """Returns the ids to check now; the others, whose changes events report,
+        are spread over the time after the start."""
         at_rest = [each for each in resources if _is_at_rest(each) and each.type not in self.silent]
         first, spread = self._clock.now() + QUIET_SECONDS * SECOND, 1 + len(at_rest) * SECOND // LOOKS_A_SECOND
         for each in at_rest:

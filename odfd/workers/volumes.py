@@ -64,8 +64,8 @@ class VolumeWorker:
         return wire.Probe(name="volumes", result="ok", message=plural(len(self.states), "volume"))
 
     def state(self, resource: DeclaredResource) -> VolumeState | None:
-        """Returns the state of a volume as it is declared now; ``None``: it is being checked. Called from the event
-        loop."""
+        """Returns the state of a volume as it is declared now; ``None``: it is being checked.
+        Called from the event loop."""
         found = self.states.get(resource.id)
         if found is None or found.generation != resource.generation:
             self.loop.poke()

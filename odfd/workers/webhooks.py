@@ -111,8 +111,8 @@ class WebhookWorker:
         self.loop.touch(DatasetId.parse(each.dataset))
 
     async def _sent(self, each: DueCall) -> tuple[str, Fault | None]:
-        """Signs and makes a call. Returns the target's answer, or the reason why there is no good one, and the
-        fault."""
+        """Signs and makes a call. Returns the target's answer,
+        or the reason why there is no good one, and the fault."""
         url = each.target.spec["url"]
         try:
             headers = signed_headers(each.delivery, signing_key(each.secret.reveal()), self._clock.now())

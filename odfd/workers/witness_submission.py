@@ -147,8 +147,8 @@ class WitnessSubmission:
         self._turns = {place: turn for place, turn in self._turns.items() if place[1] in left}
 
     async def _with_one(self, poster: Poster, witness: PublicWitness, datasets: Sequence[DatasetId]) -> None:
-        """Submits datasets to one witness; stops at the first request without an answer, and leaves the others for
-        later."""
+        """Submits datasets to one witness; stops at the first request without an answer,
+        and leaves the others for later."""
         for at, dataset in enumerate(datasets):
             try:
                 due = await trio.to_thread.run_sync(self._due, dataset, witness)

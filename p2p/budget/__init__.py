@@ -1,2 +1,2 @@
-"""Limits the costs that unknown peers cause. Keys cost nothing, so addresses are charged too. Pure: time is an
-argument."""
+"""Limits the costs that unknown peers cause. Keys cost nothing, so addresses are charged too.
+Pure: time is an argument."""

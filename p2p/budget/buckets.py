@@ -56,16 +56,16 @@ class Budget(Generic[K]):
         self._levels: FIFOCache[K, tuple[float, float]] = FIFOCache(MAX_KEYS)
 
     def spend(self, key: K, now: float, amount: float = 1.0, leaving: float = 0.0) -> bool:
-        """Takes ``amount`` if the bucket holds it and ``leaving`` more; returns whether it did. A refusal takes
-        nothing."""
+        """Takes ``amount`` if the bucket holds it and ``leaving`` more;
+        returns whether it did. A refusal takes nothing."""
         level = self._rate.level(self._levels.get(key), now)
         granted = level >= amount + leaving
         self._levels[key] = (level - amount if granted else level, now)
         return granted
 
     def reserve(self, key: K, now: float, patience: float) -> float | None:
-        """Takes one unit, a future one if the bucket is empty, and returns the seconds that the caller must wait for
-        it.
+        """Takes one unit, a future one if the bucket is empty,
+        and returns the seconds that the caller must wait for it.
 
         Returns ``None`` and takes nothing if that is longer than ``patience``, so that callers that give up owe nothing
         more.
@@ -120,8 +120,8 @@ class FairShares:
 
 
 class Relaying(FairShares):
-    """Caps the messages that a node forwards, so that a flood from elsewhere does not make it look like a flooder
-    itself.
+    """Caps the messages that a node forwards,
+    so that a flood from elsewhere does not make it look like a flooder itself.
 
     A node that receives many messages cannot know who began them. So their number is no fault of the peer that passes
     them on, and each node bounds what it passes on instead. For one topic or several. ``rate``: what others accept from

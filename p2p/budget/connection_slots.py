@@ -102,8 +102,8 @@ class ConnectionSlots:
         return sum(place.dialled and place.party.peer not in self.chosen for place in self._taken.values())
 
     def _reserved(self) -> set[int]:
-        """Returns the connections in reserved slots: those of chosen peers, of some publishers, and the first that we
-        dialled."""
+        """Returns the connections in reserved slots:
+        those of chosen peers, of some publishers, and the first that we dialled."""
         chosen = [place for place in self._taken.values() if place.party.peer in self.chosen]
         ours = [place for place in self._taken.values() if place.dialled and place not in chosen]
         return _numbers(chosen) | _numbers(ours[: self._dialled]) | _numbers(self._publishing())

@@ -23,8 +23,8 @@ class Cancellable(Protocol):
 
 
 class SilentConnections:
-    """Keeps at most ``capacity`` silent connections (as cancel scopes) in order of arrival; cancels one if there are
-    more."""
+    """Keeps at most ``capacity`` silent connections (as cancel scopes) in order of arrival;
+    cancels one if there are more."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity

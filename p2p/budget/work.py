@@ -121,8 +121,8 @@ class WorkBudget:
         """Addresses of chosen peers: a connection from one of them is let in before it has shown its key."""
 
     def charge(self, party: Party, cost: float, now: float) -> float:
-        """Takes ``cost`` microseconds at every level, in advance if need be; returns the seconds until all of them are
-        paid.
+        """Takes ``cost`` microseconds at every level, in advance if need be;
+        returns the seconds until all of them are paid.
 
         The caller waits so long before it does the work, and reads nothing more of the party meanwhile. So a party owes
         at most one piece of work for each of its readers.

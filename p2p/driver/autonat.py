@@ -104,8 +104,8 @@ class AutoNat:
                 await self._direct.connections_changed()
 
     async def step(self) -> None:
-        """Asks peers that were not asked lately at which address they see this node, and servers that are due to dial
-        back."""
+        """Asks peers that were not asked lately at which address they see this node,
+        and servers that are due to dial back."""
         for peer in self._servers(of_others=False):
             if (seen := self.sightings.get(peer)) is None or trio.current_time() - seen.at > SEEN_AGAIN:
                 await contained(self._look, peer)
@@ -201,8 +201,8 @@ class AutoNat:
         raise TooSlow(peer, f"no answer in {ASK_PATIENCE:g} s", rule="autonat-patience")
 
     def _heard(self, nonce: int) -> bool:
-        """Whether a nonce is one of ours; marks it as heard, which counts only together with the answer of the asked
-        server."""
+        """Whether a nonce is one of ours; marks it as heard,
+        which counts only together with the answer of the asked server."""
         if nonce not in self._nonces:
             return False
         self._nonces[nonce] = True
@@ -269,8 +269,8 @@ class AutoNat:
 
 
 async def observed(stream: StreamPort, peer: PeerId) -> Address | None:
-    """Reads an identify message: the address at which a peer sees this node; ``None`` if none comes. Raises
-    PeerFault."""
+    """Reads an identify message: the address at which a peer sees this node;
+    ``None`` if none comes. Raises PeerFault."""
     try:
         with trio.move_on_after(PATIENCE):
             return decode_multiaddr(decode_observed(await read_message(stream, peer, MAX_IDENTIFY)))

@@ -55,8 +55,8 @@ others are found in the samples that peers exchange."""
 ASK_RATE: Final = Rate(per_second=0.5, burst=20.0)
 """Questions answered for one peer; each searches the directory."""
 SEEK_RATE: Final = Rate(per_second=1 / 15, burst=2.0)
-"""Rounds of questions about the holders of one dataset: an asked peer tells all that it knows, and learns more only
-later."""
+"""Rounds of questions about the holders of one dataset:
+an asked peer tells all that it knows, and learns more only later."""
 ASKED: Final = 6
 """Connected peers that are asked for holders of a dataset of which none is known."""
 SAMPLE: Final = MAX_PRESENCES
@@ -175,8 +175,8 @@ class Discovery:
         await self.ask(peer, PeersAsk(wanted=SAMPLE, own=self._own))
 
     async def is_member(self, peer: PeerId) -> bool:
-        """Whether the directory has a presence that the connected peer signed for this network; asks a peer that it
-        lacks."""
+        """Whether the directory has a presence that the connected peer signed for this network;
+        asks a peer that it lacks."""
         if self.directory.of(peer, self._now()) is None:
             await contained(self.meet, peer)
         return self.directory.of(peer, self._now()) is not None
@@ -253,8 +253,8 @@ class Discovery:
         return [f"{address}/p2p/{peer}" for peer in peers for address in self.addresses_of([peer])]
 
     def clock_behind(self, peers: Iterable[PeerId]) -> float:
-        """Returns the seconds by which the clock of one of ``peers`` is at least ahead of ours, by when it signed its
-        presence."""
+        """Returns the seconds by which the clock of one of ``peers`` is at least ahead of ours,
+        by when it signed its presence."""
         found = [self.directory.of(peer, self._now()) for peer in peers]
         return max((one.issued - self._now() for one in found if one is not None), default=0) / 1000
 

@@ -29,8 +29,8 @@ class FairTurns:
 
     @asynccontextmanager
     async def turn(self, block: str, sender: PeerId, size: int) -> AsyncIterator[bool]:
-        """Waits for a turn; yields ``False`` if the work was dropped for that of others. ``block``: the sender's
-        addresses."""
+        """Waits for a turn; yields ``False`` if the work was dropped for that of others.
+        ``block``: the sender's addresses."""
         has_turn = await self._wait(block, sender, size)
         try:
             yield has_turn

@@ -112,8 +112,8 @@ class ChainFetch:
         return self._sink.size
 
     def accuse(self, peer: PeerId, reason: str) -> None:
-        """Starts a task that asks the peer whether it holds the chain at all, and penalises it; may outlast the
-        transfer."""
+        """Starts a task that asks the peer whether it holds the chain at all,
+        and penalises it; may outlast the transfer."""
         self._nursery.start_soon(self._histories.accuse, peer, self._dataset, self._sink.tip, f"{self.what}: {reason}")
 
 

@@ -28,8 +28,8 @@ BULKY: Final = Rate(per_second=24.0, burst=2 << 20)
 AROUND: Final = 192
 """Bytes that gossip adds to a statement: its author, number, topic and signature."""
 LASTS: Final = 3600.0
-"""Seconds for which a question counts; with twenty neighbours, each of them gets one of the rounds more often than
-that."""
+"""Seconds for which a question counts; with twenty neighbours,
+each of them gets one of the rounds more often than that."""
 MAX_ASKED: Final = 1024
 """Datasets and keys remembered of one peer, the latest ones; as many as a presence names."""
 MAX_PEERS: Final = 256
@@ -42,8 +42,8 @@ class Forwarding:
     def __init__(
         self, host: HostPort, naming: Callable[[Collection[DatasetId]], Collection[PeerId]], looked_at: Rate
     ) -> None:
-        """``naming``: returns connected peers that claim to serve some datasets; ``looked_at``: the rate that peers
-        accept."""
+        """``naming``: returns connected peers that claim to serve some datasets;
+        ``looked_at``: the rate that peers accept."""
         self._host = host
         self.naming = naming
         self._relaying = Relaying(looked_at)

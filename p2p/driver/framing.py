@@ -58,8 +58,8 @@ class FramedStream:
         return self._reader.held
 
     async def read(self) -> bytes | None:
-        """Returns the next body, ``None`` at a clean end. Raises Violation on bad framing, StreamBroken if the stream
-        breaks."""
+        """Returns the next body, ``None`` at a clean end.
+        Raises Violation on bad framing, StreamBroken if the stream breaks."""
         while not self._bodies:
             try:
                 data = await self._stream.receive_some(CHUNK)

@@ -1,5 +1,5 @@
-"""Makes direct connections to peers that came through a relay: both dial at once, so that their NATs let them in
-(DCUtR).
+"""Makes direct connections to peers that came through a relay:
+both dial at once, so that their NATs let them in (DCUtR).
 
 Made with the host (``node_reach``). The relayed circuit stays in use while tries fail, and for some seconds after one
 succeeded, so that what is under way there can end.

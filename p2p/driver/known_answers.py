@@ -127,8 +127,8 @@ class RoundScope:
         return self._wanted if self._is_spent else ()
 
     def next_wanted(self) -> DatasetId | None:
-        """Returns the dataset of interest, each in turn, of which a holder is asked next; ``None`` while rounds are
-        wide."""
+        """Returns the dataset of interest, each in turn, of which a holder is asked next;
+        ``None`` while rounds are wide."""
         if not self.wanted:
             return None
         self._next = (self._next + 1) % len(self._wanted)

@@ -175,8 +175,8 @@ class Group(ABC):
 
     @abstractmethod
     async def receive(self) -> tuple[bytes, str]:
-        """Receives a packet and the address it came from. At most MAX_PACKET + 1 bytes are read, so a longer one is
-        noticed."""
+        """Receives a packet and the address it came from.
+        At most MAX_PACKET + 1 bytes are read, so a longer one is noticed."""
 
     @abstractmethod
     async def _bind(self) -> None: ...
@@ -221,8 +221,8 @@ class Group6(Group):
         self._index_of = index_of
 
     async def _bind(self) -> None:
-        """Binds to no address, since a link-local one would need its link; ``receive`` skips packets not sent to the
-        group."""
+        """Binds to no address, since a link-local one would need its link;
+        ``receive`` skips packets not sent to the group."""
         self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
         await self._socket.bind(("::", self._port))

@@ -222,8 +222,8 @@ class Lookups:
         return take
 
     async def _walk(self, search: Search, key: bytes, take: Callable[[Contact, Nodes], bool]) -> None:
-        """Performs a search: asks the nodes that it names until it is done. ``take`` says whether an answer was
-        valid."""
+        """Performs a search: asks the nodes that it names until it is done.
+        ``take`` says whether an answer was valid."""
         send, receive = trio.open_memory_channel[tuple[Contact, Nodes | None]](math.inf)
 
         async def ask(contact: Contact) -> None:
@@ -301,8 +301,8 @@ class Lookups:
         return [one for one in dict.fromkeys(own) if len(one) <= MAX_ADDRESS][:MAX_PRESENCE_ADDRESSES]
 
     def _own(self, asked: Contact) -> At | None:
-        """Returns the address at which others can ask this node, of the same address family as ``asked``; ``None``:
-        none."""
+        """Returns the address at which others can ask this node,
+        of the same address family as ``asked``; ``None``: none."""
         for text in self._host.addresses():
             own = contact_at(self.node.key, parse_address(text))
             if own is not None and len(own.ip) == len(asked.ip):

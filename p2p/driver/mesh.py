@@ -147,8 +147,8 @@ class Mesh:
             await self._statements.run_round(peer)
 
     def _remember(self, peer: PeerId) -> None:
-        """Adds the addresses that a peer signed to the book, also if it dialled us: they help when all bootstrap peers
-        are gone."""
+        """Adds the addresses that a peer signed to the book, also if it dialled us:
+        they help when all bootstrap peers are gone."""
         told = self._discovery.dialable(peer)[:MAX_DIALS]
         self._standing.book.learn(peer, [*self._standing.book.get(peer).addresses, *told])
 

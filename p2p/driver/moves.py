@@ -1,5 +1,5 @@
-"""Reconnects a node when its machine moves to another network: drops dead connections, forgets its old public
-addresses.
+"""Reconnects a node when its machine moves to another network:
+drops dead connections, forgets its old public addresses.
 
 Made with the host (``node_reach``). The tasks that keep connections up (bootstrap peers, relays) then make them again
 at once, from the new address.

@@ -131,8 +131,8 @@ class Namespaces:
         self._host.set_handler(protocol, partial(self._unnamed, protocol))
 
     async def _unnamed(self, protocol: str, stream: StreamPort, peer: PeerId) -> None:
-        """Serves a stream that names no network, once the peer has said which one it is in; resets it if the peer does
-        not."""
+        """Serves a stream that names no network, once the peer has said which one it is in;
+        resets it if the peer does not."""
         with trio.move_on_after(HELLO_SECONDS):
             while not (found := self._of(protocol, peer)):
                 await self._host.next_hello()
@@ -166,8 +166,8 @@ class NetworkHost:
         self._told: set[PeerId] = set()
         """Peers that were reported to the network as connected."""
         self._dialled: set[PeerId] = set()
-        """Connected peers that this network dialled. If one goes without ever saying its networks, this network is
-        told."""
+        """Connected peers that this network dialled.
+        If one goes without ever saying its networks, this network is told."""
         self._send, self._changes = trio.open_memory_channel[ConnectionChange](CHANGES)
 
     # Changes

@@ -68,8 +68,8 @@ def dialable(told: Iterable[str]) -> list[Address]:
 
 
 async def mapping(direct: DirectPort, targets: Sequence[Address]) -> list[Address]:
-    """Dials targets from one local port, and returns the addresses at which they see it, from up to ``PROBES`` of
-    them."""
+    """Dials targets from one local port, and returns the addresses at which they see it,
+    from up to ``PROBES`` of them."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]

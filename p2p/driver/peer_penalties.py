@@ -24,8 +24,8 @@ PARTING: Final = 2.0
 
 
 class PeerPenalties:
-    """Records penalties of peers, and disconnects those that are shut out. ``wall`` returns nanoseconds since the
-    epoch."""
+    """Records penalties of peers, and disconnects those that are shut out.
+    ``wall`` returns nanoseconds since the epoch."""
 
     def __init__(self, host: HostPort, book: PeerBook, wall: Callable[[], int]) -> None:
         self._host = host
@@ -35,8 +35,8 @@ class PeerPenalties:
         self._condemned, self._waiting = trio.open_memory_channel[PeerId](256)
 
     def framed(self, stream: StreamPort, peer: PeerId, limit: int) -> FramedStream:
-        """Wraps a stream in frames of at most ``limit`` bytes, whose unfinished bytes count for the peer's address
-        block."""
+        """Wraps a stream in frames of at most ``limit`` bytes,
+        whose unfinished bytes count for the peer's address block."""
         return FramedStream(stream, peer, limit, self._unfinished, self._host.share_of(peer))
 
     async def open(self, peer: PeerId, protocol: str, limit: int, patience: float) -> FramedStream:

@@ -1,5 +1,5 @@
-"""Declares the interface of the network that the driver uses; ``p2p.host`` implements it over libp2p, tests in
-memory."""
+"""Declares the interface of the network that the driver uses;
+``p2p.host`` implements it over libp2p, tests in memory."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class DirectPort(Protocol):
         """Returns the addresses at which this node listens."""
 
     def reachable(self) -> Sequence[Address]:
-        """Returns the listening addresses, with those of the interfaces for the unspecified one, whatever dial-backs
-        said."""
+        """Returns the listening addresses, with those of the interfaces for the unspecified one,
+        whatever dial-backs said."""
 
     def judged(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
         """Announces the addresses in ``found`` beside its own ones, but none of ``unreached``."""
@@ -98,8 +98,8 @@ class DirectPort(Protocol):
     def brief(
         self, address: Address, peer: PeerId, source: int = 0
     ) -> AbstractAsyncContextManager[Callable[[str], Awaitable[StreamPort]]]:
-        """Makes a connection that is not counted, from a port of its own; yields a function that opens streams on
-        it."""
+        """Makes a connection that is not counted, from a port of its own;
+        yields a function that opens streams on it."""
 
 
 StreamHandler: TypeAlias = Callable[[StreamPort, PeerId], Awaitable[None]]
@@ -140,12 +140,12 @@ class HostPort(Protocol):
         connection."""
 
     def share_of(self, peer: PeerId) -> str:
-        """Returns whose turns and forwarding limits a peer shares: its network's, or its own if it has limits of its
-        own."""
+        """Returns whose turns and forwarding limits a peer shares:
+        its network's, or its own if it has limits of its own."""
 
     def charge(self, peer: PeerId, cost: float) -> float:
-        """Charges a peer for work, in microseconds of a core; returns the seconds to wait before it begins
-        (``p2p.budget``)."""
+        """Charges a peer for work, in microseconds of a core;
+        returns the seconds to wait before it begins (``p2p.budget``)."""
 
     def gave(self, peer: PeerId, amount: int) -> None:
         """Records bytes that a peer gave and that proved true; when slots are few, such a peer keeps its own."""

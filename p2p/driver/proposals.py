@@ -63,8 +63,8 @@ class CommitPointPort(Protocol):
         """Returns heads and uppers of shards. Raises Refused for shards that the peer may not append to."""
 
     async def append(self, peer: PeerId, proposals: Sequence[Proposal], fetch: Fetch) -> Sequence[Outcome]:
-        """Compares and appends. Raises Refused as ``shards``, Invalid for what no shard could take, Conflict,
-        Environment."""
+        """Compares and appends. Raises Refused as ``shards``,
+        Invalid for what no shard could take, Conflict, Environment."""
 
 
 class ProposalDesk:
@@ -78,8 +78,8 @@ class ProposalDesk:
         self._host.set_handler(PROPOSE_PROTOCOL, self._accept)
 
     async def shards(self, peer: PeerId, datasets: Sequence[DatasetId]) -> Sequence[Shard]:
-        """Asks a connected peer for heads and uppers of shards. Raises PeerFault, and the refusal of the commit
-        point."""
+        """Asks a connected peer for heads and uppers of shards.
+        Raises PeerFault, and the refusal of the commit point."""
         found = await self._asked(peer, encode_ask(datasets), {}, _nothing)
         if len(found) != len(datasets) or not all(isinstance(each, Shard) for each in found):
             raise Violation(peer, "its answer is not about the shards that were asked for", rule="propose-answer")

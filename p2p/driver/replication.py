@@ -247,8 +247,8 @@ class ReplicationDriver:
         return self._discovery.clock_behind(peers)
 
     async def is_member(self, peer: PeerId) -> bool:
-        """Whether the directory has a presence that the connected peer signed for this network; asks a peer that it
-        lacks."""
+        """Whether the directory has a presence that the connected peer signed for this network;
+        asks a peer that it lacks."""
         return await self._discovery.is_member(peer)
 
     def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
@@ -282,8 +282,8 @@ class ReplicationDriver:
     async def _answer(
         self, peer: PeerId, what: str, ask: Callable[[trio.Nursery, PeerId], Awaitable[Answer | Refusal]]
     ) -> Answer | None:
-        """Asks a peer one question; ``None``: it does not have the thing. Raises PeerFault, TooSlow after a time
-        limit."""
+        """Asks a peer one question; ``None``: it does not have the thing.
+        Raises PeerFault, TooSlow after a time limit."""
         patience = self._settings.question_patience
         with trio.move_on_after(patience):
             try:

@@ -37,8 +37,8 @@ from p2p.wire.objects import BYTES_HEAD, ObjectPack, ObjectRange, ObjectsAsk, by
 from p2p.wire.refusal import Reason, Refusal, encode_refusal
 
 MAX_STREAMS: Final = 2
-"""Inbound streams of one peer and protocol: one in use, and one that replaces it before the old one is known to be
-dead."""
+"""Inbound streams of one peer and protocol:
+one in use, and one that replaces it before the old one is known to be dead."""
 MAX_WAIT: Final = 10.0
 """Seconds that an answer may wait for the upload cap; askers wait for at least 15 s."""
 Decode: TypeAlias = Callable[[bytes], Request]
@@ -133,8 +133,8 @@ class Server:
                 await stream.write(refusal.encode_refusal(refused))
 
     def _feed(self, event: Input) -> list[Refusal]:
-        """Passes an event to the machine and starts the answers that follow; returns refusals, which the caller
-        sends."""
+        """Passes an event to the machine and starts the answers that follow;
+        returns refusals, which the caller sends."""
         refusals = []
         for effect in self._serving.handle(event):
             match effect:

@@ -49,8 +49,8 @@ MAX_QUEUE_BYTES: Final = 8 << 20
 ANSWER_PATIENCE: Final = 20.0
 """Seconds for one answer of the trust protocol."""
 ROUND_SECONDS: Final = 120.0
-"""Seconds for one round of anti-entropy. The first with 65,536 statements takes several rounds; each goes on where the
-last one ended."""
+"""Seconds for one round of anti-entropy.
+The first with 65,536 statements takes several rounds; each goes on where the last one ended."""
 ROUND_BYTES: Final = 32 << 20
 """Bytes of answers in one round; the rest is left for the next round."""
 PROVERS: Final = 4
@@ -182,14 +182,14 @@ class StatementServer:
         return self._scope.wanted
 
     def peers_of_interest(self, peers: Sequence[PeerId]) -> list[PeerId]:
-        """Returns those of ``peers`` that claim to serve the next dataset of interest; none while rounds cover all
-        datasets."""
+        """Returns those of ``peers`` that claim to serve the next dataset of interest;
+        none while rounds cover all datasets."""
         subject = self._scope.next_wanted()
         return [] if subject is None else sorted({*self.forwarding.naming([subject])} & {*peers})
 
     async def run_round(self, peer: PeerId) -> int:
-        """Runs a background round over all statements or those of interest; returns the number of new ones. Raises
-        PeerFault."""
+        """Runs a background round over all statements or those of interest;
+        returns the number of new ones. Raises PeerFault."""
         if self._scope.is_wide(trio.current_time()):
             return await self._pull(_Tally(self._teller(peer), is_wide=True), None)
         interests = await trio.to_thread.run_sync(self._board.interests)
@@ -340,8 +340,8 @@ class StatementServer:
             raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
     async def _shown(self, peer: PeerId, signed: Signed) -> bool:
-        """Judges a pulled statement, even if it was seen before: it may be needed now; returns whether it was
-        accepted."""
+        """Judges a pulled statement, even if it was seen before: it may be needed now;
+        returns whether it was accepted."""
         await trio.sleep(self._host.charge(peer, STATEMENT))
         judgement = await self._judge(signed.topic, peer, signed.envelope)
         if judgement is Judgement.REJECT and self._standing.is_shut_out(peer):
@@ -399,8 +399,8 @@ class StatementServer:
         return found
 
     async def _answered(self, ask: TrustAsk, peer: PeerId) -> TrustTell:
-        """Answers a question in a worker thread; one proof at a time, as the first of a long chain reads all its
-        hashes."""
+        """Answers a question in a worker thread;
+        one proof at a time, as the first of a long chain reads all its hashes."""
         limiter = self._proving if isinstance(ask, ProveAsk) else None
         told, library = self._board.to(peer), self._library.to(peer)
 

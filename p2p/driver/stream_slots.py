@@ -30,8 +30,8 @@ class StreamSlots:
         self._peers: dict[PeerId, trio.CapacityLimiter] = {}
 
     async def attend(self, stream: FramedStream, work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
-        """Runs ``work`` for an inbound stream, contained, once it has a place. The stream is reset however that
-        ends."""
+        """Runs ``work`` for an inbound stream, contained, once it has a place.
+        The stream is reset however that ends."""
         try:
             if not self._standing.is_shut_out(stream.peer) and await self._placed(stream):
                 try:

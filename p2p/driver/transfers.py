@@ -94,8 +94,8 @@ class TransferRun:
             await self._woken.wait()
 
     def _feed(self, event: Input) -> None:
-        """Gives an event to the machine, from any task: a channel would cost two turns of the event loop for each
-        answer."""
+        """Gives an event to the machine, from any task:
+        a channel would cost two turns of the event loop for each answer."""
         self._wake = math.inf
         for effect in self._machine.handle(event, trio.current_time()):
             self._perform(effect)
@@ -153,8 +153,8 @@ class TransferRun:
         self._judges = False
 
     def _judge_some(self) -> Finished | Rejected | None:
-        """Checks deliveries in a worker thread, until none is left or a rate cap applies. Raises Fault if no peer is to
-        blame."""
+        """Checks deliveries in a worker thread, until none is left or a rate cap applies.
+        Raises Fault if no peer is to blame."""
         is_first = True
         while self._court and not self._is_over and (is_first or not self._is_paced):
             effect, is_first = self._court.popleft(), False
@@ -182,8 +182,8 @@ class TransferRun:
         return any(pace.rate for pace in self._paces)
 
     async def _keep_pace(self, effect: Deliver | Finish) -> None:
-        """Delays a part that has arrived, to keep to the rate caps; further questions wait too, so no peer seems slow
-        for it."""
+        """Delays a part that has arrived, to keep to the rate caps;
+        further questions wait too, so no peer seems slow for it."""
         if isinstance(effect, Finish) or not self._is_paced:
             return
         size, now = _size(effect), trio.current_time()

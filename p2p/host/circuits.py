@@ -107,8 +107,8 @@ class Circuits:
             await self._swarm.attend(raw, raw.get_transport_addresses()[0])
 
     def _judge(self, asked: StopMessage, relay: PeerId) -> Status:
-        """Returns whether to accept a circuit, which saves a useless handshake; the handshake proves who the peer
-        is."""
+        """Returns whether to accept a circuit, which saves a useless handshake;
+        the handshake proves who the peer is."""
         if asked.kind is not StopKind.CONNECT or asked.peer is None:
             return Status.UNEXPECTED_MESSAGE
         return Status.OK if relay in self.relays and asked.peer not in self._swarm.blocked else Status.PERMISSION_DENIED

@@ -73,13 +73,13 @@ class DirectDials:
         return [parse_address(each.split("/p2p/")[0]) for each in found]
 
     def reachable(self) -> list[Address]:
-        """Returns the addresses at which it may be reached: those that the owner set, or else those of its
-        interfaces."""
+        """Returns the addresses at which it may be reached:
+        those that the owner set, or else those of its interfaces."""
         return reachable_at(map(str, self.listening()), self._announce)
 
     def announced(self) -> list[Address]:
-        """Returns the addresses to announce: those that dial-backs found, then its own ones that were not found
-        unreached."""
+        """Returns the addresses to announce: those that dial-backs found,
+        then its own ones that were not found unreached."""
         if self._announce:
             return self.reachable()
         own = [each for each in self.reachable() if each not in self._unreached]
@@ -224,8 +224,8 @@ class DirectDials:
         await other_than(known)
 
     async def drop_from(self, gone: Collection[Ip]) -> int:
-        """Ends connections whose local address is gone; sends no farewell, as no packet could leave. Returns their
-        number."""
+        """Ends connections whose local address is gone;
+        sends no farewell, as no packet could leave. Returns their number."""
         dead = [
             conn
             for conns in self._swarm.connections.values()

@@ -32,8 +32,8 @@ class FrameLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_control: int = 1024
     """Entries of one control part. A mesh has a dozen topics and a few hundred messages in its window."""
     max_subscriptions: int = 64
-    """Topics joined or left in one frame, and topics kept of one peer. A network has four, and a peer may be in
-    several."""
+    """Topics joined or left in one frame, and topics kept of one peer.
+    A network has four, and a peer may be in several."""
     max_message: int = 256 << 10
     """Bytes of one message's payload. A signed head has 1 KiB, a bundle of attestations some dozens."""
 

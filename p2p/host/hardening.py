@@ -90,8 +90,8 @@ def refuse_shared_ports() -> None:
 
 
 def dial_without_delay() -> None:
-    """Removes the 250 ms that the library waits after a successful dial, since we only ever dial one address at a
-    time."""
+    """Removes the 250 ms that the library waits after a successful dial,
+    since we only ever dial one address at a time."""
     swarm_module._HAPPY_EYEBALLS_DELAY = 0
 
 
@@ -137,8 +137,8 @@ class NoAutoConnector(AutoConnector):  # type: ignore[misc]
 
 
 class HardenedSwarm(Swarm):  # type: ignore[misc]
-    """Manages connections: bounds those in the handshake, frees their slots when they end, closes them when the host
-    stops."""
+    """Manages connections: bounds those in the handshake, frees their slots when they end,
+    closes them when the host stops."""
 
     def __init__(self, peer_id: Any, peerstore: Any, upgrader: Any, limits: HostLimits, work: WorkBudget) -> None:
         self.work = work
@@ -148,8 +148,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         self._door = SilentConnections(limits.max_pending_inbound)
         self.blocked: frozenset[str] = frozenset()
         self.as_client: dict[str, str] = {}
-        """Hosts with which a hole is being punched, and the peers there: this host is the client on connections from
-        them."""
+        """Hosts with which a hole is being punched, and the peers there:
+        this host is the client on connections from them."""
         self._tcp = TCP()
         super().__init__(
             peer_id,
@@ -179,8 +179,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         return True
 
     async def add_conn(self, muxed_conn: Any, direction: str = "unknown") -> Any:
-        """Adds a connection, if there is a slot for it; a blocked peer is disconnected as soon as it has proven its
-        key."""
+        """Adds a connection, if there is a slot for it;
+        a blocked peer is disconnected as soon as it has proven its key."""
         if str(muxed_conn.peer_id) in self.blocked:
             await muxed_conn.close()
             raise SwarmException(f"{muxed_conn.peer_id} is blocked")
@@ -209,8 +209,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
                     self.manager.run_task(self._close_connection_async, conn)
 
     def _trim_connections(self, peer_id: Any, most: int | None = None) -> None:
-        """Closes the oldest connections of a peer, at once. The library spares young ones, so one peer could take all
-        slots."""
+        """Closes the oldest connections of a peer, at once.
+        The library spares young ones, so one peer could take all slots."""
         most = self.connection_config.max_connections_per_peer if most is None else most
         held = self.connections.get(peer_id, [])
         for excess in held[: max(0, len(held) - most)]:
@@ -223,8 +223,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         await self.attend(RawConnection(read_write_closer, expected is not None), maddr, expected)
 
     async def attend(self, raw: Any, maddr: Any, expected: str | None = None) -> None:
-        """Serves an inbound connection until it ends; the library would hold one of its 250 places until the *host*
-        ends.
+        """Serves an inbound connection until it ends;
+        the library would hold one of its 250 places until the *host* ends.
 
         ``expected``: a peer with which a hole is punched; this host is then the client on the connection.
         """
@@ -274,8 +274,8 @@ class GuardedHost(BasicHost):  # type: ignore[misc]
 
 
 def connection_config(limits: HostLimits) -> Any:
-    """Disables the library's watermarks and limits: it refuses newcomers, while ``ConnectionSlots`` makes room for
-    them."""
+    """Disables the library's watermarks and limits:
+    it refuses newcomers, while ``ConnectionSlots`` makes room for them."""
     return ConnectionConfig(
         max_connections=_NO_LIMIT,
         min_connections=0,

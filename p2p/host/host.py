@@ -80,8 +80,8 @@ class Host:
 
     @property
     def notices(self) -> trio.MemoryReceiveChannel[PeerConnected | PeerDisconnected]:
-        """A channel of peers that came and went. It is bounded: a late reader misses the oldest; ``peers`` is
-        authoritative."""
+        """A channel of peers that came and went.
+        It is bounded: a late reader misses the oldest; ``peers`` is authoritative."""
         return self._notices.channel
 
     def addresses(self) -> list[str]:
@@ -100,8 +100,8 @@ class Host:
         self._circuits.relays = dict(relays)
 
     def block(self, peers: Iterable[PeerId]) -> None:
-        """Sets the blocked peers: they are neither dialled nor let in from now on; open connections stay until
-        closed."""
+        """Sets the blocked peers: they are neither dialled nor let in from now on;
+        open connections stay until closed."""
         self._swarm.blocked = frozenset(peers)
 
     def peers(self) -> dict[PeerId, str]:
@@ -164,8 +164,8 @@ class Host:
         self._swarm.slots.gave(peer, amount)
 
     def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
-        """Sets the peers that a person chose, whose slots others cannot take, and the ``publishers`` of mirrored
-        datasets.
+        """Sets the peers that a person chose, whose slots others cannot take,
+        and the ``publishers`` of mirrored datasets.
 
         ``addresses``: the addresses of both, as far as they are IP addresses.
         """
@@ -344,8 +344,8 @@ class Host:
             raise listen_fault(parsed, error) from error
 
     async def close(self) -> None:
-        """Closes the host; may be called again. Closes connections at once: the library would take 0.1 s for each, or
-        skip them."""
+        """Closes the host; may be called again.
+        Closes connections at once: the library would take 0.1 s for each, or skip them."""
         for listener in self._swarm.listeners.values():
             await listener.close()  # first: whoever is told good-bye would come again at once
         async with trio.open_nursery() as nursery:

@@ -25,8 +25,8 @@ _MESSAGE: Final = 65_536
 
 
 async def other_than(known: Collection[Ip]) -> None:
-    """Waits until the interfaces have other addresses than ``known``. Linux reports changes; elsewhere they are
-    polled."""
+    """Waits until the interfaces have other addresses than ``known``.
+    Linux reports changes; elsewhere they are polled."""
     before = frozenset(known)
     with _news() as news:
         while frozenset(local_ips()) == before:

@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 FRAMES = 1024
-"""Frames that are read at once, 2 ms of work; then other tasks have their turn, and the sender waits until it has
-paid."""
+"""Frames that are read at once, 2 ms of work;
+then other tasks have their turn, and the sender waits until it has paid."""
 BATCH = 256 * 1024
 """Bytes encrypted and sent at once; a small message on another stream waits for no more than this."""
 SMALL = 4 * 1024
@@ -100,8 +100,8 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
         return b""
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes data; returns when it is on its way. A cancelled write may have sent a part; the stream will end in
-        RST."""
+        """Writes data; returns when it is on its way.
+        A cancelled write may have sent a part; the stream will end in RST."""
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             self._sending.acquire_nowait()
@@ -313,8 +313,8 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
             await self._receive(data)
 
     async def _receive(self, data: bytes | memoryview) -> None:
-        """Processes ``data``, whose buffer is reused once this waits. A peer that sends many frames is read as it
-        pays."""
+        """Processes ``data``, whose buffer is reused once this waits.
+        A peer that sends many frames is read as it pays."""
         while data:
             now = trio.current_time()
             came = self.session.receive_frames(data, now, FRAMES)

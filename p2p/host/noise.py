@@ -91,8 +91,8 @@ class Handshake(Transport):  # type: ignore[misc]
 
 
 class Cipher:
-    """Encrypts or decrypts one direction: a key, and the number of messages so far, ``count`` of them before this
-    object."""
+    """Encrypts or decrypts one direction: a key, and the number of messages so far,
+    ``count`` of them before this object."""
 
     def __init__(self, suite: Suite, key: bytes, count: int = 0) -> None:
         self._suite = suite
@@ -122,8 +122,8 @@ class Cipher:
         return wire
 
     def open(self, sealed: memoryview, plain: memoryview) -> int:
-        """Decrypts into ``plain``, which must be as long; returns the plaintext's size. Raises Violation if it does not
-        open."""
+        """Decrypts into ``plain``, which must be as long; returns the plaintext's size.
+        Raises Violation if it does not open."""
         size = max(0, len(sealed) - TAG)
         aead, nonce = self._next()
         try:
@@ -154,8 +154,8 @@ class Unsealer:
         return self._scratch.sealed[len(self._rest) :][:RECEIVE]
 
     def take(self, count: int) -> memoryview:
-        """Decrypts the messages that ``count`` bytes in ``room`` complete. Valid until the next use. Raises
-        Violation."""
+        """Decrypts the messages that ``count`` bytes in ``room`` complete.
+        Valid until the next use. Raises Violation."""
         sealed, plain = self._scratch.sealed[: len(self._rest) + count], self._scratch.plain
         sealed[: len(self._rest)] = self._rest
         at = filled = 0
@@ -261,8 +261,8 @@ class NoiseStream(trio.abc.AsyncResource):
 
     @property
     def _socket(self) -> int:
-        """Returns the socket's number. Raises ClosedResourceError, since trio treats that of a closed socket as a
-        bug."""
+        """Returns the socket's number. Raises ClosedResourceError,
+        since trio treats that of a closed socket as a bug."""
         number: int = self._stream.socket.fileno()
         if number < 0:
             raise trio.ClosedResourceError("the socket was closed here")

@@ -28,8 +28,8 @@ class PeerDisconnected(msgspec.Struct, frozen=True):
 
 
 class Notices(INotifee):  # type: ignore[misc]
-    """Turns the swarm's events into notices. ``channel`` has one reader; when it is full the oldest notice is
-    dropped."""
+    """Turns the swarm's events into notices.
+    ``channel`` has one reader; when it is full the oldest notice is dropped."""
 
     def __init__(self, capacity: int) -> None:
         self._send, self.channel = trio.open_memory_channel[PeerConnected | PeerDisconnected](capacity)

@@ -44,8 +44,8 @@ class GossipLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of gossip. Sizes in bytes, times in seconds."""
 
     max_rpc: int = 256 << 10
-    """One frame of the gossip protocol: a message and its control part. Parsing one full of control entries takes 13
-    ms."""
+    """One frame of the gossip protocol: a message and its control part.
+    Parsing one full of control entries takes 13 ms."""
     frame: FrameLimits = FrameLimits()
     """Limits of the parts of a frame."""
     max_streams: int = 2
@@ -99,8 +99,8 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         await self.manager.wait_finished()
 
     async def _handle_new_peer(self, peer_id: Any) -> None:
-        """Opens the gossip stream with a new peer, once at a time: a second stream would orphan the first one's
-        queue."""
+        """Opens the gossip stream with a new peer, once at a time:
+        a second stream would orphan the first one's queue."""
         if peer_id not in self._greeting:
             self._greeting.add(peer_id)
             try:
@@ -141,8 +141,8 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             self._handle_dead_peer(peer)
 
     async def _read(self, stream: Any, peer: Any) -> bool:
-        """Reads frames until the stream ends; returns whether it broke, and with it perhaps the peer's other
-        streams."""
+        """Reads frames until the stream ends; returns whether it broke,
+        and with it perhaps the peer's other streams."""
         reader = DelimitedReader(self.max_inbound_rpc_size)
         try:
             while self.manager.is_running:
@@ -212,8 +212,8 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             await self.router.on_peer_subscribed(peer, topic)
 
     async def _replay_recent_messages(self, peer_id: Any, topic: str) -> None:
-        """Does nothing. The library would send all messages it has at each join, each with a new record of our
-        addresses."""
+        """Does nothing. The library would send all messages it has at each join,
+        each with a new record of our addresses."""
 
     async def push_msg(self, msg_forwarder: Any, msg: Any) -> None:
         """Judges a message, and forwards it as the verdict says. Our own were judged by their publisher."""
@@ -271,8 +271,8 @@ class Gossip:
         pubsub.judge = self._judge
 
     async def join(self, topics: Iterable[str]) -> None:
-        """Joins topics; joining one again has no effect. Their messages are judged, passed on, and put into
-        ``incoming``."""
+        """Joins topics; joining one again has no effect.
+        Their messages are judged, passed on, and put into ``incoming``."""
         for topic in topics:
             self._pubsub.allowed_topics |= {topic}
             await self._pubsub.subscribe(topic)

@@ -21,8 +21,8 @@ READ = 65_536
 
 
 class BrokenStream(StreamBroken, trio.BrokenResourceError):
-    """A broken stream, as an error both of ``p2p.errors`` and of trio, so that code for any trio stream works on this
-    one."""
+    """A broken stream, as an error both of ``p2p.errors`` and of trio,
+    so that code for any trio stream works on this one."""
 
 
 class SingleTask:
@@ -57,8 +57,8 @@ class Stream(trio.abc.HalfCloseableStream):
         return f"<Stream {self.protocol} with {self.peer}>"
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends data. Raises BrokenStream if the peer reset the stream, is gone, or takes nothing for
-        ``stall_timeout``."""
+        """Sends data. Raises BrokenStream if the peer reset the stream, is gone,
+        or takes nothing for ``stall_timeout``."""
         with self._sending:
             self._check_open()
             try:

@@ -27,7 +27,7 @@ from p2p.web.body import Patience, body_of, lively, paced
 from p2p.web.client import Opened, new_client
 
 PATIENCE: Final = Patience(connect=5.0, silence=30.0, span=60.0, least=64 << 10, total=6 * 3600.0)
-"""Time limits: a search for unavailable content ends by the silence limit; ``CHUNK`` bytes must come in each span."""
+"""Time limits: ``silence`` also ends a search for unavailable content; ``least`` bytes must come in each ``span``."""
 ANSWER_SECONDS: Final = 120.0
 """Seconds until an answer that is not content is complete."""
 SLOW_SECONDS: Final = 120.0
@@ -182,8 +182,8 @@ class Kubo(Opened):
         limit: int = MAX_ANSWER,
         slow: bool = False,
     ) -> bytes:
-        """Makes one call and returns its answer. ``slow``: the answer comes only once the data sent is written, or
-        spread."""
+        """Makes one call and returns its answer.
+        ``slow``: the answer comes only once the data sent is written, or spread."""
         patience = self._patience
         if slow:
             patience = patience._replace(silence=max(patience.silence, SLOW_SECONDS))

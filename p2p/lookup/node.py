@@ -1,5 +1,5 @@
-"""Takes part in the lookup for one node: answers others, and says whom to ask to maintain its table and records.
-Sans-IO.
+"""Takes part in the lookup for one node:
+answers others, and says whom to ask to maintain its table and records. Sans-IO.
 
 The caller sends the questions and answers, and provides time and randomness. All state is bounded: see the limits of
 the table, the records, and the budgets.
@@ -195,8 +195,8 @@ class Finding:
         """Records without a valid signature."""
 
     def answered(self, contact: Contact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
-        """Takes an answer, and returns the providers that are new; ``None`` if a record in it has no valid
-        signature."""
+        """Takes an answer, and returns the providers that are new;
+        ``None`` if a record in it has no valid signature."""
         fresh: list[Presence] = []
         for raw in answer.records:
             if raw in self._seen:

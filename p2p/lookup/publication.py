@@ -1,5 +1,5 @@
-"""Chooses which of a node's datasets is announced next: each one when it is new, and again before its records
-expire."""
+"""Chooses which of a node's datasets is announced next:
+each one when it is new, and again before its records expire."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Publication:
             self._plan(key, now)
 
     def take(self, now: float) -> bytes | None:
-        """Returns the next key to announce, if one is due; it is due again after ``RETRY`` unless ``announced`` is
-        called."""
+        """Returns the next key to announce, if one is due;
+        it is due again after ``RETRY`` unless ``announced`` is called."""
         if now < self._next:
             return None
         while self._queue and self._queue[0][0] <= now:
@@ -57,8 +57,8 @@ class Publication:
         return None
 
     def announced(self, key: bytes, now: float, keepers: int) -> None:
-        """Records that ``keepers`` nodes keep a record of the key; it is due again after ``REPEAT``, less a random
-        part."""
+        """Records that ``keepers`` nodes keep a record of the key;
+        it is due again after ``REPEAT``, less a random part."""
         if key in self._due:
             self._plan(key, now + (SOON if keepers < FEW else REPEAT) * (0.75 + 0.25 * self._rng.random()))
 

@@ -50,8 +50,8 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def judge_record(raw: bytes, network: str, key: bytes, now: int) -> Presence | Judgement:
-    """Returns the content of a record; REJECT: its provider did not sign it for this key; IGNORE: not valid at ``now``
-    (ms)."""
+    """Returns the content of a record; REJECT: its provider did not sign it for this key;
+    IGNORE: not valid at ``now`` (ms)."""
     try:
         found = wire.decode_record(raw)
     except Invalid:

@@ -1,5 +1,5 @@
-"""Searches for the nodes nearest to a key over several disjoint paths (S/Kademlia). Sans-IO: one object for each
-search.
+"""Searches for the nodes nearest to a key over several disjoint paths (S/Kademlia).
+Sans-IO: one object for each search.
 
 Each path asks the nearest nodes it knows of, and no node is asked by two paths, so a liar spoils only its own path.
 After some failures among the nodes that one node named, the others that only it named are asked last, so that invented
@@ -79,8 +79,8 @@ class _Path:
 
 
 class Search:
-    """A search: call ``begin`` at any time, and ``step`` whenever something happened or ``wake`` says, until
-    ``done``."""
+    """A search: call ``begin`` at any time,
+    and ``step`` whenever something happened or ``wake`` says, until ``done``."""
 
     def __init__(
         self, region: Region, me: bytes, seeds: Sequence[Contact], rng: Chance, limits: SearchLimits = LIMITS
@@ -169,8 +169,8 @@ class Search:
         return len(self._asked)
 
     def found(self, most: int) -> list[Contact]:
-        """Returns the nodes that answered: all in the region, or ``most`` random ones of these, and then the nearest
-        others."""
+        """Returns the nodes that answered: all in the region, or ``most`` random ones of these,
+        and then the nearest others."""
         region = self._region
         inside = [contact for _, contact in self._answered if not region.distance(contact.place)]
         while len(inside) > most:

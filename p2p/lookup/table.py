@@ -198,8 +198,7 @@ class Table:
         return (1 << BITS) // spacing if spacing else self._count + 1
 
     def longest_silent(self, now: float, since: float) -> Contact | None:
-        """Returns the entry that answered longest ago, if that is at least ``since`` seconds; it is then due last
-        again."""
+        """Returns the entry that answered longest ago, if that was at least ``since`` seconds before ``now``."""
         firsts = [next(iter(bucket.entries.values())) for bucket in self._buckets.values() if bucket.entries]
         oldest = min(firsts, key=lambda entry: entry.heard, default=None)
         return oldest.contact if oldest is not None and oldest.heard <= now - since else None
@@ -214,8 +213,8 @@ class Table:
         return fitting[int(rng.random() * len(fitting))].spare.popitem()[1]
 
     def refresh(self, now: float, since: float, rng: Chance) -> int | None:
-        """Returns a random place in the part of the space searched longest ago; ``None`` if all were within ``since``
-        seconds."""
+        """Returns a random place in the part of the space searched longest ago;
+        ``None`` if all were within ``since`` seconds."""
         lowest = min((self._index(one.place) for one in self.nearest(self._me, self._limits.bucket)), default=BITS)
         stale = [at for at in range(max(1, lowest), BITS + 1) if self._looked(at) <= now - since]
         if not stale:

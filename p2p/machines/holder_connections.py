@@ -47,8 +47,8 @@ class HolderConnections:
         self._at = 0
 
     def step(self, wanted: Sequence[DatasetId], serving: Callable[[DatasetId], int], now: float) -> Meet | None:
-        """Returns the next dataset that is due, each in turn; ``serving`` counts connected peers that say they serve
-        it."""
+        """Returns the next dataset that is due, each in turn;
+        ``serving`` counts connected peers that say they serve it."""
         for _ in range(min(LOOKED_AT, len(wanted))):
             self._at = (self._at + 1) % len(wanted)
             dataset = wanted[self._at]

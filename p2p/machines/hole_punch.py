@@ -85,8 +85,8 @@ class PunchBudget:
 
 
 class Opener:
-    """The peer that accepted the circuit. The driver feeds it each message, and calls ``begin`` after each failed
-    try."""
+    """The peer that accepted the circuit. The driver feeds it each message,
+    and calls ``begin`` after each failed try."""
 
     def __init__(self, budget: PunchBudget) -> None:
         self._budget = budget

@@ -44,8 +44,8 @@ class Lanes(Generic[S, T]):
         return self._count
 
     def put(self, block: str, sender: S, item: T, size: int) -> list[T]:
-        """Adds an item of ``size`` bytes by a sender in a block; returns the items dropped for it, perhaps the item
-        itself."""
+        """Adds an item of ``size`` bytes by a sender in a block;
+        returns the items dropped for it, perhaps the item itself."""
         here = self._blocks.setdefault(block, _Block())
         lane = here.lanes.setdefault(sender, _Lane())
         lane.waiting.append((item, size))

@@ -68,8 +68,8 @@ class Provider:
         return self.proven or self.tried
 
     def doubt(self) -> tuple[int, int, bool, int, float]:
-        """Returns a sort key, smallest first: failures in a row, misses, whether it never gave anything, slowness,
-        lot."""
+        """Returns a sort key, smallest first: failures in a row, misses,
+        whether it never gave anything, slowness, lot."""
         return self.failures, self.misses, not self.is_first, self.slowness, self.lot
 
     def looked(self, now: float, since: float, arriving: int) -> None:
@@ -140,8 +140,8 @@ class Providers:
                 self.drop(provider.peer, reason)
 
     def failed(self, peer: PeerId, reason: str, now: float) -> None:
-        """Notes a failure: the peer rests, or is excluded after too many. Failures during a rest count as the same
-        one."""
+        """Notes a failure: the peer rests, or is excluded after too many.
+        Failures during a rest count as the same one."""
         provider = self._all[peer]
         if provider.ready_at > now:
             return

@@ -65,8 +65,8 @@ Refs: TypeAlias = Callable[[Sequence[DatasetId] | None], Sequence[StatementRef]]
 
 
 class Reconcile:
-    """The requesting side of one round with one peer. ``mine``: the statements held of ``datasets``, or (``None``) of
-    all.
+    """The requesting side of one round with one peer.
+    ``mine``: the statements held of ``datasets``, or (``None``) of all.
 
     ``declined`` tells which names are not worth fetching: sids, and the ``compared`` sums of both sides. ``may_go_on``
     is asked before each question but the first; once it says no, at most one more question follows, for statements

@@ -62,8 +62,8 @@ class Circuit:
         self._left = [limits.circuit.data, limits.circuit.data]
 
     def take(self, way: int, amount: int) -> int:
-        """Charges up to ``amount`` bytes in a direction (0: to the target, 1: back); returns how many may still be
-        sent."""
+        """Charges up to ``amount`` bytes in a direction (0: to the target, 1: back);
+        returns how many may still be sent."""
         granted = min(amount, self._left[way])
         self._left[way] -= granted
         return granted
@@ -108,8 +108,8 @@ class Relay:
         return Status.OK
 
     def open(self, source: Place, target: PeerId, now: float) -> Circuit | Status:
-        """Opens a circuit from a peer to one that has a reservation; returns the circuit, or the reason of a
-        refusal."""
+        """Opens a circuit from a peer to one that has a reservation;
+        returns the circuit, or the reason of a refusal."""
         until = self._reserved.get(target, (source, 0.0))[1]
         if until <= now or source.peer == target:
             return Status.NO_RESERVATION

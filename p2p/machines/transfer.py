@@ -42,8 +42,8 @@ Payload: TypeAlias = bytes | memoryview | tuple[bytes, ...]
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """How parts are requested: ``most_units`` and ``most_bytes`` in one answer; ``unit_bytes`` is the first
-    estimate."""
+    """How parts are requested: ``most_units`` and ``most_bytes`` in one answer;
+    ``unit_bytes`` is the first estimate."""
 
     most_units: int
     most_bytes: int
@@ -74,8 +74,8 @@ class Denied(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """Event: peers that may have it. All peers known at first come in one event, so that they share the first
-    questions."""
+    """Event: peers that may have it. All peers known at first come in one event,
+    so that they share the first questions."""
 
     peers: tuple[PeerId, ...]
 
@@ -478,8 +478,8 @@ class Transfer:
         return [flight for flight in self._flights.values() if flight.span[0] == self._cursor]
 
     def _idle(self, now: float) -> list[Provider]:
-        """Lists further peers that could be asked for that part, best first; a proven peer may have other questions
-        open."""
+        """Lists further peers that could be asked for that part, best first;
+        a proven peer may have other questions open."""
         at_it = {flight.peer for flight in self._late()}
         ready = self._providers.ready(self._cursor, now)
         idle = [one for one in ready if self._questions(one.peer) < (DEPTH if one.proven else 1)]

@@ -36,11 +36,11 @@ GARBAGE: Final = 20.0
 FLOOD: Final = 1.0
 """Weight of one message beyond the budget."""
 UNRELIABLE: Final = 0.5
-"""Weight of a silence or a broken promise, which may be the fault of the network, or of others who keep the peer
-busy."""
+"""Weight of a silence or a broken promise, which may be the fault of the network,
+or of others who keep the peer busy."""
 DOUBTED: Final = -20.0
-"""Score below which weights up to ``UNRELIABLE`` do not lower it, so that no peer is shut out for the actions of
-others."""
+"""Score below which weights up to ``UNRELIABLE`` do not lower it,
+so that no peer is shut out for the actions of others."""
 
 
 class Score(msgspec.Struct, frozen=True):

@@ -136,8 +136,8 @@ class Directory:
         return [peer for peer in peers if peer in tagged]
 
     def tell(self, ask: wire.PeersAsk, asker: PeerId, now: int, rng: Chance) -> list[bytes]:
-        """Answers a question: returns at most as many raw presences as were asked for, random ones if there are
-        more."""
+        """Answers a question: returns at most as many raw presences as were asked for,
+        random ones if there are more."""
         found = set().union(*(self._tagged.get(tag, ()) for tag in ask.tags)) if ask.tags else self._known
         fitting = (known.raw for known in self._living(lots(list(found), rng), now) if known.presence.peer != asker)
         return list(islice(fitting, ask.wanted))
@@ -228,8 +228,8 @@ class Reach:
         return within(networks(LOOPBACK) if self._is_local and all(map(_is_local, ours)) else ())
 
     def again(self, known: Iterable[str], ours: Iterable[str]) -> Allows:
-        """Allows also the addresses at which a known peer was met; a DNS name is not enough, as it may now mean another
-        address."""
+        """Allows also the addresses at which a known peer was met;
+        a DNS name is not enough, as it may now mean another address."""
         met = {address.ip for address in map(_parsed, known) if address is not None}
         others = self.allows(ours)
         return lambda ip: ip in met or others(ip)

@@ -1,5 +1,5 @@
-"""Reads the body of an HTTP answer within its bandwidth and time limits: to connect, in silence, too slow, and in
-total.
+"""Reads the body of an HTTP answer within its bandwidth and time limits:
+to connect, in silence, too slow, and in total.
 
 If a part of the body is left unread, the connection is closed.
 """

@@ -37,14 +37,14 @@ PATIENCE_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 10.0
 _AGAIN: Final = "it is asked again later"
 PLAIN: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
-"""Headers of requests. No compression: compressed answers could expand without bound, and slices and blocks gain
-little."""
+"""Headers of requests. No compression: compressed answers could expand without bound,
+and slices and blocks gain little."""
 
 
 @cache
 def _trusting(*named: str | None) -> ssl.SSLContext:
-    """Returns the TLS context of all clients, made once: reading the authorities takes 20 ms, a tenth of a node's
-    start."""
+    """Returns the TLS context of all clients, made once:
+    reading the authorities takes 20 ms, a tenth of a node's start."""
     return httpx.create_ssl_context(trust_env=bool(named))
 
 
@@ -54,8 +54,8 @@ def _machine(*_named: str | None) -> ssl.SSLContext:
 
 
 def machine_authorities() -> ssl.SSLContext:
-    """Returns the certificate authorities that OpenSSL finds on this machine, read once: it takes 20 ms, in the event
-    loop."""
+    """Returns the certificate authorities that OpenSSL finds on this machine, read once:
+    it takes 20 ms, in the event loop."""
     return _machine(*_named())
 
 
@@ -87,8 +87,8 @@ def new_client(allows: Allows = anywhere, **options: Any) -> httpx.AsyncClient:
 
 
 def came_from(response: httpx.Response) -> Ip | None:
-    """Returns the address that an answer came from; ``None``: it came through a proxy, which alone knows the
-    address."""
+    """Returns the address that an answer came from;
+    ``None``: it came through a proxy, which alone knows the address."""
     stream = response.extensions.get("network_stream")
     if stream is None or stream.get_extra_info(_ASKED) != response.url.raw_host.decode("ascii"):
         return None
@@ -256,8 +256,8 @@ class Answer(NamedTuple):
 
 class Poster(Protocol):
     async def post(self, url: str, body: bytes, limit: int) -> Answer:
-        """Sends a POST request and reads its answer. Raises Remote: no answer, too late, or more than ``limit``
-        bytes."""
+        """Sends a POST request and reads its answer.
+        Raises Remote: no answer, too late, or more than ``limit`` bytes."""
 
 
 class _Body(httpx.AsyncByteStream):
@@ -276,8 +276,8 @@ class _Body(httpx.AsyncByteStream):
 
 
 class Posts(Opened):
-    """Sends small POST requests, inside ``async with``. Redirects are not followed; an answer of any status is
-    returned."""
+    """Sends small POST requests, inside ``async with``.
+    Redirects are not followed; an answer of any status is returned."""
 
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience

@@ -38,8 +38,8 @@ def place_of(source: str) -> str | None:
 
 
 def name_in(place: str) -> str:
-    """Returns the last part of the URL's path, which people may use as a name; empty if there is none, as under a
-    gateway."""
+    """Returns the last part of the URL's path, which people may use as a name;
+    empty if there is none, as under a gateway."""
     *_, above, last = ("", "", *httpx.URL(place).path.rstrip("/").split("/"))
     return "" if above in ("ipfs", "ipns") else last
 

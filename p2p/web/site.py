@@ -78,8 +78,8 @@ class Web(WebClients):
     def open(
         self, content: str, offset: int = 0, headers: Mapping[str, str] = NONE, *, is_led: bool = False
     ) -> Content:
-        """Opens a file from ``offset`` on. ``is_led``: a server of the Internet named the place, which must be there
-        too."""
+        """Opens a file from ``offset`` on. ``is_led``: a server of the Internet named the place,
+        which must be there too."""
         return self._open(content, offset, headers, is_led=is_led)
 
     @asynccontextmanager

@@ -119,8 +119,8 @@ BACK_HEARD: Final = b"\x00"
 
 
 def decode_observed(raw: bytes) -> bytes:
-    """Decodes a message of libp2p's identify protocol: returns the address at which its sender sees us. Raises
-    Invalid."""
+    """Decodes a message of libp2p's identify protocol:
+    returns the address at which its sender sees us. Raises Invalid."""
     return bytes_of(dict(read_fields(raw, "identify-message")).get(4, b""), "identify-message")
 
 

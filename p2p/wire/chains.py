@@ -36,8 +36,8 @@ BLOCKS_KIND: Final = 0x81
 
 
 class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for blocks from ``start`` on: at most ``max_blocks``, and at most ``max_bytes`` unless it is one
-    block."""
+    """A request for blocks from ``start`` on:
+    at most ``max_blocks``, and at most ``max_bytes`` unless it is one block."""
 
     request: int
     dataset: DatasetId
@@ -79,8 +79,8 @@ def decode_range(body: bytes) -> BlockRange:
 
 
 def fit(blocks: Sequence[bytes], max_blocks: int, max_bytes: int) -> tuple[bytes, ...]:
-    """Returns the first of ``blocks`` that fit into an answer; at least one, even over ``max_bytes``, unless that
-    is 0."""
+    """Returns the first of ``blocks`` that fit into an answer;
+    at least one, even over ``max_bytes``, unless that is 0."""
     kept = blocks[: min(max_blocks, MAX_RANGE_BLOCKS)]
     within = sum(1 for end in accumulate(map(len, kept)) if end <= max_bytes)
     return tuple(kept[: max(within, 1 if max_bytes else 0)])

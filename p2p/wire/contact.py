@@ -60,8 +60,8 @@ class Contact(msgspec.Struct, frozen=True):
 
 
 def contact_at(key: bytes, address: Address) -> Contact | None:
-    """Makes a contact from an address; ``None`` for a DNS name, or an address through a relay: nobody can be asked
-    there."""
+    """Makes a contact from an address; ``None`` for a DNS name, or an address through a relay:
+    nobody can be asked there."""
     if address.ip is None or address.relay is not None or not address.port:
         return None
     return Contact(key, address.ip.packed, address.port)
@@ -69,8 +69,8 @@ def contact_at(key: bytes, address: Address) -> Contact | None:
 
 @lru_cache(_CACHED)
 def _blocks(ip: bytes) -> tuple[bytes, bytes]:
-    """Returns block and operator of an address; both empty on a LAN or on this machine, where all nodes share one
-    block."""
+    """Returns block and operator of an address;
+    both empty on a LAN or on this machine, where all nodes share one block."""
     if not is_global(parse_ip(str(ipaddress.ip_address(ip)))):
         return b"", b""
     return (ip[:3], ip[:2]) if len(ip) == 4 else (ip[:6], ip[:4])

@@ -114,8 +114,8 @@ def _message(network: str, body: bytes) -> bytes:
 
 
 def decode(raw: bytes) -> Presence:
-    """Decodes a presence without checking its signature. Raises Invalid for bytes that the encoder would not have
-    written."""
+    """Decodes a presence without checking its signature.
+    Raises Invalid for bytes that the encoder would not have written."""
     if not _HEAD.size + 2 + _SIGNATURE <= len(raw) <= MAX_PRESENCE or raw[0] != VERSION:
         raise _bad(f"{len(raw)} bytes that begin with {raw[:4].hex()}")
     _, key, issued, lifetime, flags, count = _HEAD.unpack_from(raw)

@@ -41,8 +41,8 @@ def bytes_of(found: Field, rule: str) -> bytes:
 
 
 def read_fields(raw: bytes, rule: str) -> Iterator[tuple[int, Field]]:
-    """Yields each field's number and value in order; callers use the last of a repeated field. Raises Invalid with
-    ``rule``."""
+    """Yields each field's number and value in order; callers use the last of a repeated field.
+    Raises Invalid with ``rule``."""
     at = 0
     while at < len(raw):
         tag, at = _varint(raw, at, rule)

@@ -182,8 +182,8 @@ def _decoded(decode: Callable[[bytes], Any], body: bytes, limit: int, rule: str)
 
 
 def listed(page: Listing) -> list[StatementRef]:
-    """Returns a page as refs in the order of sids. Raises Invalid for a wrong DID, or more refs than a page may
-    have."""
+    """Returns a page as refs in the order of sids.
+    Raises Invalid for a wrong DID, or more refs than a page may have."""
     refs = [StatementRef(sid, DatasetId.parse(did)) for did, sids in page.refs.items() for sid in sids]
     if len(refs) > MAX_LISTED:
         raise Invalid(f"a page of {len(refs)} statements", rule="trust-reply", hint=f"at most {MAX_LISTED}")

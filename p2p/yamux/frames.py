@@ -51,8 +51,8 @@ def pack(kind: int, flags: int, stream: int, length: int) -> bytes:
 
 
 def parse(raw: bytes | bytearray | memoryview, offset: int = 0) -> Header:
-    """Parses the header at ``offset``, where at least twelve bytes are. Raises Violation if the specification forbids
-    it."""
+    """Parses the header at ``offset``, where at least twelve bytes are.
+    Raises Violation if the specification forbids it."""
     version, kind, flags, stream, length = HEADER.unpack_from(raw, offset)
     if version != VERSION:
         raise violation("yamux-version", f"yamux frame of version {version}, not {VERSION}")

@@ -104,8 +104,8 @@ class Inbox:
         self._pieces.append(bytes(piece))
 
     def take(self, size: int) -> bytes:
-        """Removes and returns the first bytes, at most ``size``: all small pieces together, or a part of a large
-        one."""
+        """Removes and returns the first bytes, at most ``size``: all small pieces together,
+        or a part of a large one."""
         self._close_tail()
         if not size or not self._pieces:
             return b""
@@ -155,8 +155,8 @@ class StreamState:
         self.credit_out = INITIAL_WINDOW
         """Bytes that the peer still lets us send."""
         self.credit_in = INITIAL_WINDOW
-        """Bytes that we still let the peer send. ``credit_in + len(inbox) + consumed == window`` while the stream is
-        open."""
+        """Bytes that we still let the peer send.
+        ``credit_in + len(inbox) + consumed == window`` while the stream is open."""
         self.window = INITIAL_WINDOW
         self.consumed = 0
         """Bytes that were read since the last grant of credit."""

@@ -34,8 +34,8 @@ class EpochSwitch(msgspec.Struct, frozen=True):
 
 
 def turn_to(epoch: int, mine: int, walk: Sequence[Rights]) -> EpochSwitch | None:
-    """Returns the switch from epoch ``mine`` to ``epoch``; ``None`` if an epoch in between is unknown, or there is
-    none."""
+    """Returns the switch from epoch ``mine`` to ``epoch``;
+    ``None`` if an epoch in between is unknown, or there is none."""
     known: dict[int, Epoch] = {each.number: each for rights in walk for each in rights.epochs}
     between = [known.get(number) for number in range(mine + 1, epoch + 1)]
     opened = [each for each in between if each is not None]

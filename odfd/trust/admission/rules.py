@@ -101,8 +101,8 @@ def admit_head(
     forked_at: int | None = None,
     context: AdmissionContext | None = None,
 ) -> Admitted:
-    """Decides what a head changes. ``newest``: the newest head known of this dataset, whether or not its blocks are
-    here.
+    """Decides what a head changes. ``newest``: the newest head known of this dataset,
+    whether or not its blocks are here.
 
     ``forked_at``: where this epoch is proven to be forked; no head of it is followed any more. Without ``context`` only
     version 0 of the authority is known.

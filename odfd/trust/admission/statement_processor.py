@@ -125,8 +125,8 @@ class StatementProcessor:
         return PROCESS[predicate.KIND].judge(self, predicate, signed)
 
     def hear(self, predicate: AnyPredicate, signed: Signed) -> Processed:
-        """Judges and records the statement. One that changes nothing is not recorded, so that repeating it costs no
-        space."""
+        """Judges and records the statement. One that changes nothing is not recorded,
+        so that repeating it costs no space."""
         return self.keep(predicate, signed, self.judge(predicate, signed))
 
     def keep(self, predicate: AnyPredicate, signed: Signed, found: Judged) -> Processed:
@@ -216,8 +216,8 @@ class StatementProcessor:
         return any(head.epoch == new.epoch for head in self._ledger.contradictions(new.dataset, signer))
 
     def _is_candidate(self, dataset: DatasetId, signed: Signed) -> bool:
-        """Whether to keep an older head that is not kept yet: witnesses may stand behind it and not behind the
-        newest."""
+        """Whether to keep an older head that is not kept yet:
+        witnesses may stand behind it and not behind the newest."""
         return not self._ledger.known(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES
 
     def _judge_attestation(self, attestation: Attestation, signed: Signed) -> Judged:
@@ -243,8 +243,8 @@ class StatementProcessor:
         return proof
 
     def _admit_word(self, predicate: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:
-        """Judges a statement of a kind that cannot contradict others: it is kept, by rules of its own, if it says
-        more."""
+        """Judges a statement of a kind that cannot contradict others:
+        it is kept, by rules of its own, if it says more."""
         verdict = admit_word(predicate, signed, self._now, is_news=store(self._db).is_news(predicate, signed.sid))
         if not verdict.outcome.changes:
             return Judged(verdict)
@@ -268,8 +268,8 @@ class StatementProcessor:
         self._ledger.record(signed, signer, outcome.value, self._sender, self._now, live=live)
 
     def _kept(self, make: Callable[[], Proof | None]) -> Proof | None:
-        """Keeps the proof that ``make`` returns; ``None`` if it is known or cannot be made from the blocks that are
-        here.
+        """Keeps the proof that ``make`` returns;
+        ``None`` if it is known or cannot be made from the blocks that are here.
 
         In the latter case the other history must be requested first.
         """
@@ -292,8 +292,8 @@ class StatementProcessor:
         return next(iter(self._leaves_of(dataset, 0, 1)), None) if held else None
 
     def _root_at(self, dataset: DatasetId, size: int) -> bytes | None:
-        """Returns the root of my tree at ``size``: stored for the whole chain, computed from blocks for a part of
-        it."""
+        """Returns the root of my tree at ``size``: stored for the whole chain,
+        computed from blocks for a part of it."""
         frontier = self._ledger.chain(dataset).frontier
         if size == frontier.size:
             return frontier.root

@@ -78,8 +78,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         return Multihash.sha3_256(self.encode())
 
     def accused(self) -> tuple[HeadStatement, Signed]:
-        """Returns the accused head, on which all evidence rests. Raises Invalid if no writer of its dataset signed
-        it."""
+        """Returns the accused head, on which all evidence rests.
+        Raises Invalid if no writer of its dataset signed it."""
         signed = envelope.unseal(canonical.encode(self.head), HeadStatement.MAX_ENVELOPE)
         head = statement.decode(signed.payload)
         if not isinstance(head, HeadStatement):
@@ -126,8 +126,8 @@ Source = Callable[[Listed], BinaryIO]
 
 
 def write(manifest: Manifest, source: Source, out: BinaryIO) -> None:
-    """Writes the bundle's file. ``source`` opens the bytes of an object. Raises Invalid if their size or hash
-    differs."""
+    """Writes the bundle's file. ``source`` opens the bytes of an object.
+    Raises Invalid if their size or hash differs."""
     raw = manifest.encode()
     out.write(_header(MANIFEST, len(raw)))
     out.write(raw + _padding(len(raw)))

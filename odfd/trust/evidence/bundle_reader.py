@@ -154,8 +154,8 @@ class _Stores:
 
 
 def _restore(dataset: DatasetId, last: Multihash, stores: _Stores) -> list[tuple[ChainState, Block]]:
-    """Restores a chain up to ``last``: walks back by links, judges forwards, stores. Returns blocks with the state
-    before."""
+    """Restores a chain up to ``last``: walks back by links, judges forwards, stores.
+    Returns blocks with the state before."""
     blocks = _walk_back(dataset, last, stores)
     if stores.chains.chain(dataset).head() is not None:
         raise Invalid("a chain is an input of itself, or named twice", rule="bundle-chain")

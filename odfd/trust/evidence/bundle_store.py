@@ -55,8 +55,8 @@ class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def leaving(kept: Sequence[StoredBundle], dataset: DatasetId, size: int, room: BundleQuota) -> list[Multihash]:
-    """Returns the bundles to delete for a new one of ``size`` bytes about ``dataset``, which must fit into an empty
-    store."""
+    """Returns the bundles to delete for a new one of ``size`` bytes about ``dataset``,
+    which must fit into an empty store."""
     gone: list[Multihash] = []
     order = sorted(kept, key=lambda each: (not each.refuted, each.at, each.name))
     alike = [each for each in order if each.dataset == dataset]

@@ -32,8 +32,8 @@ DATA: Final = ("AddData",)
 
 
 class Electorate(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups whose observations of one dataset count: those of the policy without excluded or related ones, and
-    me."""
+    """The groups whose observations of one dataset count:
+    those of the policy without excluded or related ones, and me."""
 
     me: KeyDid
     own_group: str | None

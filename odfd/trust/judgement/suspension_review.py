@@ -49,8 +49,8 @@ class SuspensionReview:
         self._clock = clock
         self._changed = changed
         self.loop = KeyedReconcileLoop[DatasetId](self._round)
-        """A dataset is touched by a verdict on it or another chain of it; all of them by another policy, or an
-        accusation."""
+        """A dataset is touched by a verdict on it or another chain of it;
+        all of them by another policy, or an accusation."""
         self._found: dict[DatasetId, frozenset[Strike]] = {}
         self._policy: Policy | None = None
 

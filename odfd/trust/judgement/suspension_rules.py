@@ -155,8 +155,8 @@ def _contradicted(
 def _stands_alone(
     policy: Policy, group: str, verdicts: Mapping[str, GroupVerdict], machines: Mapping[str, frozenset[Machine]]
 ) -> bool:
-    """Whether, among groups on machines like this group's, exactly one value has more than f supporters, and it is
-    another."""
+    """Whether, among groups on machines like this group's,
+    exactly one value has more than f supporters, and it is another."""
     alike = Counter(verdict for other, verdict in verdicts.items() if machines[other] & machines[group])
     many = [verdict for verdict, count in alike.items() if count > policy.tolerated]
     return len(many) == 1 and many[0] != verdicts[group]

@@ -260,8 +260,8 @@ class ChainExtent(msgspec.Struct, frozen=True, kw_only=True):
     own: bool = False
     """Whether this node made the steps itself, so that it needs no verdict on them."""
     observed: Mapping[int, int] | None = None
-    """For the K of each ``observed:K``: the blocks from the first that so many groups observed; ``None``: nothing to
-    observe."""
+    """For the K of each ``observed:K``: the blocks from the first that so many groups observed;
+    ``None``: nothing to observe."""
 
 
 class ReachBound(msgspec.Struct, frozen=True):

@@ -146,8 +146,8 @@ class KeyStore:
             self._unborn_path(dataset).unlink(missing_ok=True)
 
     def check(self) -> int:
-        """Reads every key and journal; returns the number of keys. Raises Environment at the first that cannot be
-        read."""
+        """Reads every key and journal; returns the number of keys.
+        Raises Environment at the first that cannot be read."""
         paths = sorted(self._directory.glob("*.key"))
         for path in paths:
             if path.stem in _OWN:
@@ -180,8 +180,8 @@ class KeyStore:
             return self._journal_of(dataset.public_key).is_new
 
     def last_signed(self, key: KeyDid, topic: str) -> JournalEntry | None:
-        """Returns the last entry of a topic in a key's journal here. Raises Refused (``trust.journal``) if that is
-        lost."""
+        """Returns the last entry of a topic in a key's journal here.
+        Raises Refused (``trust.journal``) if that is lost."""
         with self._signing:
             return self._journal_of(key.public_key).last(topic)
 

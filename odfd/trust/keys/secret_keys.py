@@ -70,8 +70,8 @@ class SecretKeys:
         return _seal(text, self._active() or self._make(), binding)
 
     def public(self) -> dict[str, str]:
-        """Returns, as a JWK, the public half of the key to which values are sealed now; makes the key the first
-        time."""
+        """Returns, as a JWK, the public half of the key to which values are sealed now;
+        makes the key the first time."""
         key = self._active() or self._make()
         return {name: str(value) for name, value in key.as_dict(private=False).items() if name in PUBLIC}
 
@@ -80,8 +80,8 @@ class SecretKeys:
         return str(_header(sealed).get(BINDING))
 
     def open(self, sealed: str, bindings: Collection[str]) -> Opened:
-        """Decrypts a value. Raises Invalid if it is no value or bound to another place; Environment if its key is not
-        here."""
+        """Decrypts a value. Raises Invalid if it is no value or bound to another place;
+        Environment if its key is not here."""
         from joserfc import jwe
         from joserfc.errors import JoseError
 
@@ -104,8 +104,8 @@ class SecretKeys:
             raise Environment("a sealed value cannot be opened", rule="undecryptable", hint=_HINT) from error
 
     def is_current(self, sealed: str) -> bool:
-        """Whether a value is sealed to the key that new values are sealed to. Raises Invalid if it is no sealed
-        value."""
+        """Whether a value is sealed to the key that new values are sealed to.
+        Raises Invalid if it is no sealed value."""
         active = self._active()
         return active is not None and _header(sealed).get("kid") == active.kid
 

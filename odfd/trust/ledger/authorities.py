@@ -101,8 +101,8 @@ class Authorities:
         AUTHORITIES.put(self._db, made.dataset, made.version, signed.sid, signers, signed.payload, signed.envelope)
 
     def replace(self, made: Authority, signed: Signed) -> None:
-        """Replaces a held version by another statement of it, and drops all later ones. That it follows was checked
-        before."""
+        """Replaces a held version by another statement of it, and drops all later ones.
+        That it follows was checked before."""
         self._db.execute(
             "DELETE FROM trust_authorities WHERE dataset = ? AND version >= ?", (made.dataset, made.version)
         )

@@ -77,8 +77,8 @@ def whole(found: Iterator[LinkedEntry]) -> Iterator[LinkedEntry]:
 
 
 def linked(found: Iterator[LinkedEntry], previous: bytes | None) -> Iterator[LinkedEntry]:
-    """Yields the same entries after a check of each hash and link. ``previous``: ``None`` accepts any link of the
-    first."""
+    """Yields the same entries after a check of each hash and link.
+    ``previous``: ``None`` accepts any link of the first."""
     for entry in whole(found):
         if previous not in (None, entry.prev_hash):
             raise _altered(entry)

@@ -67,8 +67,8 @@ def check_opening(opened: Epoch | None, kept: Frontier, last: Frontier) -> None:
 
 
 class RewrittenHistory:
-    """Follows the blocks of a new history as they stream by: computes their tree with the kept blocks, and their
-    objects.
+    """Follows the blocks of a new history as they stream by:
+    computes their tree with the kept blocks, and their objects.
 
     Memory: about 150 bytes for each object named.
     """

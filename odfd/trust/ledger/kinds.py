@@ -33,8 +33,8 @@ class StatementTable(NamedTuple):
     passes: bool = False
     """Whether a log entry that is no longer in the table may be pruned some time after its signer's next statement."""
     of_dataset: bool = True
-    """Whether the subject is a dataset. Its statements are passed on if it is public, and make the dataset a known
-    one."""
+    """Whether the subject is a dataset. Its statements are passed on if it is public,
+    and make the dataset a known one."""
     makes_room: bool = True
     """Whether rows about datasets that are not held here are deleted when others need the room."""
     id: str = "sid"

@@ -178,8 +178,8 @@ class Ledger:
         self.append(row)
 
     def close_epochs(self, rights: Rights) -> None:
-        """Removes heads of closed epochs from the live set, except heads within the blocks that were kept of the
-        epoch."""
+        """Removes heads of closed epochs from the live set,
+        except heads within the blocks that were kept of the epoch."""
         for signer, payload, _ in list(self._live(rights.dataset, HEAD)):
             head = statement.decode(payload)
             opened = rights.opened(head.epoch + 1)
@@ -239,8 +239,8 @@ class Ledger:
         return made.lastrowid or 0
 
     def check(self, last: int | None = None) -> int:
-        """Checks the links of the ``last`` entries, or of all; returns their number. Raises Environment at a broken
-        link."""
+        """Checks the links of the ``last`` entries, or of all; returns their number.
+        Raises Environment at a broken link."""
         first = self._db.execute(
             "SELECT seq FROM trust_ledger ORDER BY seq DESC LIMIT 1 OFFSET ?", (last if last is not None else -1,)
         ).fetchone()
@@ -261,8 +261,8 @@ class Ledger:
         return bool(row[0])
 
     def newest_head(self, dataset: DatasetId) -> tuple[HeadStatement, Signed] | None:
-        """Returns the newest head known, whether or not its blocks are here; heads of several signers are compared by
-        order."""
+        """Returns the newest head known, whether or not its blocks are here;
+        heads of several signers are compared by order."""
         return max(self._heads(dataset), key=lambda item: item[0].order, default=None)
 
     def heads(self, dataset: DatasetId) -> list[HeadStatement]:

@@ -72,8 +72,8 @@ class Proofs:
         return self._db.execute("SELECT 1 FROM trust_proofs WHERE id = ?", (name,)).fetchone() is not None
 
     def forked_at(self, dataset: DatasetId, epoch: int) -> int | None:
-        """Returns the first place in this epoch that is disputed and not settled by a person; all agree on blocks below
-        it."""
+        """Returns the first place in this epoch that is disputed and not settled by a person;
+        all agree on blocks below it."""
         settled = self._settled(dataset, epoch)
         rows = PROOFS.rows(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, FORK, epoch))
         return min((row[4] for row in rows if row[4] > settled), default=None)
@@ -118,8 +118,8 @@ class Proofs:
         return -1 if branch is None else branch.place
 
     def _same(self, proof: Proof) -> list[tuple[int, Multihash]]:
-        """Lists places and ids of kept proofs of the same kind and epoch; for forks, on the same side of the settled
-        place."""
+        """Lists places and ids of kept proofs of the same kind and epoch;
+        for forks, on the same side of the settled place."""
         rows = self._db.execute(
             "SELECT place, id FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ?",
             (proof.dataset, proof.kind, proof.epoch),

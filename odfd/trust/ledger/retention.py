@@ -67,8 +67,8 @@ def drop_unneeded(database: Database, is_wanted: Callable[[sqlite3.Connection, D
 
 
 def prune(database: Database, now: Instant, *, dry_run: bool = False, step: Step = no_step) -> int:
-    """Drops the entries that may go; returns how many did, or would. Raises Environment if an entry is damaged; it
-    stays."""
+    """Drops the entries that may go; returns how many did, or would.
+    Raises Environment if an entry is damaged; it stays."""
     after, count = 0, 0
     while True:
         with database.read() as connection:
@@ -94,8 +94,8 @@ class _Row(NamedTuple):
 
 
 class _Page:
-    """A page of entries. ``due``: those that may be dropped; ``last``: the last one checked, ``None`` if there are no
-    more."""
+    """A page of entries. ``due``: those that may be dropped;
+    ``last``: the last one checked, ``None`` if there are no more."""
 
     def __init__(self, connection: sqlite3.Connection, after: int, now: Instant) -> None:
         self._db = connection
@@ -131,8 +131,8 @@ class _Page:
         return any(self._has(table, "sid", sid) for table in _LIVE)
 
     def _is_forgotten(self, dataset: bytes) -> bool:
-        """Whether a dataset is no longer known, and its last entry is long past; never for entries without a
-        dataset."""
+        """Whether a dataset is no longer known, and its last entry is long past;
+        never for entries without a dataset."""
         if dataset not in self._gone:
             (last,) = self._db.execute("SELECT MAX(at) FROM trust_ledger WHERE dataset = ?", (dataset,)).fetchone()
             is_old = bool(dataset) and self._now - last > AFTERLIFE

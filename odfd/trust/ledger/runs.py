@@ -25,8 +25,8 @@ REPRODUCED: Final = "reproduced"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of re-running a step. For consecutive steps that were reproduced alike, the last one stands for
-    all."""
+    """The result of re-running a step. For consecutive steps that were reproduced alike,
+    the last one stands for all."""
 
     sequence_number: int
     first: int | None = None
@@ -67,8 +67,8 @@ class Runs:
         REPLAYS.put(self._db, dataset, place.sequence_number, place.block, place.checkpoint)
 
     def keep(self, dataset: DatasetId, run: Run) -> None:
-        """Keeps a result. If it was reproduced like the step before, the two form one stretch, so that rows stay
-        few."""
+        """Keeps a result. If it was reproduced like the step before, the two form one stretch,
+        so that rows stay few."""
         first, like = run.first, (run.verdict, msgspec.json.encode(run.engine))
         earlier = "dataset = ? AND sequence < ? ORDER BY sequence DESC LIMIT 1"
         row = RUNS.one(self._db, earlier, (dataset, run.sequence_number))

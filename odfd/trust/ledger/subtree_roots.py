@@ -31,8 +31,8 @@ class Subtrees:
         )
 
     def tree(self, dataset: DatasetId, known: Frontier, leaves: Leaves) -> Tree:
-        """Returns the tree of a chain whose checked tree is ``known``; stores missing subtrees. Raises what ``leaves``
-        does."""
+        """Returns the tree of a chain whose checked tree is ``known``; stores missing subtrees.
+        Raises what ``leaves`` does."""
         tree = self.kept(dataset, known, leaves)
         if tree is None:
             tree = Tree(leaves)

@@ -77,8 +77,8 @@ class NetworkPolicies:
         Ledger(self._db).append((now, rules.dataset, rules.key, POLICY, signed.sid, signed.envelope, peer, outcome))
 
     def accept(self, policy: Policy, key: KeyDid, sid: Multihash, now: Instant) -> AcceptedPolicy:
-        """Records that a person accepts a policy, which then applies to the node's own ``policy``. Raises NotFound,
-        Invalid."""
+        """Records that a person accepts a policy, which then applies to the node's own ``policy``.
+        Raises NotFound, Invalid."""
         known = next((each for each in self.later(key) if each.sid == sid), None)
         if known is None:
             raise NotFound(

@@ -232,8 +232,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return _above(self.floors[1], own) or self.serve
 
     def ruled(self, name: str) -> tuple[Expression | None, Expression | None]:
-        """Returns the requirements for use and serve that rules have for a dataset's name; ``None`` where they have
-        none."""
+        """Returns the requirements for use and serve that rules have for a dataset's name;
+        ``None`` where they have none."""
         meant = [each for each in self.rules if names(each.datasets, name)]
         use = next((each.use for each in meant if each.use is not None), None)
         return use, next((each.serve for each in meant if each.serve is not None), None)

@@ -109,8 +109,8 @@ def load_witnesses(
 
 
 def weaknesses(witnesses: Witnesses, asked: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """Describes quorums that detect a split view and do not prevent it. ``asked``: who requires a quorum, and its
-    size."""
+    """Describes quorums that detect a split view and do not prevent it.
+    ``asked``: who requires a quorum, and its size."""
     for who, count in asked:
         if 0 < count < witnesses.preventing:
             yield (
@@ -163,8 +163,8 @@ class Roots:
         self._lock = threading.Lock()
 
     def at(self, sizes: Sequence[int], ends: Mapping[int, Multihash], tree: Callable[[], Tree]) -> dict[int, bytes]:
-        """Returns the roots at ``sizes``. ``ends``: the last block of each size; ``tree`` is made if a root is not
-        cached."""
+        """Returns the roots at ``sizes``. ``ends``: the last block of each size;
+        ``tree`` is made if a root is not cached."""
         with self._lock:
             found = {size: self._known[ends[size]] for size in sizes if ends[size] in self._known}
         if missing := set(sizes) - found.keys():

@@ -47,8 +47,8 @@ def rotated(
 
 
 def rewritten(rights: Rights, opened: EpochOpening, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
-    """Drafts a version with another history from ``opened.base`` on. Writers stay; those of ``mine`` get another
-    year."""
+    """Drafts a version with another history from ``opened.base`` on.
+    Writers stay; those of ``mine`` get another year."""
     epoch = Epoch(number=rights.epoch + 1, reason=opened.reason, base=opened.base, last=opened.last)
     return _next(rights, _lengthened(rights, mine, now), seed, now, epoch)
 
@@ -59,8 +59,8 @@ def renewed(rights: Rights, mine: Iterable[KeyDid], seed: Multihash, now: Instan
 
 
 def is_short(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> bool:
-    """Whether a right to write of one of ``mine`` lasts less than a third of a year, and there is a version left to
-    renew it."""
+    """Whether a right to write of one of ``mine`` lasts less than a third of a year,
+    and there is a version left to renew it."""
     ends = [until for key in mine if (until := rights.writers.get(key)) is not None]
     return rights.version < MAX_VERSION and any(until - now < USUAL_DAYS * DAY // 3 for until in ends)
 
@@ -96,8 +96,8 @@ def _lengthened(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> dict[Ke
 
 
 def _kept(rights: Rights, now: Instant) -> dict[KeyDid, Instant]:
-    """Returns the present writers and until when. Expired ones stay named for a day: omitting one would open an
-    epoch."""
+    """Returns the present writers and until when.
+    Expired ones stay named for a day: omitting one would open an epoch."""
     whole = Instant(now + DAY)
     return {
         key: _until(now, USUAL_DAYS) if until is None else max(until, whole) for key, until in rights.writers.items()

@@ -79,8 +79,8 @@ def note_version(keys: KeyStore, authority: Authority, signed: Signed) -> None:
 
 
 def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: DatasetId) -> None:
-    """Notes the newest version in journals if a crash prevented that. Journals that know as much or more are
-    unchanged."""
+    """Notes the newest version in journals if a crash prevented that.
+    Journals that know as much or more are unchanged."""
     versions = Authorities(connection).versions(dataset)
     if not versions:
         return

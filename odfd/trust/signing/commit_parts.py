@@ -34,8 +34,8 @@ class Addition(NamedTuple):
 
 
 class ChainDraft(NamedTuple):
-    """One chain's part of a commit: its blocks, what the transaction stores with them, and how they are signed
-    afterwards."""
+    """One chain's part of a commit: its blocks, what the transaction stores with them,
+    and how they are signed afterwards."""
 
     append: Append
     keep: Callable[[sqlite3.Connection], None]

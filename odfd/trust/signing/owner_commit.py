@@ -329,8 +329,8 @@ class OwnerCommitter:
         return head
 
     def check_behind(self, dataset: DatasetId) -> None:
-        """Checks that everything that this node signed is here. Raises Refused (``trust.behind``,
-        ``trust.journal``)."""
+        """Checks that everything that this node signed is here.
+        Raises Refused (``trust.behind``, ``trust.journal``)."""
         with self._writing, self._database.read() as connection:
             checked = Ledger(connection).chain(dataset)
         self._check_behind(dataset, checked.epoch, checked.frontier)
@@ -390,8 +390,8 @@ class OwnerCommitter:
         )
 
     def _may_sign(self, key: SigningKey, dataset: DatasetId, epoch: int, frontier: Frontier) -> None:
-        """Raises Refused if the head may not be signed: journals of the dataset's and the node's key bind each
-        other."""
+        """Raises Refused if the head may not be signed:
+        journals of the dataset's and the node's key bind each other."""
         if self._keys.is_new(dataset):
             return
         order, subject = (epoch, frontier.size), frontier.root.hex()
@@ -474,8 +474,8 @@ def _check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
 
 
 def author_blocks(state: ChainState, events: Sequence[MetadataEvent], system_time: Instant) -> list[Block]:
-    """Makes blocks that carry ``events`` after ``state``, with one system time. Raises Invalid naming the broken
-    rule."""
+    """Makes blocks that carry ``events`` after ``state``, with one system time.
+    Raises Invalid naming the broken rule."""
     blocks: list[Block] = []
     for event in events:
         content = MetadataBlock(

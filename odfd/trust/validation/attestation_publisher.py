@@ -112,8 +112,8 @@ def engines_of(runs: Mapping[int, Run]) -> list[EngineUsed]:
 
 
 def spans_of(size: int, tried: Reexecuted, engines: Sequence[EngineUsed]) -> tuple[Span, ...]:
-    """Makes spans over blocks ``0 … size-1``, equal ones merged; beyond MAX_SPANS the oldest become
-    ``not-attempted``."""
+    """Makes spans over blocks ``0 … size-1``, equal ones merged;
+    beyond MAX_SPANS the oldest become ``not-attempted``."""
     pieces: list[Span] = []
     runs, until = tried.runs, min(tried.until, size)
     for number in sorted(number for number in runs if number < size):
@@ -144,8 +144,8 @@ def spans_of(size: int, tried: Reexecuted, engines: Sequence[EngineUsed]) -> tup
 
 
 def _quiet(first: int, last: int, pieces: Sequence[Span]) -> Span:
-    """Makes a span of blocks in which no step was run: after reproduced blocks they hold no step; else none was
-    tried."""
+    """Makes a span of blocks in which no step was run:
+    after reproduced blocks they hold no step; else none was tried."""
     before = pieces[-1] if pieces else None
     if before is not None and before.verdict == "reproduced":
         return msgspec.structs.replace(before, first=first, last=last)

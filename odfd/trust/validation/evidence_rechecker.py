@@ -209,8 +209,8 @@ class EvidenceRechecker:
             yield await trio.to_thread.run_sync(enter)
 
     async def _answer(self, claim: Claim, case: Unpacked, folder: Path) -> tuple[RecheckAnswer, int]:
-        """Re-checks a bundle; returns the answer and the number of runs. Raises Invalid for evidence of something
-        else."""
+        """Re-checks a bundle; returns the answer and the number of runs.
+        Raises Invalid for evidence of something else."""
         if case.head.dataset != claim.dataset or case.manifest.sequence_number != claim.step:
             raise Invalid("it is about another step than the attestation names", rule="bundle-step")
         if not isinstance(case, IncompleteBundle):

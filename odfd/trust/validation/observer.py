@@ -171,8 +171,8 @@ class Observer:
         self._signer.logger.info("source not observed", dataset=self._signer.name_of(dataset), reason=str(fault))
 
     def _due(self, dataset: DatasetId) -> tuple[Block, ChainState] | None:
-        """Returns the newest block of data and the state before it, if it is recent, complete here and not observed
-        yet."""
+        """Returns the newest block of data and the state before it, if it is recent,
+        complete here and not observed yet."""
         if self._signer.keys.has_dataset_key(dataset):
             return None
         chain = self._chain(dataset)
@@ -193,8 +193,8 @@ class Observer:
         return None if self._is_by_hand(state, block.event.new_data) else (block, state)
 
     def _is_by_hand(self, state: ChainState, slice_: DataSlice) -> bool:
-        """Whether the owner corrected a row by hand, so that it is not from the source. Raises ObjectDamaged,
-        NotFound."""
+        """Whether the owner corrected a row by hand, so that it is not from the source.
+        Raises ObjectDamaged, NotFound."""
         if not only_appends(state):
             return False
         written = operations(sound_path(self.deps.objects, slice_.physical_hash), state.vocab.operation_type)

@@ -59,8 +59,8 @@ class RecheckAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     head: Multihash
     signed_at: str
     state: str | None = None
-    """``genesis``: run from the first step on; ``compared``: from the checkpoint that the accused published; ``None``:
-    not run.
+    """``genesis``: run from the first step on;
+    ``compared``: from the checkpoint that the accused published; ``None``: not run.
 
     A published checkpoint may hide errors before it: a step that is right after it may still be wrong.
     """
@@ -117,8 +117,8 @@ class _Recheck:
         return (state.set_transform.transform.version or "") if state.set_transform else ""
 
     async def _from_published(self, name: Multihash | None, identity: EngineIdentity) -> RecheckAnswer:
-        """Runs from the state that the step says it started from; a step without one is the first, or its query has no
-        state."""
+        """Runs from the state that the step says it started from;
+        a step without one is the first, or its query has no state."""
         case = self._case
         if name is not None and case.objects.size(name) > MAX_CHECKPOINT:
             raise Invalid("a checkpoint larger than any may be", rule="open-blocks")

@@ -250,8 +250,8 @@ class Reexecution:
             )
 
     def _lacks(self, block: Block) -> str:
-        """Returns the code for a missing input. A forked input gets no more blocks, so it is not waited for like
-        others."""
+        """Returns the code for a missing input.
+        A forked input gets no more blocks, so it is not waited for like others."""
         assert isinstance(block.event, ExecuteTransform)
         with self._signer.database.read() as connection:
             ledger, known = Ledger(connection), Proofs(connection)

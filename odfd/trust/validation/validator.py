@@ -125,8 +125,8 @@ class Validator:
         self._costs.charge(self._publisher(dataset), seconds, self._signer.clock.now())
 
     def _ripe(self) -> list[DatasetId]:
-        """Returns and forgets the datasets whose attestation is due; each is returned once, as it may be deleted by
-        then."""
+        """Returns and forgets the datasets whose attestation is due;
+        each is returned once, as it may be deleted by then."""
         ripe = [dataset for dataset, wait in self._waits().items() if not wait]
         for dataset in ripe:
             del self._due[dataset]

@@ -46,8 +46,8 @@ def last_of(known: Collection[KnownTree]) -> KnownTree:
 
 
 def rule(known: Collection[KnownTree], old: int, tree: KnownTree, begins: Begins) -> ConsistencyResult:
-    """Decides on a tree. ``known``: trees cosigned before, as far as recorded; ``old``: the size at which a proof
-    starts."""
+    """Decides on a tree. ``known``: trees cosigned before, as far as recorded;
+    ``old``: the size at which a proof starts."""
     if old > tree.size:
         return ConsistencyResult.SMALLER
     if old != last_of(known).size:

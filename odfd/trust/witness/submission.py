@@ -73,8 +73,8 @@ class Submitter:
         prove: Callable[[int], Sequence[bytes]],
         latest: Instant,
     ) -> None:
-        """``line``: the log's signature. ``old``: the witness's last known size. ``latest``: latest time of a
-        cosignature."""
+        """``line``: the log's signature. ``old``: the witness's last known size.
+        ``latest``: latest time of a cosignature."""
         self._latest = latest
         self._witness = witness
         self._tree = tree

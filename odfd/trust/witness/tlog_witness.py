@@ -32,8 +32,8 @@ _STATUS: Final = {ConsistencyResult.SMALLER: 400, ConsistencyResult.UNPROVEN: 42
 
 
 class TlogWitness:
-    """The public witness of one node. ``attended``: returns the datasets to cosign; ``cosigned`` is called with
-    cosignatures."""
+    """The public witness of one node. ``attended``: returns the datasets to cosign;
+    ``cosigned`` is called with cosignatures."""
 
     def __init__(
         self,

@@ -66,8 +66,8 @@ class CosignRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     tree: TreeCheckpoint
     old: KnownTree
-    """The tree that must be its prefix: the one cosigned last, or the one kept by its epoch; the empty one needs no
-    proof."""
+    """The tree that must be its prefix: the one cosigned last, or the one kept by its epoch;
+    the empty one needs no proof."""
     head: bytes
     """Envelope of the head that signs the new tree."""
     kept: bytes | None
@@ -229,8 +229,8 @@ class Witness:
         return made
 
     def _known(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[KnownTree]:
-        """Returns the trees of this origin that this node cosigned, including those known from its journal and from
-        others.
+        """Returns the trees of this origin that this node cosigned,
+        including those known from its journal and from others.
 
         The latter matter after a restored backup.
         """
