@@ -297,7 +297,7 @@ def strangers() -> SimpleNamespace:
         ),
         trust=SimpleNamespace(show=says(_trust())),
         lineage=SimpleNamespace(graph=says(_graph())),
-        tasks=SimpleNamespace(list=says([_task()]), get=says(_task())),
+        tasks=SimpleNamespace(list=says([_task(), _found()]), get=says(_task())),
         flows=SimpleNamespace(list=says([_flow(name) for name in ATTACKS])),
         mirrors=SimpleNamespace(
             list=says(
@@ -449,6 +449,7 @@ def _trust() -> wire.TrustView:
         choices=(wire.ChoiceView(hash=LOUD, message=LOUD),),
         unsigned=LOUD,
         heads=(head,),
+        past=tuple(wire.IncidentView(at=LOUD, kind=kind, message=LOUD) for kind in ("damage.found", LOUD)),
         witnesses=(wire.WitnessView(witness=LOUD, name=LOUD, counts=True, trouble=LOUD),),
     )
 
@@ -467,6 +468,10 @@ def _graph() -> wire.LineageGraph:
         for number, name in enumerate(ATTACKS)
     ]
     return wire.LineageGraph(ref=LOUD, id="0", nodes=tuple(nodes))
+
+
+def _found() -> wire.TaskView:
+    return wire.TaskView(id="t2", kind="verify", target=LOUD, state="done", finding=LOUD)
 
 
 def _task() -> wire.TaskView:

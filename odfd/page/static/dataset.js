@@ -79,7 +79,7 @@ function Overview({ name, detail }) {
   const readme = detail.attachments.find((each) => /(^|\/)readme(\.md|\.txt)?$/i.test(each.path));
   const others = detail.attachments.filter((each) => each !== readme);
   const site = detail.license && link(detail.license.websiteUrl);
-  return html`<${Before} name=${one.name} /><div class="two">
+  return html`<${Before} name=${name} /><div class="two">
     <section aria-labelledby="about"><h2 id="about">About</h2>
       ${detail.description ? html`<p><${Text} of=${detail.description} /></p>` : html`<p class="quiet">No description.</p>`}
       ${detail.keywords.length > 0 && html`<p>${detail.keywords.map((each) => html`<span class="label"><${Text} of=${each} most=${60} /></span> `)}</p>`}

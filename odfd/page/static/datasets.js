@@ -3,13 +3,13 @@
 import { useMemo, useState } from "/vendor/hooks.js";
 import { Answer, html, State, Table, Text, useAsk, When } from "/parts.js";
 import { bytes, count, part, plural, shown } from "/text.js";
-import { reliance } from "/words.js";
+import { fact, reliance, sentence } from "/words.js";
 
 const PAGE = 50;
 const TROUBLED = ["refuted", "accused", "forked", "damaged", "unsigned"];
 const MEANS = {
   refuted: "What it says of its computation is not what comes out of it.",
-  accused: "A validator found that its computation gives something else.",
+  accused: "Run again, its computation gives something else.",
   forked: "Its key signed two histories. None goes on here until it is known which holds.",
   damaged: "What lies on this disk is not what was written.",
   unsigned: "Its head is signed by nobody, so others cannot rely on it.",
@@ -32,14 +32,14 @@ function needs(datasets, probes, status, tasks) {
     if (TROUBLED.includes(one.state))
       found.push({
         rank: one.state === "unsigned" ? 1 : 0, state: one.state, name: one.name, means: MEANS[one.state],
-        told: one.relyOn ? one.relyOn.fact : "", href: `#/datasets/${part(one.name)}/trust`, to: "See why",
+        told: one.relyOn ? sentence(fact(one.relyOn.fact)) : "", href: `#/datasets/${part(one.name)}/trust`, to: "See why",
       });
     else if (one.conditions.length)
       found.push({ rank: 2, state: one.conditions.join(", ").toLowerCase(), name: one.name, means: "", told: "", tone: "warn", href: `#/datasets/${part(one.name)}/trust`, to: "See why" });
   }
   for (const probe of probes)
     if (probe.result !== "ok")
-      found.push({ rank: probe.result === "failed" ? 0 : 2, state: probe.result, name: probe.name, means: probe.message, told: probe.hint });
+      found.push({ rank: probe.result === "failed" ? 0 : 2, state: probe.result, name: probe.name, means: sentence(probe.message), told: probe.hint });
   const failing = (status && status.flows && status.flows.failing) || {};
   for (const [name, times] of Object.entries(failing))
     found.push({ rank: 1, state: "failed", name, means: `This flow failed ${plural(times, "time")} in a row.`, told: "", href: "#/work", to: "See flows" });

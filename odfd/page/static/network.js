@@ -39,7 +39,7 @@ function Mirrors() {
       { name: "Node", of: (one) => html`<${Node} of=${one.node} />` },
       { name: "Met by", of: (one) => html`<${Met} of=${one.contact} />` },
       { name: "Message", of: (one) => html`<${Text} of=${one.message} most=${200} />` },
-      { name: "Act", of: (one) => html`<${Rest} one=${one} again=${mirrors.again} />` },
+      { name: "Actions", of: (one) => html`<${Rest} one=${one} again=${mirrors.again} />` },
     ]} />`}<//></section>`;
 }
 
@@ -89,7 +89,7 @@ function Announced({ name, id, several }) {
           { name: "Signed", of: (one) => html`<${When} at=${one.signedAt} />` },
           { name: "Peers that serve it", kind: "number", of: (one) => count(one.peers) },
           { name: "Met by", of: (one) => html`<${Met} of=${one.contact} />` },
-          { name: "Act", of: (one) => html`<${Mirror} of=${{ ...one, name: one.called || "" }} held=${one.held && html`<span class="quiet">held here</span>`} again=${network.again} />` },
+          { name: "Actions", of: (one) => html`<${Mirror} of=${{ ...one, name: one.called || "" }} held=${one.held && html`<span class="quiet">held here</span>`} again=${network.again} />` },
         ]} />`;
     }}<//></section>`;
 }

@@ -93,11 +93,12 @@ export function Answer({ of, children }) {
 
 /** A table; a column is `{name, of(row), kind, word}`: `kind` is `number` or nothing, `word` the name as a text where it is
  * none. Where the window is narrow each row is a card, with the names of columns in it: the roles are said, since an
- * element of a table that is no longer laid out as one has none. */
-export function Table({ label, columns, rows, keyed, empty = "Nothing here.", row: decorate }) {
+ * element of a table that is no longer laid out as one has none. A column that is empty in each row is left out. */
+export function Table({ label, columns: all, rows, keyed, empty = "Nothing here.", row: decorate, titled = false }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
+  const columns = all.filter((one, place) => place === 0 || rows.some((row) => !isEmpty(one.of(row))));
   return html`<div class="scroll" role="group" aria-label=${label} tabindex="0"><table class="cards" role="table">
-    <caption class="apart">${label}</caption>
+    <caption class=${titled ? "" : "apart"}>${label}</caption>
     <thead role="rowgroup"><tr role="row">${columns.map((one) => html`<th scope="col" role="columnheader" class=${one.kind}>${one.name}</th>`)}</tr></thead>
     <tbody role="rowgroup">${rows.map((row, at) => html`<tr role="row" key=${keyed ? keyed(row) : at} class=${decorate ? decorate(row) : ""}>
       ${columns.map((one, place) =>
@@ -106,6 +107,13 @@ export function Table({ label, columns, rows, keyed, empty = "Nothing here.", ro
           : html`<td role="cell" class=${one.kind} data-of=${one.word ?? one.name}>${one.of(row)}</td>`)}
     </tr>`)}</tbody>
   </table></div>`;
+}
+
+/** Whether a cell shows nothing. */
+function isEmpty(cell) {
+  if (Array.isArray(cell)) return cell.every(isEmpty);
+  if (cell && cell.type === Text) return !cell.props.of;
+  return cell === null || cell === undefined || cell === false || String(cell).trim() === "";
 }
 
 export function Facts({ of }) {

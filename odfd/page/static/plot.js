@@ -5,6 +5,8 @@ import { count } from "/text.js";
 
 const WIDE = 520;
 const HIGH = 110;
+/** Room after the last point, in which its step can be seen. */
+const LAST = 40;
 const moment = (at, fine) => new Date(at).toISOString().replace("T", " ").slice(0, fine ? 19 : 16);
 
 /** Steps, since between two blocks nothing changes. */
@@ -13,7 +15,7 @@ export function Line({ title, points, says = count, time = false, floats = false
   const ys = points.map((one) => one.y);
   const [left, right] = [Math.min(...xs), Math.max(...xs)];
   const [low, top] = [floats ? Math.min(...ys) : Math.min(0, ...ys), Math.max(...ys)];
-  const x = (value) => 4 + ((WIDE - 8) * (value - left)) / (right - left || 1);
+  const x = (value) => 4 + ((WIDE - LAST) * (value - left)) / (right - left || 1);
   const y = (value) => HIGH - 6 - ((HIGH - 14) * (value - low)) / (top - low || 1);
   const path = points.map((one, at) => (at ? `H${x(one.x).toFixed(1)}V${y(one.y).toFixed(1)}` : `M${x(one.x).toFixed(1)} ${y(one.y).toFixed(1)}`)).join("") + `H${WIDE - 4}`;
   const where = time ? (at) => moment(at, right - left < 600_000) : count;

@@ -174,7 +174,7 @@ function Decisions({ of }) {
 function Voices({ view }) {
   const rows = [...view.attestations.map((one) => ({ ...one, dissents: false })), ...view.dissent.map((one) => ({ ...one, dissents: true }))];
   return html`<section aria-labelledby="voices"><h2 id="voices">Who says so</h2>
-    <${Table} label="Validators" rows=${rows} empty="No validator spoke of it." row=${(one) => (one.dissents ? "gone" : "")} columns=${[
+    <${Table} titled label="Validators" rows=${rows} empty="No validator spoke of it." row=${(one) => (one.dissents ? "gone" : "")} columns=${[
       { name: "Validator", of: (one) => html`<${Text} of=${one.group === "me" ? "this node" : one.group || ""} most=${60} /> <${Id} of=${one.validator} />` },
       { name: "Says", of: (one) => html`<${Text} of=${one.spans.join(", ")} most=${300} />` },
       { name: "Against it", of: (one) => (one.dissents ? "yes" : "") },
@@ -182,20 +182,20 @@ function Voices({ view }) {
       { name: "When", of: (one) => html`<${When} at=${one.at} />` },
     ]} />
     ${view.unlisted > 0 && html`<p class="quiet">${plural(view.unlisted, "more validator")} spoke, in no group of yours.</p>`}
-    ${view.observations.length > 0 && html`<${Table} label="Observers of the source" rows=${view.observations} columns=${[
+    ${view.observations.length > 0 && html`<${Table} titled label="Observers of the source" rows=${view.observations} columns=${[
       { name: "Observer", of: (one) => html`<${Text} of=${one.group || ""} most=${60} /> <${Id} of=${one.observer} />` },
       { name: "Found", of: (one) => html`<${State} of=${one.result} />` },
       { name: "Block", kind: "number", of: (one) => `#${count(one.block)}` },
       { name: "When", of: (one) => html`<${When} at=${one.at} />` },
     ]} />`}
-    ${view.witnesses.length > 0 && html`<${Table} label="Witnesses" rows=${view.witnesses} columns=${[
+    ${view.witnesses.length > 0 && html`<${Table} titled label="Witnesses" rows=${view.witnesses} columns=${[
       { name: "Witness", of: (one) => html`<${Text} of=${one.name} most=${80} />` },
       { name: "Counts", of: (one) => (one.counts ? "yes" : "no") },
       { name: "Cosigned", of: (one) => (one.size === null ? "nothing" : plural(one.size, "block")) },
       { name: "When", of: (one) => html`<${When} at=${one.at} />` },
       { name: "Trouble", of: (one) => html`<${Text} of=${one.trouble} most=${200} />` },
     ]} />`}
-    ${view.heads.length > 0 && html`<${Table} label="Signed heads, newest first" rows=${view.heads} columns=${[
+    ${view.heads.length > 0 && html`<${Table} titled label="Signed heads, newest first" rows=${view.heads} columns=${[
       { name: "Head", of: (one) => html`<${Id} of=${one.hash} />` },
       { name: "Blocks", kind: "number", of: (one) => count(one.blocks) },
       { name: "Epoch", kind: "number", of: (one) => count(one.epoch) },

@@ -7,7 +7,33 @@ export function reliance(dataset) {
   const on = dataset.relyOn;
   if (!on) return "–";
   const how = on.blocks >= dataset.blocks ? "all" : on.blocks ? `${count(on.blocks)} of ${plural(dataset.blocks, "block")}` : "nothing";
-  return on.fact ? `${how} · ${shown(on.fact, 80)}` : how;
+  return on.fact ? `${how} · ${fact(on.fact)}` : how;
+}
+
+const FACTS = {
+  refuted: "validators computed another result",
+  accused: "one validator computed another result",
+  "own-mismatch": "this node computed another result",
+  split: "validators contradict each other",
+  nondeterministic: "it gives another result each time",
+  disputed: "a validator computed another result",
+  pending: "not run again yet",
+  "too-costly": "too costly to run again",
+  fork: "two histories were signed",
+  witnessed: "too few witnesses",
+  fresh: "its head is too old",
+  abandoned: "given up here",
+  observed: "too few observers",
+  inputs: "an input may not be relied on",
+  data: "data checked",
+  reproduced: "run again here",
+};
+
+/** By what a dataset may be relied on, or why no further: `RULE`, or `RULE at #BLOCK`. */
+export function fact(text) {
+  const [, rule, block] = /^([a-z-]+)(?: at #(\d+))?$/.exec(text) || [];
+  if (!Object.hasOwn(FACTS, rule || "")) return shown(text, 80);
+  return block ? `${FACTS[rule]} at block #${block}` : FACTS[rule];
 }
 
 /** What a trust view says of its reach, in a sentence. */

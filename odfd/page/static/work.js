@@ -13,12 +13,12 @@ export function Work() {
       <${Answer} of=${tasks}>${(all) => html`<${Table} label="Tasks" rows=${[...all].sort(newest)} keyed=${(one) => one.id} empty="Nothing runs, and nothing ran lately." columns=${[
         { name: "Task", of: (one) => html`<${Text} of=${one.kind} most=${40} /> <${Text} of=${one.target} most=${80} />` },
         { name: "State", of: (one) => html`<${State} of=${one.finding ? "not ok" : one.state} />` },
-        { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${shown(one.kind, 40)}`} />` : one.unit === "bytes" ? bytes(one.done) : one.unit ? html`${count(one.done)} <${Text} of=${one.unit} most=${40} />` : "") },
+        { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${shown(one.kind, 40)}`} />` : one.unit === "bytes" ? bytes(one.done) : one.unit ? html`${count(one.done)} <${Text} of=${one.done === 1 ? one.unit.replace(/s$/, "") : one.unit} most=${40} />` : "") },
         { name: "Rate", kind: "number", of: (one) => rate(rates.get(one.id), one.unit) },
         { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.finding || one.message} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
         { name: "Began", of: (one) => html`<${When} at=${one.startedAt} />` },
         { name: "Ended", of: (one) => html`<${When} at=${one.finishedAt} />` },
-        { name: "Act", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${shown(one.kind, 40)} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.id}`}
+        { name: "Actions", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${shown(one.kind, 40)} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.id}`}
             says="It ends where it is. What it has committed stays; the rest is dropped and can be done again." act=${() => ask("DELETE", `/flow/v1alpha1/tasks/${part(one.id)}`).then(() => tasks.again())} then=${() => "It is cancelled."} />` : "") },
       ]} />`}<//></section>
     <section aria-labelledby="flows"><h2 id="flows">Flows</h2>
@@ -32,7 +32,7 @@ export function Work() {
         { name: "Runs", kind: "number", of: (one) => count(one.runs) },
         { name: "Failed in a row", kind: "number", of: (one) => count(one.failures) },
         { name: "Message", of: (one) => html`<${Text} of=${one.message} most=${200} />` },
-        { name: "Act", of: (one) => html`<${Rest} one=${one} again=${flows.again} />` },
+        { name: "Actions", of: (one) => html`<${Rest} one=${one} again=${flows.again} />` },
       ]} />`}<//></section>`;
 }
 

@@ -553,6 +553,13 @@ def test_what_strangers_write_stays_text(strange: Seen, view: str) -> None:
     assert not set(text) & set("\u202e\u2066\u200b\x1b"), "nothing steers how it is shown"
 
 
+def test_a_check_that_found_something_is_not_shown_as_done(strange: Seen) -> None:
+    strange.go("work")
+    row = strange.tab.get_by_role("row").filter(has_text="verify")
+    assert "window.harmed" in row.inner_text(), "what was found"
+    expect(row.locator(".state.bad")).to_have_text("not ok")
+
+
 def test_a_hostile_readme_is_text(strange: Seen) -> None:
     strange.go("datasets/x")
     readme = strange.tab.locator(".readme").first
