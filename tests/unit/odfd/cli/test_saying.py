@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
-from chain.instant import SECOND
+from chain.instant import SECOND, Instant
 from chain.visible import is_visible
 from odfd.cli import conditions, formatting, kinds
 from odfd.cli.command import seconds
@@ -22,7 +22,7 @@ from odfd.cli.offline.files import is_directory
 from odfd.cli.progress import Meter, bar, describe
 from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
 from odfd.cli.table import TableColumn, clean, fields, render, width
-from odfd.cli.trust_text import witness_lines
+from odfd.cli.trust_text import trust_text, witness_lines
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
@@ -311,3 +311,14 @@ def test_a_node_is_told_by_enough_of_its_id_and_then_its_name() -> None:
     assert kinds.node(wire.PeerName(peer_id=peer, name="Graz")) == "12D3KooWEyop…5pZuWnaz Graz"
     assert kinds.node(wire.PeerName(peer_id=peer)) == "12D3KooWEyop…5pZuWnaz"
     assert kinds.node(None) == "-"
+
+
+def test_incidents_of_the_past_are_told_and_counted() -> None:
+    past = tuple(wire.IncidentView(at="2026-01-01T00:00:00Z", kind="damage.found", message="\x1b[2J") for _ in range(7))
+    view = wire.TrustView(
+        ref="a", dataset_id="did:odf:f", blocks=1, reach=wire.Reach(use=1, serve=1), facts=wire.TrustFacts(), past=past
+    )
+    text = trust_text(view, Instant(1767312000 * 10**9), "odfctl")
+    assert text.count("1 d ago: damage.found") == 5
+    assert "2 older incidents: -o json lists them" in text
+    assert "\x1b" not in text
