@@ -2,7 +2,7 @@
 
 A mirror commits blocks when all their objects are here, which takes hours where the line is slow. Until then no stored
 reference says which dataset an object belongs to; this does, in memory, for the steps that are under way (ADR 61), and
-has the large objects whose pieces come in any order (ADR 66). Called from any thread.
+has the large objects whose pieces come in any order (ADR 65). Called from any thread.
 """
 
 from __future__ import annotations

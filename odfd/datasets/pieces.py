@@ -1,4 +1,4 @@
-"""Holds pieces of large objects: files that fill in any order, and lists of the hashes of pieces (ADR 66).
+"""Holds pieces of large objects: files that fill in any order, and lists of the hashes of pieces (ADR 65).
 
 A piece counts when it fits the list, and is hashed again on its way out. The file is the one that a fetch in order goes
 on with: what is closed before it is whole is cut to the pieces that follow each other from the beginning. Safe to use

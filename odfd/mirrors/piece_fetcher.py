@@ -1,4 +1,4 @@
-"""Fetches one large object together with others that fetch it, in pieces that each of them passes on (ADR 66).
+"""Fetches one large object together with others that fetch it, in pieces that each of them passes on (ADR 65).
 
 The publisher signed a list of the hashes of the pieces, which mirrors pass on too. A piece counts when it fits, and is
 given to others from then on; one that does not is the fault of the peer that gave it, since nobody tells of pieces by a

@@ -1,7 +1,7 @@
 """Tells peers that fetch a dataset which of its objects are here, and offers those of own datasets to each in turn.
 
 A mirror offers all that it has, also before the blocks are committed. A publisher offers each object to one asker at a
-time (``p2p.machines.seeding``), and of a large object each piece (ADR 66). Called from worker threads.
+time (``p2p.machines.seeding``), and of a large object each piece (ADR 65). Called from worker threads.
 """
 
 from __future__ import annotations

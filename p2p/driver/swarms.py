@@ -1,6 +1,6 @@
 """Tells peers which objects of a dataset are here while others fetch them too, and asks peers for the same (ADR 61).
 
-The same of pieces of one large object, by a list of their hashes (ADR 66).
+The same of pieces of one large object, by a list of their hashes (ADR 65).
 
 Made with the driver. One question and one answer a stream. What is here, and what is offered to whom, the library
 decides. A node that serves the dataset also names some of those who asked lately, so that they meet: each of them

@@ -1,4 +1,4 @@
-"""Encodes and decodes what nodes that fetch or hold one large object tell each other of its pieces (ADR 66).
+"""Encodes and decodes what nodes that fetch or hold one large object tell each other of its pieces (ADR 65).
 
 A piece is a range of ``piece_size(size)`` bytes; the last one may be shorter. One question and one answer a stream,
 numbers in network order::
