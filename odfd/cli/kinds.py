@@ -361,8 +361,10 @@ LIVE: Final = (ENGINE, NODE)
 def named(word: str, names: Iterable[str]) -> tuple[Kind[Any], list[str]]:
     """Returns a kind and the names: ``KIND NAME…``, ``KIND/NAME``, or ``KIND/NAME KIND/NAME…`` as ``-o name`` prints.
 
-    Raises Usage.
+    An id of a dataset says its kind: ``did:odf:…``. Raises Usage.
     """
+    if word.startswith("did:odf:"):
+        return DATASET, [word, *names]
     of, slash, first = word.partition("/")
     kind = find(of)
     given = [first, *names] if slash and first else list(names)

@@ -36,11 +36,14 @@ def play(name: str, documents: ModuleType, folder: Path, *programs: Path) -> int
     """Run the README in a copy of its folder; ``programs`` are found before those that are installed."""
     target = folder / name
     shutil.copytree(EXAMPLES / name, target)
+    return int(documents.run(target / "README.md", target, _environment(folder, *programs)))
+
+
+def _environment(folder: Path, *programs: Path) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ODFD_")}
     path = [*programs, Path(sys.executable).parent, environment["PATH"]]
     environment |= {"PATH": ":".join(map(str, path)), "PYTHONPATH": f"{TREE}:{TREE / 'client'}"}
-    environment |= {"HOME": str(folder), "ODFD_ENGINE_QUICK_START": "true"}
-    return int(documents.run(target / "README.md", target, environment))
+    return environment | {"HOME": str(folder), "ODFD_ENGINE_QUICK_START": "true"}
 
 
 @pytest.mark.e2e
@@ -52,6 +55,16 @@ def test_the_example_runs_as_written(name: str, documents: ModuleType, folder: P
     small.write_text(SMALL_ODFD)
     small.chmod(0o755)
     assert play(name, documents, folder, small.parent) > 4
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_stranger_finds_what_the_tutorial_publishes(documents: ModuleType, folder: Path) -> None:
+    small = folder / "bin" / "odfd"
+    small.parent.mkdir()
+    small.write_text(SMALL_ODFD)
+    small.chmod(0o755)
+    assert documents.run(TREE / "docs" / "public-network.md", folder, _environment(folder, small.parent)) > 15
 
 
 @pytest.mark.e2e

@@ -322,3 +322,9 @@ def test_incidents_of_the_past_are_told_and_counted() -> None:
     assert text.count("1 d ago: damage.found") == 5
     assert "2 older incidents: -o json lists them" in text
     assert "\x1b" not in text
+
+
+def test_an_id_of_a_dataset_says_its_kind() -> None:
+    assert kinds.named("did:odf:fed01ab", ["weather"]) == (kinds.DATASET, ["did:odf:fed01ab", "weather"])
+    with pytest.raises(Usage, match="there is no kind 'did:key:z6Mk'"):
+        kinds.named("did:key:z6Mk", [])
