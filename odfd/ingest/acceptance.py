@@ -1,8 +1,8 @@
-"""Checks a source when it is declared, for everything that a pull or push would refuse for any files.
+"""Checks a source when it is declared, for everything that would make a pull or push fail whatever the files hold.
 
-Each part is asked of the module that would refuse it later. What depends on what files hold, on servers or on what a
-query makes of rows is told when they are there. Functions; nothing is fetched. Blocking: files of this machine that a
-source names are looked at.
+Each part is checked by the module that would refuse it later. Faults that depend on the content of files, on servers or
+on the rows of a query are reported only when the source is read. Functions; nothing is fetched. Blocking: looks at
+files of this machine that a source names.
 """
 
 from __future__ import annotations
@@ -43,13 +43,17 @@ from odfd.ingest.trigger import SPECIMEN, at_time, check_trigger
 
 ENGINES: Final = frozenset({"spark"})
 _UTC: Final = "UTC"
-"""Known also where the machine has no list of zones."""
+"""The time zone that is accepted even if the machine has no list of zones."""
 
 
 def check_source(
     event: SetPollingSource | AddPushSource, settings: IngestSettings, *, is_fetched: bool = True
 ) -> tuple[str, Invalid | Refused] | None:
-    """Returns the part of ``event`` that would be refused, by its manifest name, with the reason, or ``None``."""
+    """Returns the first part of ``event`` that would be refused, by its manifest name, with the reason; ``None``: all
+    pass.
+
+    ``is_fetched``: whether the fetch and prepare steps of a polling source are checked too.
+    """
     parts: dict[str, Callable[[], None]] = {}
     if isinstance(event, SetPollingSource) and is_fetched:
         fetch, steps = event.fetch, event.prepare or ()
@@ -135,7 +139,7 @@ def _check_zones(schema: pa.Schema) -> None:
 
 
 def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """A type, and those inside of it."""
+    """Yields a type and, recursively, the types nested in it."""
     yield kind
     for number in range(kind.num_fields):
         yield from _kinds(kind.field(number).type)

@@ -1,8 +1,8 @@
-"""Alters the columns of a root: plans the events that do it, and writes the query that does what no chain can. Pure.
+"""Plans changes to the columns of a root: the events that add columns, or a derived dataset for any other change. Pure.
 
 A chain only ever takes in optional columns (rule ``schema-compatible``). To add one, the read step of each source and
-the schema change in one commit. A column that is to be renamed, widened or dropped is so in a dataset derived from the
-root, whose query is made here: the history of the root stays as it was published.
+the schema change in one commit. Renaming, widening and dropping are done in a dataset derived from the root, whose
+query is written here: the history of the root stays as it was published.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ Action: TypeAlias = Literal["add", "widen", "rename", "drop"]
 
 
 class Alteration(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that a person asks for. ``columns``: of ``add`` and ``widen`` as SQL writes them, else names."""
+    """A change of columns that a person requests. ``columns``: SQL definitions for ``add`` and ``widen``, or names."""
 
     action: Action
     columns: tuple[str, ...]
     query: str | None = None
-    """Of ``add``: the last query of each source's preprocess, from now on."""
+    """Only with ``add``: replaces the last query of each source's preprocess step."""
     computed: bool = False
-    """Of ``add``: the query computes the columns, and files do not have them."""
+    """Only with ``add``: whether the query computes the new columns, so that files do not have them."""
     derived: str | None = None
-    """Name of the dataset in which columns are renamed, widened or dropped."""
+    """Name of the derived dataset in which columns are renamed, widened or dropped."""
 
 
 class Altered(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan: ``events`` to append in one commit, or a dataset to derive."""
+    """The plan of an alteration: ``events`` to append in one commit, or a dataset to derive."""
 
     events: tuple[MetadataEvent, ...] = ()
     schema: DataSchema
-    """As it is then, of the root or of what is derived."""
+    """The schema after the alteration, of the root or of the derived dataset."""
     derived: DatasetSnapshot | None = None
     remarks: tuple[str, ...] = ()
-    """What becomes of rows and files, a sentence each."""
+    """Consequences for rows and files, one sentence each."""
 
 
 def plan_alteration(state: ChainState, wanted: Alteration) -> Altered:
     """Plans one alteration.
 
-    Raises Refused for what a chain cannot say or this dataset cannot have, Invalid for columns that are not right.
+    Raises Refused for changes that a chain or this dataset does not allow, Invalid for columns that are not right.
     """
     require_root(state)
     if state.unreadable:
@@ -144,7 +144,7 @@ def _check_new(new: Sequence[DataField], declared: DataSchema) -> None:
 
 
 def _texts(columns: Sequence[str], new: Sequence[DataField]) -> Iterator[str]:
-    """Columns as ``ddlSchema`` has them, an item each."""
+    """Yields the definitions of new columns, as items of ``ddlSchema``; as one item if the counts differ."""
     if len(columns) == len(new):
         yield from columns
     elif columns:
@@ -175,7 +175,7 @@ def _with_columns(
 
 
 def _read_with(read: ReadStep, new: Sequence[DataField], texts: tuple[str, ...]) -> ReadStep:
-    """The read step with the columns that it does not declare yet; as it is, where files say what they have."""
+    """Returns the read step with the new columns that it lacks; unchanged if only the files define columns."""
     declared = declared_columns(read)
     if declared is None:
         return read

@@ -1,4 +1,4 @@
-"""Writes the query by which a derived dataset has columns of a root under other names, wider, or not at all. Pure."""
+"""Writes the query of a derived dataset that renames, widens or drops columns of a root. Pure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from chain.visible import is_visible
 
 Change: TypeAlias = Literal["widen", "rename", "drop"]
 MAX_NAME: Final = 256
-"""Characters of a column's name."""
+"""Characters that the name of a column may have."""
 _INPUT: Final = "input"
 
 
 def altered_query(
     dataset: DatasetId, vocab: Vocab, declared: DataSchema, change: Change, columns: Sequence[str]
 ) -> tuple[DataSchema, SetTransform]:
-    """The columns as they are then, and the transform of ``dataset`` that gives them.
+    """Returns the columns after the change, and the transform of ``dataset`` that gives them.
 
-    Raises Refused for system columns, Invalid for columns that are not there or values that would be lost.
+    Raises Refused for system columns, Invalid for columns that do not exist or a change that would lose values.
     """
     fields = {field.name: field for field in declared.fields if field.name not in _hidden(vocab)}
     changed = _CHANGES[change](columns, fields, vocab)
@@ -46,7 +46,7 @@ def altered_query(
 
 
 def check_names(new: Sequence[str], there: Sequence[str]) -> None:
-    """Raises Invalid for a name that cannot be told from another, or that cannot be seen."""
+    """Raises Invalid for a new name that is invisible, too long, taken, or equal to another one but for case."""
     known = {name.lower(): name for name in there}
     for name in new:
         if not is_visible(name) or not 0 < len(name) <= MAX_NAME:
@@ -68,7 +68,7 @@ def check_names(new: Sequence[str], there: Sequence[str]) -> None:
 
 
 def _hidden(vocab: Vocab) -> frozenset[str]:
-    """System columns that an engine writes; no query gives them."""
+    """Returns the system columns that an engine writes itself and no query selects."""
     return frozenset((vocab.offset, vocab.operation_type, vocab.system_time))
 
 
@@ -131,7 +131,7 @@ def _bare(data_type: DataType) -> DataType:
 
 
 def _is_wider(old: DataType, new: DataType) -> bool:
-    """Whether each value of ``old`` is one of ``new``, and another type is named. Unsigned ones are no types of SQL."""
+    """Whether ``new`` is another type that holds each value of ``old``. Unsigned types never are: SQL has none."""
     if isinstance(old, _SIGNED):
         if isinstance(new, _SIGNED):
             return _DIGITS[type(new)] > _DIGITS[type(old)]

@@ -1,6 +1,6 @@
-"""Serves one request to a source in a process of its own: the job on standard input, the answer in a file.
+"""Serves one request to a source in a separate process: the job on standard input, the answer in a file.
 
-What a database or a broker sends is decoded there, under a limit of memory. ``fetch.apart`` starts such processes.
+The process decodes what a database or a broker sends, under a limit of memory. ``fetch.apart`` starts such processes.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import msgspec
 from chain.errors import Fault
 
 MEMORY: Final = 2 << 30
-"""Bytes of private memory of the process."""
+"""Bytes of private memory that the process may use."""
 _ANSWER: Final = ".answer"
 
 
 class SourceJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A request. It has the secrets of the source: nobody else sees the standard input of the process."""
+    """A request to read a source, with its secrets: only the process itself sees its standard input."""
 
     target: str
-    """The file to write what the source has into."""
+    """Path of the file that the data of the source is written to."""
     limit: int
-    """Bytes of it."""
+    """Bytes that the target file may have."""
 
     @property
     def answer(self) -> Path:
-        """The file of the answer."""
+        """Path of the file that the answer is written to."""
         return Path(self.target + _ANSWER)
 
 
 class SourceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An answer: what was written, or why nothing was. A kind of its own says what ``rule`` is by default."""
+    """The answer of the process: what was written, or the fault. Each subclass sets its own default ``rule``."""
 
     digest: str = ""
-    """SHA3-256 of what was written, as hexadecimal digits."""
+    """SHA3-256 of the data that was written, as hexadecimal digits."""
     fault: str = ""
-    """Name of a class of ``chain.errors``; empty: none."""
+    """Name of the class of ``chain.errors`` that was raised; empty: none."""
     message: str = ""
     rule: str = ""
     hint: str = ""
@@ -51,7 +51,7 @@ R = TypeVar("R", bound=SourceResult)
 
 
 def answered(job: J, read: Callable[[J], R], kind: type[R], hint: str) -> R:
-    """Returns what ``read`` does; a fault is an answer too. ``hint``: what to do where its memory does not suffice."""
+    """Returns the result of ``read``, or a result that describes its fault. ``hint``: the advice if memory runs out."""
     try:
         return read(job)
     except Fault as fault:
@@ -61,7 +61,7 @@ def answered(job: J, read: Callable[[J], R], kind: type[R], hint: str) -> R:
 
 
 def serve(kind: type[J], answer: Callable[[J], SourceResult]) -> int:
-    """Answers the request on the standard input. Returns the exit code of the process."""
+    """Answers the request on standard input, under the limit of memory. Returns the exit code of the process."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=kind)

@@ -1,8 +1,9 @@
 """Decides which object of a bucket a source takes next, from a listing and the position in the chain. Pure.
 
-By name the position is a key: what sorts behind it comes, in the order of UTF-8, which is that of listings. By time it
-is the time of an object and its key; an object is left until it is ``QUIET`` old, so that others of its second are seen
-with it. What comes before the position later is not taken, and told.
+With the order by name the position is a key: objects whose keys sort after it follow, in the order of UTF-8, as
+listings have it. With the order by time it is the time of an object and its key; an object is left until it is
+``QUIET`` old, so that others of the same second are seen with it. Objects that appear later before the position are not
+taken, but reported.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from chain.model.source import SourceOrdering
 
 QUIET: Final = 10 * SECOND
 MAX_LISTED: Final = 1_000_000
-"""Objects looked at for the next one: a thousand questions."""
+"""Objects of a listing that are looked at for the next one: a thousand requests."""
 RULE: Final = "bucket-objects"
 _SPECIAL: Final = re.compile(r"[*?\[]")
 _PIECE: Final = re.compile(r"\*+|\?|\[[!^]?\]?[^\]/]*\]|.", re.DOTALL)
@@ -31,7 +32,7 @@ class StoredObject(NamedTuple):
     key: str
     size: int
     tag: str
-    """Another for any other content."""
+    """The entity tag: it changes whenever the content does."""
     modified: Instant
 
 
@@ -51,14 +52,14 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
     def is_before(self, found: StoredObject) -> bool:
-        """Whether an object comes behind this one, by the order in which they were taken."""
+        """Whether an object comes after this position, in the order by which objects are taken."""
         if self.order == SourceOrdering.BY_NAME.value:
             return found.key > self.key
         return (found.modified, found.key) > (parse(self.modified), self.key)
 
 
 def decode(value: str) -> Position:
-    """Raises Invalid for a source state that is none of ours."""
+    """Decodes a source state. Raises Invalid if it is no position in a bucket."""
     try:
         found = msgspec.json.decode(value, type=Position)
         parse(found.modified)
@@ -68,16 +69,16 @@ def decode(value: str) -> Position:
 
 
 class Keys:
-    """A pattern of keys: ``*``, ``?`` and ``[…]`` stay within one folder, ``**`` is any number of folders."""
+    """A pattern of keys: ``*``, ``?`` and ``[…]`` match within one folder, ``**`` matches any number of folders."""
 
     def __init__(self, pattern: str) -> None:
         parts = pattern.split("/")
         self.folder = "/".join(itertools.takewhile(lambda part: _SPECIAL.search(part) is None, parts[:-1]))
-        """The common folder of all keys, without the last slash."""
+        """The common folder of all matching keys, without the last slash."""
         self._matches = re.compile("".join(_expressions(parts)) + r"\Z", re.DOTALL)
 
     def fit(self, found: StoredObject) -> bool:
-        """Whether an object is of the source. One without bytes stands for a folder."""
+        """Whether an object belongs to the source. An object without bytes stands for a folder, and does not."""
         return found.size > 0 and self._matches.match(found.key) is not None
 
 
@@ -102,7 +103,7 @@ def _expression(piece: str) -> str:
 
 
 def in_order(listed: Iterable[StoredObject]) -> Iterator[StoredObject]:
-    """Passes a listing on, of objects with bytes. Raises Refused where it is not in the order of names, or endless."""
+    """Passes on the objects of a listing that have bytes. Raises Refused if it is not ordered by name, or too long."""
     last: str | None = None
     for number, each in enumerate(listed, 1):
         if number > MAX_LISTED:
@@ -126,7 +127,7 @@ def in_order(listed: Iterable[StoredObject]) -> Iterator[StoredObject]:
 def ahead(
     listed: Iterable[StoredObject], keys: Keys, last: Position | None, order: SourceOrdering, now: Instant
 ) -> list[StoredObject]:
-    """The next object that is to be taken, and the one behind it, as far as there are any."""
+    """Returns the next object to take and the one after it, as far as they exist."""
     wanted = (each for each in listed if keys.fit(each) and (last is None or last.is_before(each)))
     if order is SourceOrdering.BY_NAME:
         return list(itertools.islice(wanted, 2))

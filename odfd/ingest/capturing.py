@@ -1,6 +1,6 @@
 """Keeps the bytes of a batch as objects, as they came from their source, before their blocks are committed. Blocking.
 
-The batch's files are copied: those of a source stay where they are. Whoever commits looks after it that they did not
+The batch's files are copied, so those of a source stay in place. The caller that commits checks that they did not
 change meanwhile.
 """
 
@@ -16,7 +16,10 @@ from odfd.ingest.plan import Batch
 
 
 def captured(objects: ObjectStore, batch: Batch, source: str) -> Capture:
-    """Returns what is to be committed with the blocks. ``source``: of a push. Raises Environment."""
+    """Stores the files of a batch. Returns the capture to commit with the blocks.
+
+    ``source``: name of the push source, or empty. Raises Environment.
+    """
     files = []
     for number, path in enumerate(batch.raw or batch.paths):
         name = batch.names[number] if number < len(batch.names) else path.name

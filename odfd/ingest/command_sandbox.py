@@ -1,4 +1,4 @@
-"""Finds the sandbox that commands of sources run in, once and when the first of them is to run."""
+"""Chooses the sandbox that commands of sources run in, once, when the first command is to run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from engines.sandbox.probe import Choice, choose
 
 
 async def _over_the_host() -> Choice:
-    """Commands are programs of this machine, which an engine's image does not have."""
+    """Chooses a sandbox over the host's own programs, since an engine's image does not have the commands."""
     return await choose(Level.HOST)
 
 
 class CommandSandbox:
-    """Remembers which sandbox holds on this machine. ``choose``: tries them; raises Refused where none holds."""
+    """Remembers which sandbox works on this machine. ``choose`` tries them, and raises Refused if none works."""
 
     def __init__(self, choose: Callable[[], Awaitable[Choice]] = _over_the_host) -> None:
         self._choose = choose
@@ -24,7 +24,7 @@ class CommandSandbox:
         self._choice: Choice | None = None
 
     async def choice(self) -> Choice:
-        """Raises Refused; the next call tries again."""
+        """Returns the sandbox, choosing it at the first call. Raises Refused; the next call then tries again."""
         async with self._lock:
             if self._choice is None:
                 self._choice = await self._choose()

@@ -1,8 +1,8 @@
-"""Runs the commands of ``prepare: Pipe``: a file as their input, what they print as the prepared file.
+"""Runs the commands of ``prepare: Pipe``: a file is their input, and their output is the prepared file.
 
 They run in a sandbox over the programs of this machine (``engines.sandbox``): without a network, without files but
-those of /usr, in bounded memory and time. ``ingest.pipe`` of the settings may give them the rights of the daemon's
-user instead, or refuse all. Manifests of other nodes run none.
+those of /usr, in bounded memory and time. ``ingest.pipe`` of the settings may give them the rights of the daemon's user
+instead, or refuse all. Commands in manifests of other nodes never run.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from odfd.ingest.process_output import OutputFile, ProcessEnd
 from odfd.ingest.settings import CHUNK, IngestSettings
 
 _PROCESSES: Final = 64
-"""Of a command at once, threads included, where they can be counted."""
+"""Processes of a command at once, threads included, if they can be counted."""
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-"""Where a sandbox has programs."""
+"""Search path for programs inside of a sandbox."""
 _WRAP: Final = ("/usr/bin/env", "-u", "PYTHONPATH")
-"""Our own packages are no business of a command in Python."""
+"""Unsets PYTHONPATH, so that a command in Python does not load our own packages."""
 _ALLOW: Final = 'ingest.pipe = "user" of the settings runs it as the daemon\'s user'
 
 
 def check_command(command: Sequence[str], settings: IngestSettings) -> None:
-    """Checks what is known before a sandbox is tried. Raises Refused, Invalid."""
+    """Checks a command as far as possible without trying a sandbox. Raises Refused, Invalid."""
     if not command:
         raise Invalid("prepare: Pipe names no command", rule="prepare-pipe", hint="command: [program, argument, …]")
     if settings.pipe == "never":
@@ -47,7 +47,7 @@ def check_command(command: Sequence[str], settings: IngestSettings) -> None:
 
 
 async def run_command(path: Path, command: Sequence[str], target: Path, settings: IngestSettings) -> None:
-    """Writes what a command makes of a file to ``target``. It ends with all that it started, however this ends.
+    """Runs a command on a file and writes its output to ``target``. All its processes end, however this ends.
 
     Raises Refused (not allowed, too much time or output), Invalid (it failed), Environment (it cannot be started).
     """
@@ -84,7 +84,7 @@ async def run_command(path: Path, command: Sequence[str], target: Path, settings
 async def _confinement(
     command: Sequence[str], settings: IngestSettings
 ) -> tuple[Sandbox, Groups | None, Mapping[str, str]]:
-    """Raises Refused where no sandbox holds."""
+    """Returns the sandbox, its groups and the environment for a command. Raises Refused if no sandbox works."""
     if settings.pipe == "user":
         return PlainProcess(), None, settings.environment
     try:
@@ -112,7 +112,7 @@ def _failed(name: str, ended: ProcessEnd, settings: IngestSettings) -> Invalid:
 
 
 async def _feed(path: Path, process: ConfinedProcess) -> None:
-    """Gives it the file; a command may end before it has read all."""
+    """Writes the file to the command's input; a command may end before it has read all."""
     with path.open("rb") as source:
         try:
             while block := await trio.to_thread.run_sync(source.read, CHUNK):

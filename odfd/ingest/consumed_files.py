@@ -1,8 +1,8 @@
-"""Tracks which files of a folder or bucket a chain took in, and reports files that appeared or changed behind them.
+"""Tracks which files of a folder or bucket a chain took in, and reports files that appeared or changed too late.
 
-The chain says it: each block names the file it took, and has a time. Remembered between transactions, one per process,
-so that only new blocks are read; a chain that was cut back is noticed and read anew. Of files that were taken a bounded
-number is looked at each time, the newest and some others in turn, however long a folder has grown.
+Each block names the file that it took, and has a time. What was read is remembered between transactions, one record per
+process, so that only new blocks are read; a chain that was cut back is noticed and read anew. Of the taken files a
+bounded number is looked at each time, the newest and some others in turn, however large a folder has grown.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from odfd.ingest.bucket_objects import decode
 from odfd.ingest.fetch.base import ETAG, OBJECT
 
 LOOKED_AT: Final = 1000
-"""Files looked at in one go: so many that no block names, of the newest, and of all others in turn."""
+"""Files looked at per call, of each kind: those that no block names, the newest, and all others in turn."""
 _DATA: Final = ("AddData", "ExecuteTransform")
 
 
 @dataclass(slots=True)
 class ConsumedFiles:
-    """Files that the chain names, with the times of the blocks that do. A compacted chain names some of them only."""
+    """The files that a chain names, with the times of their blocks. A compacted chain names only some of them."""
 
     number: int = -1
     block: Multihash | None = None
@@ -41,11 +41,11 @@ class ConsumedFiles:
     first: Instant | None = None
     """The earliest of ``times``."""
     tags: dict[str, str] = field(default_factory=dict)
-    """Of objects of a bucket."""
+    """Entity tags by name, for objects of a bucket."""
     place: int = 0
-    """Where the next look at older files begins."""
+    """Index of the older file at which the next look begins."""
     turn: str = ""
-    """The same of a bucket: a key."""
+    """Key of the object at which the next look at a bucket begins."""
 
     def add(self, name: str, time: Instant, tag: str = "") -> None:
         if name not in self.times:
@@ -54,9 +54,10 @@ class ConsumedFiles:
         self.first = time if self.first is None else min(self.first, time)
 
     def late(self, objects: Sequence[tuple[str, str, Instant]]) -> tuple[SkippedFile, ...]:
-        """Lists objects before the last one, as keys, tags and times, that no block names or that changed since.
+        """Lists objects before the last one that no block names, or that changed since. ``objects``: keys, tags and
+        times.
 
-        What was there before the first block that names an object was taken by blocks that were compacted.
+        Objects that were there before the first block that names one were taken by blocks that were compacted.
         """
         told = ((key, self._why_late(key, tag, modified)) for key, tag, modified in objects)
         return bounded_list(
@@ -73,9 +74,9 @@ class ConsumedFiles:
         return f"it came at {render(modified)}, when the source had got beyond it"
 
     def passed_over(self, paths: Sequence[str], now: Instant) -> tuple[SkippedFile, ...]:
-        """Lists files that came or changed too late and are not read any more, in the order of their names.
+        """Lists files that appeared or changed too late and are not read any more, in the order of ``paths``.
 
-        Times after ``now`` tell of wrong clocks, and nothing of files.
+        Files with times after ``now`` are left out: such times show a wrong clock, not a change.
         """
         reasons = (self._reason(path, now) for path in self._looked_at(paths))
         return bounded_list(each for each in reasons if each is not None)
@@ -116,13 +117,13 @@ def _name(path: str) -> str:
 
 
 class ConsumedFileIndex:
-    """Caches ``ConsumedFiles`` of each dataset."""
+    """Caches the ``ConsumedFiles`` of each dataset."""
 
     def __init__(self) -> None:
         self._known: dict[DatasetId, ConsumedFiles] = {}
 
     def of(self, reader: ChainReader, state: ChainState) -> ConsumedFiles:
-        """Returns the consumed files up to ``state``. Reads only data blocks since the last call. Blocking."""
+        """Returns the consumed files up to ``state``. Reads only the data blocks since the last call. Blocking."""
         assert state.dataset is not None
         taken = self._known.get(state.dataset, ConsumedFiles())
         if taken.number >= state.size or (taken.number >= 0 and reader.block_at(taken.number).hash != taken.block):

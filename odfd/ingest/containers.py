@@ -1,8 +1,8 @@
-"""Runs the image of a source in a container of podman: nothing as its input, what it prints as a file.
+"""Runs the image of a source in a container of podman, without input, and writes its output to a file.
 
 A container has no rights, a read-only root, bounded memory, processes and time, and no network unless it is given one.
-The image is named by digest, has to be here already, and is never fetched. What outlives a killed node ends by podman's
-own timeout, and is removed before the next container of the dataset.
+The image is named by digest, has to be on this machine already, and is never fetched. A container that outlives a
+killed node is ended by podman's own timeout, and is removed before the next container of the dataset.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from odfd.ingest.settings import IngestSettings
 
 RULE: Final = "fetch-container"
 OUT: Final = "/opt/odf/out"
-"""Folder inside in which a container leaves what it says beside its output."""
+"""Folder inside of a container for what it reports besides its output."""
 MAX_OUT: Final = 1 << 20
-"""Bytes of all files in that folder."""
+"""Bytes that all files in that folder may have."""
 MAX_OUT_FILES: Final = 64
 PROCESSES: Final = 256
-"""Of a container at once, threads included."""
+"""Processes of a container at once, threads included."""
 GRACE: Final = 60
-"""Seconds after which podman itself ends a container that its node did not end in time."""
+"""Seconds beyond the node's own limit after which podman itself ends a container."""
 REMOVE_SECONDS: Final = 30.0
-"""For podman to say whether an image is here, or to remove a container."""
+"""Seconds that podman may take to look for an image or to remove a container."""
 _LOOK: Final = 0.25
 """Seconds between two looks at the size of the folder, which podman cannot bound."""
 _FILES: Final = 4096
@@ -54,22 +54,22 @@ _TOOL_ENVIRONMENT: Final = (
 
 
 class ContainerJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to run. ``image`` is named by digest."""
+    """The program to run in a container. ``image`` is named by digest."""
 
     image: str
     command: tuple[str, ...] | None
-    """In place of the image's entry point."""
+    """Replaces the image's entry point, if given."""
     args: tuple[str, ...]
     env: Mapping[str, str]
     network: bool
     owner: str
-    """Whose container it is: there is one at a time."""
+    """Name of the dataset that the container belongs to; it has one container at a time."""
     folder: Path
-    """An empty folder for what it leaves; files that podman needs lie there too."""
+    """An empty folder for the container's reports and for files that podman needs."""
 
     @property
     def out(self) -> Path:
-        """The folder that is ``OUT`` inside."""
+        """The folder on this machine that is ``OUT`` inside of the container."""
         return self.folder / "out"
 
     @property
@@ -77,15 +77,15 @@ class ContainerJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.folder / "variables"
 
     def name(self, staging: Path) -> str:
-        """Returns the name of the container; another node of this machine has others."""
+        """Returns the name of the container; other nodes of this machine use other names."""
         digest = hashlib.sha3_256("\0".join((str(staging), self.owner)).encode())
         return f"odfd-fetch-{digest.hexdigest()[:24]}"
 
 
 async def run_container(job: ContainerJob, target: Path, settings: IngestSettings) -> None:
-    """Writes what a container prints to ``target``. It ends with all that it started, however this ends.
+    """Runs a container and writes its output to ``target``. All its processes end, however this ends.
 
-    Raises Refused (too much time or output), Invalid (it failed), Environment (no podman, no image, cannot be started).
+    Raises Refused (no podman, too much time or output), Invalid (it failed), Environment (no image, cannot be started).
     """
     binary = shutil.which("podman")
     if binary is None:
@@ -121,7 +121,7 @@ async def _run(argv: list[str], job: ContainerJob, target: Path, settings: Inges
 
 
 def _popen(argv: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Podman sees nothing of the environment but what it needs to find images."""
+    """Starts podman with only those environment variables that it needs to find images."""
     return subprocess.Popen(
         argv,
         env=_environment(),
@@ -138,7 +138,7 @@ def _environment() -> dict[str, str]:
 
 
 def arguments(job: ContainerJob, name: str, settings: IngestSettings) -> list[str]:
-    """Returns the arguments of podman. Values of the environment are in a file, since others see arguments."""
+    """Returns podman's arguments. The container's environment is in a file, since other users can see arguments."""
     memory = settings.container_memory
     files = min(_FILES, _hard(resource.RLIMIT_NOFILE))
     entry = () if job.command is None else (f"--entrypoint={msgspec.json.encode(job.command).decode()}",)
@@ -159,7 +159,7 @@ def arguments(job: ContainerJob, name: str, settings: IngestSettings) -> list[st
 
 
 def user() -> int:
-    """Number of the user inside: root outside is nobody inside; any other user is the same."""
+    """Returns the user id inside of the container: nobody if the node runs as root, else the node's own."""
     return os.geteuid() or _NOBODY
 
 
@@ -195,7 +195,7 @@ def no_podman() -> Refused:
 
 
 async def _check_image(binary: str, image: str) -> None:
-    """Raises Environment for an image that is not here."""
+    """Raises Environment if an image is not on this machine."""
     found = await _podman(binary, "image", "exists", image)
     if found.returncode:
         words = found.stderr.decode("utf-8", "replace").strip()[-MAX_SAID:]
@@ -241,14 +241,14 @@ def _failed(image: str, ended: ProcessEnd, settings: IngestSettings) -> Invalid 
 
 
 async def _watch(out: Path) -> None:
-    """Raises Refused when more is left in the folder than may be."""
+    """Checks the container's folder again and again. Raises Refused once it holds too much."""
     while True:
         await trio.to_thread.run_sync(check_left, out)
         await trio.sleep(_LOOK)
 
 
 def check_left(out: Path) -> None:
-    """Raises Refused when more is left in a folder than may be. Blocking."""
+    """Raises Refused if the folder of a container holds too many files or bytes. Blocking."""
     files = size = 0
     for folder, folders, names in os.walk(out):
         files += len(folders) + len(names)

@@ -1,8 +1,8 @@
-"""Writes rows of one chain into another: what stands at a block as one slice, and later blocks one by one.
+"""Copies rows of one chain into another: those that stand at some block as one slice, and later blocks one by one.
 
-A rendition from a snapshot begins with what stands, and then has the same blocks as the one that it was made of, so
-that both have the same contents at each time. Rows keep their values, operations and order; offsets and system time
-are those of the chain that they come into. Slices are read in batches, so memory does not grow with the history. No
+A rendition made from a snapshot begins with the rows that stand, and then has the same blocks as the rendition it was
+made from, so that both have the same contents at each time. Rows keep their values, operations and order; offsets and
+system time are those of the target chain. Slices are read in batches, so memory does not grow with the history. No
 engine takes part. Spec: docs/spec/collections.md#from-snapshot.
 """
 
@@ -46,7 +46,7 @@ class Copied(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """How rows are written: their schema, the names of system columns, and the time of their block."""
+    """The form in which rows are written: their schema, the names of system columns, and the time of their block."""
 
     schema: DataSchema
     offset: str
@@ -56,14 +56,14 @@ class _Form(NamedTuple):
 
 
 def offsets_of(path: Path, column: str) -> np.ndarray:
-    """Returns the offsets that a query wrote to a Parquet file, ascending. Raises Invalid."""
+    """Reads the offsets that a query wrote to a Parquet file. Returns them in ascending order. Raises Invalid."""
     with open_slice(path) as file:
         found = [np.asarray(batch.column(0)) for batch in file.batches(columns=[column])]
     return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
 class Standing(NamedTuple):
-    """A chain, up to ``state``, with the offsets of the rows that stand, ascending; ``None``: all of them do."""
+    """A chain up to ``state``, with the offsets of the rows that stand, ascending; ``None``: all rows stand."""
 
     chain: ChainReader
     state: ChainState
@@ -71,7 +71,7 @@ class Standing(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How many shards rows come into, and the columns that decide which."""
+    """The number of shards that rows are divided among, and the columns that decide the shard."""
 
     shards: int = 1
     by: tuple[str, ...] = ()
@@ -80,10 +80,11 @@ class Layout(NamedTuple):
 def snapshot_events(
     deps: IngestDependencies, sources: Sequence[Standing], layout: Layout, time: Instant
 ) -> list[Copied]:
-    """Builds for each new shard the events that say, at ``time``, what stands in some chains, one after the other.
+    """Builds, for each new shard, events at ``time`` with the rows that stand in ``sources``, one source after the
+    other.
 
-    Raises Refused for a schema in the legacy form, Invalid for columns that cannot decide, NotFound, ObjectDamaged,
-    Environment.
+    Raises Refused for a schema in the legacy form, Invalid for columns that cannot decide the shard, NotFound,
+    ObjectDamaged, Environment.
     """
     state = sources[0].state
     declared = schema_in_force(state)
@@ -113,7 +114,7 @@ def snapshot_events(
 
 
 class Group(NamedTuple):
-    """Blocks that are copied together: of one time, for each shard those in order."""
+    """Blocks that are copied together: all blocks of one time, in order for each shard."""
 
     blocks: tuple[tuple[Block, ...], ...]
 
@@ -127,10 +128,10 @@ class Group(NamedTuple):
 
 
 def groups_after(chains: Sequence[ChainReader], count: int, *, by_time: bool) -> list[Group]:
-    """Lists what some shards have after the first ``count`` blocks of all, oldest first.
+    """Lists the blocks of some shards that follow the first ``count`` blocks of all together, in groups, oldest first.
 
-    Of one chain each block is a group by itself, unless ``by_time``. Raises Conflict where ``count`` ends inside of a
-    transaction, which no writer leaves.
+    With one chain each block is a group by itself, unless ``by_time``. Raises Conflict if ``count`` ends inside of a
+    transaction, which no writer leaves so.
     """
     heads = [chain.head() for chain in chains]
     ends = [0 if head is None else head.size for head in heads]
@@ -152,7 +153,7 @@ def groups_after(chains: Sequence[ChainReader], count: int, *, by_time: bool) ->
 
 
 def copied_group(deps: IngestDependencies, group: Group, state: ChainState) -> Copied:
-    """Builds the events of a group for the chain in ``state``, which stands for all shards of its rendition."""
+    """Builds the events of a group for the chain in ``state``, into which the rows of all shards of the group go."""
     if len(group.blocks) == 1:
         return _copied_blocks(deps, group.blocks[0], state)
     metadata = tuple(block for block in group.blocks[0] if not isinstance(block.event, AddData))
@@ -188,7 +189,7 @@ def _advanced(state: ChainState, event: MetadataEvent, time: Instant) -> ChainSt
 
 
 def _of_time(chain: ChainReader, end: int, time: Instant, least: int) -> tuple[Block, ...]:
-    """The last blocks before ``end``, from ``least`` on, that are of a time."""
+    """Returns the last blocks before number ``end``, down to number ``least``, that have the system time ``time``."""
     found: list[Block] = []
     while end > least and (block := chain.block_at(end - 1)).system_time == time:
         found.append(block)
@@ -197,9 +198,9 @@ def _of_time(chain: ChainReader, end: int, time: Instant, least: int) -> tuple[B
 
 
 def copied_block(deps: IngestDependencies, block: Block, state: ChainState) -> Copied:
-    """Builds the event of a block for the chain in ``state``, which has what stood before it; none if it is in force.
+    """Builds the event of a block for the chain in ``state``, as copied so far; none if it would change nothing.
 
-    Raises Refused for an event that cannot be said again, NotFound, ObjectDamaged, Environment.
+    Raises Refused for an event that cannot be copied, NotFound, ObjectDamaged, Environment.
     """
     event = block.event
     if isinstance(event, UnknownEvent | ExecuteTransform):
@@ -215,7 +216,7 @@ def copied_block(deps: IngestDependencies, block: Block, state: ChainState) -> C
 
 
 def _copied_data(deps: IngestDependencies, block: Block, slices: Sequence[DataSlice], state: ChainState) -> Copied:
-    """The event of a block of rows, with the rows of these slices."""
+    """Builds the event of a data block, with the rows of ``slices``."""
     event = block.event
     assert isinstance(event, AddData)
     data = None
@@ -251,7 +252,7 @@ def _slices_back(chain: ChainReader, size: int) -> Iterator[DataSlice]:
 def _standing(
     deps: IngestDependencies, slices: Sequence[DataSlice], standing: np.ndarray | None, form: _Form
 ) -> Iterator[pa.Table]:
-    """The rows that stand, as appended ones."""
+    """Yields the rows that stand, with the operation "append"."""
     for each in slices:
         for rows in _rows(deps, each, form):
             if standing is not None:
@@ -262,7 +263,7 @@ def _standing(
 
 
 def _rows(deps: IngestDependencies, named: DataSlice, form: _Form) -> Iterator[pa.Table]:
-    """The rows of a slice, which is hashed before, in the schema in force."""
+    """Yields the rows of a slice in the schema in force, after a check of the slice's hash."""
     schema = to_arrow(form.schema).remove_metadata()
     path = deps.objects.path(named.physical_hash)
     check_file(path, named.physical_hash)
@@ -276,13 +277,13 @@ def _check_room(deps: IngestDependencies, size: int) -> None:
 
 
 def _timed(parts: Iterable[pa.Table], form: _Form) -> Iterator[pa.Table]:
-    """Rows of the time of their new block."""
+    """Yields rows with the time of their new block as system time."""
     for rows in parts:
         yield _with(rows, form.system_time, np.full(rows.num_rows, to_millis(form.time)))
 
 
 def _with(rows: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
-    """With a system column of these numbers; a time is in milliseconds."""
+    """Sets a system column to ``numbers``; a time is in milliseconds."""
     place = rows.column_names.index(name)
     field = rows.schema.field(place)
     values = pa.array(numbers, pa.int64())

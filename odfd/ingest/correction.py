@@ -1,9 +1,10 @@
 """Corrects a row of a ledger: finds it by its key, and appends records that change or retract it.
 
-The row is found by its key among those that stand. It is written once more as it was, operation "correct from", and
-directly behind as it shall be, "correct to"; a row that is taken back is written once, "retract". The first of them
-says before its data, in the same commit, that rows of the dataset can be taken back from now on (ADR 22). No engine
-takes part: values come from slices, which are hashed first, and from a person, each in its column's exact type.
+The row is looked up by its key among those that stand. It is written once more as it was, operation "correct from", and
+directly after it in its new form, "correct to"; a row that is taken back is written once, "retract". The dataset's
+first correction also changes the schema, in the same commit before the data, to say that rows can be taken back from
+now on (ADR 22). No engine takes part: values come from slices, which are hashed first, and from a person, each in its
+column's exact type.
 """
 
 from __future__ import annotations
@@ -45,48 +46,48 @@ from odfd.ingest.values import nothing_of, value_of
 from odfd.runtime.filesystem import check_room
 
 _SLICE: Final = 1 << 20
-"""Bytes of room that a slice of two rows is given on the disk."""
+"""Bytes of disk space that are assumed for a slice of two rows."""
 
 
 class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The correction of one row; texts as a person writes them."""
+    """The correction of one row, with values as texts that a person wrote."""
 
     key: Mapping[str, str]
-    """Values of all columns of the primary key; of others too, where several rows have the key."""
+    """Values of all columns of the primary key, and of other columns if several rows have the key."""
     values: Mapping[str, str | None] = msgspec.field(default_factory=dict)
-    """By column what it shall say; ``None`` is null. Nothing for a row that is taken back."""
+    """New values by column; ``None`` is null. Empty if the row is retracted."""
     retract: bool = False
     ahead: bool = False
-    """The event time may be more than a day later than the clock."""
+    """Whether the event time may be more than a day later than the clock."""
     dry_run: bool = False
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """A correction made, or planned. ``head`` is ``None`` where nothing was written."""
+    """A correction that was made or planned. ``head`` is ``None`` if nothing was written."""
 
     head: Head | None
     blocks: int
     counts: RowCounts
     rows: int = 0
-    """Records that were written."""
+    """Number of records that were written."""
     before: Mapping[str, Any]
-    """The row as it stood, system columns and all, as JSON values."""
+    """The row before the correction, with system columns, as JSON values."""
     after: Mapping[str, Any] | None
-    """As it is from now on; ``None``: taken back. The same as ``before`` where it said so already."""
+    """The row after the correction; ``None``: retracted. Equal to ``before`` if it had these values already."""
 
 
 async def correct(deps: IngestDependencies, dataset: DatasetId, spec: CorrectionSpec) -> Correction:
     """Corrects one row, exactly once.
 
-    Raises Refused (no ledger; several rows of the key), NotFound (none), Invalid (a column or value), ObjectDamaged,
-    Environment, and what a commit raises.
+    Raises Refused (the dataset is no ledger, or several rows match), NotFound (no row matches), Invalid (a column or
+    value), ObjectDamaged, Environment, and the faults of a commit.
     """
     for attempt in range(ATTEMPTS):
         try:
             plan = await trio.to_thread.run_sync(plan_correction, deps, dataset, spec)
         except ObjectDamaged:
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
-                continue  # what was merged is damaged: the slices themselves have the rows
+                continue  # the merged file is damaged: the slices themselves have the rows
             raise
         planned = Correction(head=None, blocks=0, counts=NOTHING_READ, before=plan.told[0], after=plan.told[1])
         if spec.dry_run or plan.rows is None:
@@ -111,19 +112,19 @@ _OF_RETRACTION: Final = Operations(0, 1, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan: ``rows`` to write on ``expected``, in the schema in force; ``None``: the row has them already."""
+    """The plan of a correction: ``rows`` to write after ``expected``, in the schema in force; ``None``: no change."""
 
     state: ChainState
     expected: Head
     upper: int
-    """The frontier, in whole milliseconds."""
+    """The upper of the dataset, in whole milliseconds."""
     time: Instant
     rows: pa.Table | None
     told: tuple[Mapping[str, Any], Mapping[str, Any] | None]
 
 
 def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: CorrectionSpec) -> Plan:
-    """Synchronous; reads the slices that may hold the key. Raises as ``correct``."""
+    """Plans a correction. Blocking; reads the slices that may hold the key. Raises as ``correct`` does."""
     upper, state = deps.store.upper(dataset), load(deps, dataset)
     merge = ledger_of(state)
     declared = schema_in_force(state)
@@ -153,7 +154,7 @@ def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: Correcti
 
 
 def ledger_of(state: ChainState) -> MergeLedger:
-    """Returns the ledger's merge strategy. Raises Refused for a dataset with none or several."""
+    """Returns the ledger's merge strategy. Raises Refused if no source, or several different ones, declare it."""
     require_root(state)
     sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
     if state.set_polling_source is not None:
@@ -200,9 +201,9 @@ def _check_columns(schema: pa.Schema, vocab: Vocab, merge: MergeLedger, spec: Co
 def versions_of(
     parts: Sequence[tuple[Multihash, Path]], key: Mapping[str, pa.Array], schema: pa.Schema, vocab: Vocab
 ) -> pa.Table:
-    """Returns all versions of rows with these values, oldest first, in the schema in force.
+    """Returns all versions of the rows that have the values of ``key``, oldest first, in the schema in force.
 
-    Only files whose statistics let them hold such a row are read, and hashed before.
+    Only files whose statistics allow such a row are read, after a check of their hashes.
     """
     wanted = pa.table({name: pa.chunked_array([value]) for name, value in key.items()})
     ranges = {name: ends for name in wanted.column_names if (ends := bounds_of(wanted.column(name)))}
@@ -232,7 +233,7 @@ def _equal(rows: pa.Table, key: Mapping[str, pa.Array]) -> pa.ChunkedArray | Non
 
 
 def _the_row(ledger: pa.Table, vocab: Vocab, spec: CorrectionSpec) -> pa.Table:
-    """The one row that stands. Raises NotFound, Refused."""
+    """Returns the one row that stands. Raises NotFound if there is none, Refused if there are several."""
     ops = np.asarray(ledger.column(vocab.operation_type)).astype(np.int64)
     data = ledger.drop_columns([vocab.offset, vocab.operation_type, vocab.system_time])
     canceller, _ = cancelled_by(row_codes(data), ops)
@@ -282,7 +283,7 @@ def _check_not_ahead(times: pa.ChunkedArray, now: Instant) -> None:
 
 
 def _stamped(rows: pa.Table, ops: Sequence[int], vocab: Vocab, time: Instant, offset: int) -> pa.Table:
-    """With the system columns of a new block."""
+    """Returns rows with the system columns of a new block."""
     count = rows.num_rows
     columns = {
         vocab.offset: np.arange(offset, offset + count),
@@ -304,7 +305,7 @@ def _plain(row: pa.Table) -> Mapping[str, Any]:
 
 
 def _written(deps: IngestDependencies, plan: Plan) -> tuple[list[MetadataEvent], tuple[Multihash]]:
-    """The slice as an object, and the events that name it."""
+    """Stores the slice as an object. Returns the events that name it, and the object's hash."""
     state = plan.state
     assert plan.rows is not None
     declared = schema_in_force(state)

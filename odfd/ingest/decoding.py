@@ -1,8 +1,8 @@
-"""Decodes captured bytes into another rendition: the same times, as the sources of that rendition read them.
+"""Decodes captured bytes into another rendition, at their times, as the sources of that rendition read them.
 
-A transaction is a function of the rendition before it, its time and the bytes, as a replay's is (``raw_replay``); here
-it is committed, with the same bytes bound to it. Which captures are left is read from what is bound already, so a
-crash loses and repeats nothing. Spec: docs/spec/collections.md#from-raw.
+A transaction is a function of the rendition before it, its time and the bytes, as in a replay (``raw_replay``), but it
+is committed here, with the same bytes bound to it. The captures that remain are found from those bound already, so a
+crash neither loses nor repeats any. Spec: docs/spec/collections.md#from-raw.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from odfd.ingest.snapshots import has_own_times
 
 
 def remaining(source: Sequence[BoundCapture], own: Sequence[BoundCapture]) -> Sequence[BoundCapture]:
-    """Returns the captures after the last one that became blocks. Both are in order; some become none.
+    """Returns the captures after the last one that became blocks. Both lists are in order; a capture may give no block.
 
-    Raises Conflict where ``own`` has one that the source has not: it is not a rendition of it.
+    Raises Conflict if ``own`` has a capture that ``source`` lacks: it is then no rendition of the same collection.
     """
     place = 0
     for each in own:
@@ -50,7 +50,7 @@ def _is_same(one: BoundCapture, other: BoundCapture) -> bool:
 
 
 async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCapture) -> Head | None:
-    """Commits the transaction of a capture at its time; ``None``: nothing comes of it.
+    """Commits the transaction of a capture at its time; returns ``None`` if the capture gives nothing to commit.
 
     Raises Invalid (the bytes cannot be read so), Conflict, Refused, NotFound, Environment and the engine's faults.
     """
@@ -72,7 +72,7 @@ async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
 def _plan(
     deps: IngestDependencies, state: ChainState, batch: Batch, bound: BoundCapture
 ) -> tuple[IngestPlan, EarlierSlices]:
-    """Plans like the driver, at the time of the capture. Raises Refused."""
+    """Plans as the driver does, at the time of the capture. Raises Refused."""
     name = bound.capture.source
     source = pushed(state, name, None)[0] if name else polling(state)[1]
     if quarantine_of(source.read.schema) is not None:

@@ -1,10 +1,9 @@
-"""Runs an ingest: fetches, prepares, executes by the engine, checks its output, commits, and repeats while there is
-more.
+"""Runs an ingest: fetches, prepares, executes by the engine, checks the output, commits; repeats while more is left.
 
 One iteration is one transaction. A crash before the commit leaves the chain as it was, and files in the staging
-directories that may be deleted; the next run fetches what the source state in the chain says is next. A lost race for
-the head plans again on the new head with the files already fetched, unless the source they were fetched from is another
-by now, or has got farther: then it fetches again. Blocking work runs in worker threads.
+directories that may be deleted; the next run fetches from the source state in the chain. If another commit won the race
+for the head, the ingest plans again on the new head with the files already fetched, unless the source has changed or
+got further meanwhile: then it fetches again. Blocking work runs in worker threads.
 """
 
 from __future__ import annotations
@@ -75,19 +74,19 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     rows: int
     files: int
-    """Taken from the source, also those that brought no new rows."""
+    """Files taken from the source, also those that brought no new rows."""
     counts: RowCounts
-    """What became of all rows that were read, and of files of which none was."""
+    """Counts of all rows that were read by their result, with the files that were skipped."""
     repeated: int = 0
-    """Of ``blocks``, those that an earlier push of the same had appended."""
+    """How many of ``blocks`` an earlier, identical push had appended."""
 
 
 class NothingNew(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an ingest that committed nothing."""
 
     reason: str
-    """``unchanged``: the source says so. ``uncacheable``: it cannot say, and was read before. ``nothing-new``: all of
-    it is in the dataset already. ``unsettled``: the next file is still being written to."""
+    """``unchanged``: the source says so. ``uncacheable``: it cannot say, and was read before. ``nothing-new``: the
+    dataset has all of its rows already. ``unsettled``: the next file is still being written to."""
     counts: RowCounts = NOTHING_READ
 
 
@@ -106,23 +105,23 @@ class IngestDependencies:
     settings: IngestSettings
     index: SliceIndex = field(default_factory=SliceIndex)
     base: Callable[[DatasetId], Path | None] | None = None
-    """Where relative source paths of a dataset start from, asked before each fetch; else as in ``settings``."""
+    """Returns the folder that relative source paths start from, before each fetch. ``None``: as in ``settings``."""
     taken: ConsumedFileIndex = field(default_factory=ConsumedFileIndex)
     quarantines: Quarantines | None = None
-    """``None``: files of which records cannot be read are refused."""
+    """Access to quarantines; ``None``: files with records that cannot be read are refused."""
     given: GivenSource | None = None
-    """The Source that one dataset takes from, for this ingest."""
+    """A Source that one dataset reads from during this ingest."""
     trigger: TriggerTime | None = None
-    """The time that this ingest is for; ``None``: that at which it begins."""
+    """The trigger time of this ingest; ``None``: the time at which it begins."""
     is_captured: Callable[[DatasetId], bool] = lambda _: False
     """Whether the bytes of a dataset's source are kept."""
     shards: Callable[[DatasetId], Sequence[DatasetId]] = lambda dataset: (dataset,)
-    """The chains that its rows are in; what is planned for the first is committed to all."""
+    """Returns the chains that hold the dataset's rows; an ingest planned for the first is committed to all."""
 
 
 @dataclass(slots=True)
 class IngestTotals:
-    """The totals of the transactions of one call."""
+    """Adds up the transactions of one call."""
 
     head: Head | None = None
     blocks: int = 0
@@ -132,7 +131,7 @@ class IngestTotals:
     repeated: int = 0
 
     def repeat(self, head: Head, push: Push) -> None:
-        """Counts a push that was ingested before with the numbers of that time."""
+        """Counts a push that was ingested before, with the numbers of that time."""
         self.head = head if push.answer.blocks else self.head
         self.rows += push.answer.records
         self.blocks += push.answer.blocks
@@ -163,10 +162,10 @@ class IngestTotals:
 async def pull_root(
     deps: IngestDependencies, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = quiet
 ) -> PullOutcome:
-    """Brings a polling source up to date.
+    """Brings a dataset up to date with its polling source.
 
     Raises Refused (not a root, no polling source), Invalid (data or query, with file and line), NotFound and Remote
-    (the source), Environment and the engine's faults. What was committed before a fault stays committed.
+    (the source), Environment and the engine's faults. Transactions committed before a fault stay committed.
     """
     with redacted(deps.settings.variables):
         deps = deps if deps.trigger is not None else replace(deps, trigger=TriggerTime.of(deps.now()))
@@ -221,7 +220,7 @@ async def _pull(
 
 
 def shards_with(deps: IngestDependencies, state: ChainState) -> list[tuple[ChainReader, ChainState]]:
-    """The chains that rows are in, of which ``state`` is that of the first."""
+    """Returns the chains that hold the rows, with their states; ``state`` is that of the first."""
     first = state.dataset
     assert first is not None
     return [(deps.store.chain(each), state if each == first else load(deps, each)) for each in deps.shards(first)]
@@ -234,7 +233,7 @@ async def _confirm(
     seen: SourceState | None,
     tally: IngestTotals,
 ) -> None:
-    """A snapshot is as it was in the state ``seen`` of its source; who changed the dataset meanwhile knows better."""
+    """Commits that a snapshot is still as in the state ``seen`` of its source, unless the dataset changed meanwhile."""
 
     def look() -> tuple[ChainState, Instant, AddData | None, int]:
         upper, state = deps.store.upper(dataset), load(deps, dataset)
@@ -265,7 +264,7 @@ async def _note_skipped(
     skipped: tuple[SkippedFile, ...],
     tally: IngestTotals,
 ) -> None:
-    """Logs skipped files each time, since they stay in place."""
+    """Logs the skipped files each time, since they stay in place."""
     if skipped and state.head is not None:
         counts = msgspec.structs.replace(NOTHING_READ, skipped=together(skipped, ()))
         tally.count(counts)
@@ -276,13 +275,13 @@ Choose: TypeAlias = Callable[[ChainState], tuple[SourceInForce, tuple[MetadataEv
 
 
 class SourceMoved(Conflict):
-    """The fetched state is not the next one of the chain: another manifest was applied, or others ingested it."""
+    """The chain's source or its state changed during a fetch: a manifest was applied, or another ingest committed."""
 
 
 def _as_fetched(before: ChainState) -> Choose:
-    """The source that was fetched from in the state ``before``, while the chain says that it is the one and as far.
+    """Returns a function that returns the source in force, if the chain is still at the source state ``before``.
 
-    Blocks after another source are its rows: whoever fetches that again would find others. Raises SourceMoved.
+    It raises SourceMoved otherwise: rows fetched earlier would be committed after those of another source or state.
     """
 
     def choose(state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
@@ -306,7 +305,7 @@ async def transact(
     report: Report,
     push: Push | None = None,
 ) -> None:
-    """Ingests one batch, exactly once: computed and committed on one head, or planned again on the next.
+    """Ingests one batch, exactly once: computes and commits on one head, or plans again on the next one.
 
     ``known``: the state as the caller read it. ``push`` is remembered with the blocks, if there are any.
     """
@@ -322,7 +321,7 @@ async def transact(
         except Fault:
             await _check_unchanged(batch)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
-                continue  # our disk has spoilt what was merged: the slices themselves have the rows
+                continue  # a merged file was damaged on disk: the slices themselves have the rows
             raise
         try:
             with span("commit"):
@@ -348,7 +347,7 @@ async def _committed(
     push: Push | None,
     batch: Batch,
 ) -> Head | None:
-    """The new head; ``None``: the dataset stays as it was. What is set aside goes with it. Raises Conflict."""
+    """Commits the result and quarantined rows. Returns the new head, ``None`` if nothing changed. Raises Conflict."""
     along = CommitExtras(upper=plan.upper, push=None if push is None else answered(push, settled), beside=aside)
     if isinstance(settled, IngestOutcome) and await trio.to_thread.run_sync(deps.is_captured, dataset):
         kept = await trio.to_thread.run_sync(captured, deps.objects, batch, push.source if push else "")
@@ -391,7 +390,7 @@ def _plan(
 async def computed(
     deps: IngestDependencies, plan: IngestPlan, earlier: EarlierSlices, on_progress: OnProgress = ignored
 ) -> tuple[Settled, SideCommit | None]:
-    """The engine's answer, looked at, with its slices in the object store."""
+    """Has the engine execute the plan. Returns its checked answer, with the slices stored as objects."""
     path = Path(plan.request.new_data_path)
     aside = None if plan.request.quarantine is None else Path(plan.request.quarantine.path)
     try:
@@ -426,7 +425,7 @@ def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> Set
 
 
 def load(deps: IngestDependencies, dataset: DatasetId, known: ChainState | None = None) -> ChainState:
-    """Loads the state of a writable chain; returns ``known`` if it is of its head. Raises Invalid, NotFound."""
+    """Loads the state of a writable chain; returns ``known`` if the head is the same. Raises Invalid, NotFound."""
     reader = deps.store.chain(dataset)
     head = reader.head()
     if head is None:
@@ -463,7 +462,7 @@ async def _fetch(
 
 
 async def _check_unchanged(batch: Batch) -> None:
-    """Raises Remote when the file at its source was written to since the fetch."""
+    """Raises Remote if the local file of a batch was written to since the fetch."""
     if batch.local is None or await trio.to_thread.run_sync(batch.local.is_unchanged):
         return
     raise Remote(
@@ -474,7 +473,7 @@ async def _check_unchanged(batch: Batch) -> None:
 
 
 async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
-    """Prepares what was fetched for the engine."""
+    """Prepares the fetched files for the engine, by the source's prepare steps."""
     names = [found.name, *(f"{found.name} (page {number})" for number in range(2, len(found.more) + 2))]
     ready = []
     for number, (path, name) in enumerate(zip((found.path, *found.more), names, strict=True)):

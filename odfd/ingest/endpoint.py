@@ -1,7 +1,7 @@
-"""Describes the endpoint of a Source, checks what is pushed to it, and fetches from what waits.
+"""Describes the endpoint of a Source, checks pushes to it, and fetches the pushes that wait.
 
-The bodies of pushes are checked as far as their format tells without columns; what the columns refuse is told when a
-dataset takes it in, and ``odfctl source drop`` takes it away.
+The bodies of pushes are checked as far as their format allows without columns. Faults that depend on the columns appear
+when a dataset takes a push in; ``odfctl source drop`` then removes it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from odfd.resources.manifest import described
 STATE: Final = "w3id.org/odfd/push"
 """Kind of a source state: the id of a Source, and the number of the last push that was taken."""
 MAX_PUSH: Final = 8 << 20
-"""Bytes of one push: it is checked whole, in memory."""
+"""Bytes of one push, which is checked as a whole in memory."""
 _MOST: Final = 1000
-"""Pushes that are taken in with one transaction."""
+"""Pushes taken in by one transaction."""
 _MOST_BYTES: Final = 64 << 20
 _USUAL: Final = 1000
-"""Records of a buffer."""
+"""Records of a buffer whose size is not declared."""
 
 
 class OverflowPolicy(Enum):
-    """The way of a full buffer."""
+    """The way of a full buffer to treat new records."""
 
     REJECT = "Reject"
     DROP_OLDEST = "DropOldest"
@@ -68,7 +68,7 @@ class RestEndpoint(msgspec.Struct, frozen=True, kw_only=True, tag="RestEndpoint"
 
 
 class Buffer(NamedTuple):
-    """The terms of a buffer."""
+    """The terms of a buffer: how many records may wait, and how it treats further ones."""
 
     most: int
     overflow: OverflowPolicy
@@ -84,9 +84,9 @@ def buffer_of(endpoint: RestEndpoint) -> Buffer | None:
 
 
 def records_in(data: bytes, read: ReadStep) -> int:
-    """Counts the records of a push, after a check of what its format demands; a document counts as one.
+    """Checks a push against its format. Returns the number of records; a document counts as one.
 
-    Raises Invalid for what is empty, too large, or not of the format.
+    Raises Invalid for a push that is empty, too large, or not of the format.
     """
     if not data.strip() or len(data) > MAX_PUSH:
         text = f"{size(len(data))} were pushed" if data.strip() else "nothing was pushed"
@@ -122,7 +122,7 @@ def _is_utf8(read: ReadStep) -> bool:
 
 
 class Spooled(msgspec.Struct, frozen=True, kw_only=True):
-    """One push that waits."""
+    """One push that waits to be taken in."""
 
     number: int
     path: Path
@@ -131,24 +131,24 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Take: TypeAlias = Callable[[str, int, int, int], tuple[Sequence[Spooled], bool]]
-"""As ``odfd.ingest.spool.PushSpool.after``."""
+"""The signature of ``odfd.ingest.spool.PushSpool.after``."""
 Note: TypeAlias = Callable[[str, DatasetId, int], None]
-"""As ``odfd.ingest.spool.PushSpool.reads``."""
+"""The signature of ``odfd.ingest.spool.PushSpool.reads``."""
 
 
 class EndpointFetch(NamedTuple):
-    """Fetches for one dataset what was pushed to one Source."""
+    """Fetches for one dataset the pushes to one Source."""
 
     source: str
-    """Its id."""
+    """The id of the Source."""
     dataset: DatasetId
     singly: bool
-    """Each push is a transaction of its own, as each is a snapshot."""
+    """Whether each push is a transaction of its own, since each is a whole snapshot."""
     take: Take
     note: Note
 
     async def fetch(self, job: FetchJob) -> FetchOutcome:
-        """Takes the pushes behind the source state. Raises Environment for one whose file is gone."""
+        """Fetches the pushes after the source state. Raises Environment if the file of one is gone or cut off."""
         return await trio.to_thread.run_sync(self._fetch, job)
 
     def _fetch(self, job: FetchJob) -> FetchOutcome:
@@ -185,6 +185,6 @@ def _is_whole(push: Spooled) -> bool:
 
 
 def position(state: str | None, source: str) -> int:
-    """Returns the last push that was taken; 0 where the state is of another Source, or of none."""
+    """Returns the number of the last push that was taken; 0 if the state is of another Source, or there is none."""
     whose, _, number = (state or "").rpartition("/")
     return int(number) if whose == source and number.isascii() and number.isdigit() else 0

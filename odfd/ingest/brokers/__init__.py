@@ -1,1 +1,1 @@
-"""Asks message brokers in a process of their own, whose memory is bounded."""
+"""Reads from message brokers in a separate process with bounded memory."""

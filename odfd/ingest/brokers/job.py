@@ -1,4 +1,4 @@
-"""Declares the request to a process that reads a topic, its answer, and how a position is written down. Pure."""
+"""Declares the request to a process that reads a Kafka topic, its answer, and the encoding of a position. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from odfd.ingest.apart import SourceJob, SourceResult
 RULE: Final = "source-kafka"
 POSITION_RULE: Final = "kafka-position"
 MAX_PARTITIONS: Final = 1_000
-"""Of one topic: the position of each stands in every block."""
+"""Partitions of one topic: each block holds a position in all of them."""
 
 
 class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a topic was read: the next offset of each partition."""
+    """The position up to which a topic was read: the next offset of each partition."""
 
     topic: Annotated[str, msgspec.Meta(max_length=64)]
-    """The id of the topic, which another one of its name does not have."""
+    """The id of the topic; a topic that is made again under the same name has another id."""
     next: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
 
     def encode(self) -> str:
@@ -28,16 +28,16 @@ class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicJob(SourceJob, frozen=True, kw_only=True):
-    """``settings`` has the secrets."""
+    """The request to read a topic. ``settings`` has the secrets."""
 
     settings: dict[str, str]
-    """Of the client."""
+    """Settings of the Kafka client."""
     topic: str
     after: TopicPosition | None
     messages: int
     envelope: bool
     silence: float
-    """Seconds that a broker may say nothing."""
+    """Seconds without a word from the broker after which the read fails."""
 
 
 class TopicResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,7 +50,7 @@ class TopicResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def decode_position(text: str) -> TopicPosition:
-    """Reads the position of a source state. Raises Invalid."""
+    """Decodes the position in a source state. Raises Invalid."""
     try:
         found = msgspec.json.decode(text, type=TopicPosition)
     except msgspec.DecodeError as error:
@@ -61,9 +61,10 @@ def decode_position(text: str) -> TopicPosition:
 
 
 def starts(after: TopicPosition | None, topic: str, partitions: list[int]) -> dict[int, int]:
-    """The next offset of each partition there is; a new one begins at its first. Raises Refused.
+    """Returns the next offset of each existing partition; 0 for a new one.
 
-    ``topic``: the id of the topic that the broker has now.
+    ``topic``: the id of the topic that the broker has now. Raises Refused if the topic was made again, a known
+    partition is gone, or there are too many.
     """
     if len(partitions) > MAX_PARTITIONS:
         raise Refused(

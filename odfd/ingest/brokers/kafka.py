@@ -1,7 +1,7 @@
-"""Reads a topic of Kafka: the committed messages behind a position, up to a number of them, and a JSON report.
+"""Reads a Kafka topic in its own process: writes committed messages after a position to a file, up to a number of them.
 
-No group is joined and nothing is written to the broker: the position is the chain's. Transactions that were aborted are
-passed over, and nothing is read behind one that is open. Offsets may have gaps, as compaction and transactions leave.
+It joins no consumer group and writes nothing to the broker: the chain holds the position. Aborted transactions are
+skipped, and nothing after an open one is read. Offsets may have gaps, as compaction and transactions leave.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odfd.ingest.brokers.job import POSITION_RULE, RULE, TopicJob, TopicPosition
 from odfd.ingest.brokers.records import MessageFile
 
 _POLL: Final = 0.5
-"""Seconds of one look."""
+"""Seconds that one poll waits for a message."""
 _SETTINGS: Final = {
     "group.id": "odfd",  # the client asks for one; no group is joined
     "enable.auto.commit": "false",
@@ -34,7 +34,7 @@ _SETTINGS: Final = {
 
 
 def answer(job: TopicJob) -> TopicResult:
-    """Reads, and writes what was read; a fault is an answer."""
+    """Reads the topic and writes its messages; a fault becomes an answer."""
     return answered(job, _read, TopicResult, "lower batchMessages")
 
 
@@ -48,7 +48,7 @@ def _read(job: TopicJob) -> TopicResult:
 
 
 def _described(job: TopicJob) -> tuple[str, list[int]]:
-    """The id and the partitions of the topic. Raises NotFound, Refused, Remote."""
+    """Returns the id and the partitions of the topic. Raises NotFound, Refused, Remote."""
     from confluent_kafka import KafkaException, TopicCollection
     from confluent_kafka.admin import AdminClient
 
@@ -62,14 +62,17 @@ def _described(job: TopicJob) -> tuple[str, list[int]]:
 
 
 def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[dict[int, int], bool]:
-    """The next offsets, and whether there may be messages beyond. Partitions are read to their ends as they are now."""
+    """Writes messages to ``lines``. Returns the next offsets, and whether there may be more messages.
+
+    Each partition is read to its end as of now.
+    """
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     reached, open_ = dict(begin), set(begin)
     client: Any = None
     try:
         client = Consumer({**job.settings, **_SETTINGS})
-        # A log may begin behind the first message: of a partition that is new what is gone was never taken.
+        # A log may begin after offset 0: messages of a new partition that are gone already were never taken.
         known = set() if job.after is None else job.after.next.keys()
         for each in [each for each in begin if str(each) not in known]:
             low, _ = client.get_watermark_offsets(TopicPartition(job.topic, each), timeout=job.silence)
@@ -98,7 +101,7 @@ def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[di
 
 
 def _note_error(message: Any, job: TopicJob, reached: dict[int, int], open_: set[int]) -> None:
-    """An end is no error. Raises for others."""
+    """Handles an error message: the end of a partition closes it; errors that a retry does not cure are raised."""
     from confluent_kafka import KafkaError
 
     error = message.error()
@@ -117,7 +120,7 @@ def _note_error(message: Any, job: TopicJob, reached: dict[int, int], open_: set
 
 
 def _fault(error: Any, job: TopicJob) -> Fault:
-    """By its code: texts of the client quote settings and brokers."""
+    """Returns the fault for a client's error by its code, since the client's texts quote settings and brokers."""
     from confluent_kafka import KafkaError
 
     code = error.code() if isinstance(error, KafkaError) else None
@@ -141,7 +144,7 @@ def _fault(error: Any, job: TopicJob) -> Fault:
 
 
 def main() -> int:
-    """Exit code of the process."""
+    """Runs the process. Returns its exit code."""
     return serve(TopicJob, answer)
 
 

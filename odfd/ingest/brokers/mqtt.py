@@ -1,7 +1,7 @@
-"""Reads a session of MQTT: what the broker kept for it since the last transaction, and a JSON report.
+"""Reads an MQTT session in its own process: writes the messages that the broker kept since the last transaction.
 
-The session has a name of its own and outlives each connection. What is new is not acknowledged here: the next session
-does it, when the chain has it.
+The session has its own client id and outlives each connection. New messages are not acknowledged here: the next session
+does so, once the chain has them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from odfd.ingest.apart import answered, serve
 from odfd.ingest.brokers.mqtt_session import RULE, Packet, SessionJob, SessionReader, SessionResult
 
 _LOOK: Final = 0.05
-"""Seconds of one look at the connection."""
+"""Seconds that one look at the connection lasts."""
 _QOS: Final = 1
 _REFUSED: Final = 0x80
-"""And above: codes of subscriptions that were not made."""
+"""The least code by which a broker refuses a subscription."""
 
 
 def answer(job: SessionJob) -> SessionResult:
-    """Reads, and writes what was read; a fault is an answer."""
+    """Reads the session and writes its messages; a fault becomes an answer."""
     return answered(job, lambda job: _Session(job).read(), SessionResult, "publish smaller messages")
 
 
 class _Session:
-    """One connection. Blocking; callbacks of the client run within ``loop``."""
+    """Reads one session over one connection. Blocking; callbacks of the client run within ``loop``."""
 
     def __init__(self, job: SessionJob) -> None:
         from paho.mqtt.client import Client, MQTTv311
@@ -52,7 +52,7 @@ class _Session:
         self._client = client
 
     def read(self) -> SessionResult:
-        """Raises Remote, Refused, Invalid."""
+        """Reads until the session is quiet or the transaction is full. Raises Remote, Refused, Invalid."""
         job, client = self._job, self._client
         client.connect_timeout = job.silence
         try:
@@ -131,7 +131,7 @@ class _Session:
 
 
 def main() -> int:
-    """Exit code of the process."""
+    """Runs the process. Returns its exit code."""
     return serve(SessionJob, answer)
 
 

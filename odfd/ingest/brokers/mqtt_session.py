@@ -1,7 +1,7 @@
-"""Decides which messages of a session of MQTT are new, and declares the request to the process that reads. Pure.
+"""Decides which messages of an MQTT session are new, and declares the request to the process that reads it. Pure.
 
-A broker sends again what was not acknowledged, with the same number and a mark. The chain has the numbers and digests
-of the messages of its last transaction: those are acknowledged when they come again, and not taken twice.
+A broker sends again each message that was not acknowledged, with the same number and a mark. The chain has the numbers
+and digests of the messages of its last transaction: if they come again, they are acknowledged and not taken twice.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from odfd.ingest.apart import SourceJob, SourceResult
 
 RULE: Final = "source-mqtt"
 MAX_MESSAGES: Final = 100
-"""Of one transaction: what identifies them stands in its block."""
+"""Messages of one transaction: the block holds a number and a digest of each."""
 _Digest = Annotated[str, msgspec.Meta(max_length=16)]
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of the last transaction: numbers of their packets, and digests."""
+    """The messages of the last transaction, as packet numbers and digests."""
 
     taken: Annotated[tuple[tuple[int, _Digest], ...], msgspec.Meta(max_length=MAX_MESSAGES)]
 
@@ -30,7 +30,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_taken(text: str) -> Taken:
-    """Raises Invalid."""
+    """Decodes the source state of a session. Raises Invalid."""
     try:
         return msgspec.json.decode(text, type=Taken)
     except msgspec.DecodeError as error:
@@ -44,15 +44,15 @@ class SessionJob(SourceJob, frozen=True, kw_only=True):
     port: int
     tls: bool
     verified: bool
-    """Whether the certificate is checked, where there is TLS."""
+    """Whether the broker's certificate is checked, if TLS is used."""
     client: str
     username: str | None
     password: str | None
     topics: tuple[str, ...]
     known: Taken | None
-    """``None``: no message was ever taken."""
+    """The messages of the last transaction; ``None``: no message was ever taken."""
     quiet: float
-    """Seconds without a message after which a look ends."""
+    """Seconds without a message after which the read ends."""
     silence: float
 
 
@@ -62,28 +62,28 @@ class SessionResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True)
     messages: int = 0
     taken: Taken | None = None
     is_resumed: bool = False
-    """The broker knew the session."""
+    """Whether the broker knew the session already."""
     rule: str = RULE
 
 
 class Packet(msgspec.Struct, frozen=True, kw_only=True):
-    """One message as it came."""
+    """One message as the broker sent it."""
 
     number: int
-    """0: it was published at most once, and does not come again."""
+    """Packet number; 0: the message was published at most once, and does not come again."""
     topic: str
     payload: bytes
     again: bool = False
-    """It was sent before, in this session."""
+    """Whether it was sent before, in this session."""
     kept: bool = False
-    """The broker kept it for who subscribes."""
+    """Whether the broker retained it for new subscribers."""
 
 
 Fate = Literal["acknowledge", "take", "full"]
 
 
 class SessionReader:
-    """Sorts messages as they come. ``lines`` are those of the transaction."""
+    """Sorts messages as they arrive. ``lines`` are the messages of the transaction."""
 
     def __init__(self, known: Taken | None, limit: int) -> None:
         self._known = set() if known is None else set(known.taken)
@@ -94,7 +94,7 @@ class SessionReader:
         self.size = 0
 
     def come(self, packet: Packet) -> Fate:
-        """Decides what to do with a message; one that is taken is acknowledged by a later session. Raises Invalid."""
+        """Decides how to treat a message; one that is taken is acknowledged by a later session. Raises Invalid."""
         digest = hashlib.sha3_256(packet.topic.encode() + b"\0" + packet.payload).hexdigest()[:16]
         if packet.again and (packet.number, digest) in self._known:
             return "acknowledge"

@@ -1,4 +1,4 @@
-"""Writes messages of a topic as lines of JSON. Pure: what is written is a function of the messages alone."""
+"""Writes messages of a topic as lines of JSON. Pure: the lines depend on the messages alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odfd.ingest.brokers.job import RULE
 
 
 class Message(Protocol):
-    """A message as the client has it."""
+    """The part of the Kafka client's message that is used here."""
 
     def partition(self) -> int: ...
     def offset(self) -> int: ...
@@ -24,7 +24,7 @@ class Message(Protocol):
 
 
 class MessageFile:
-    """The file of one transaction, a message a line."""
+    """Writes the file of one transaction, one message a line."""
 
     def __init__(self, target: Path, limit: int, *, envelope: bool) -> None:
         self._file = target.open("wb")
@@ -41,7 +41,10 @@ class MessageFile:
         self._file.close()
 
     def take(self, message: Message) -> bool:
-        """Whether there was room for it. Raises Invalid for one that is no line, Refused for one larger than a file."""
+        """Writes a message. Returns whether there was room for it.
+
+        Raises Invalid for a message that cannot be a line, Refused for one that is larger than a file may be.
+        """
         line = (enveloped(message) if self._envelope else bare(message)) + b"\n"
         if self.size + len(line) > self._limit:
             if self.messages:
@@ -62,7 +65,7 @@ class MessageFile:
 
 
 def bare(message: Message) -> bytes:
-    """The value, which is JSON: a line break in it stands between two tokens. Raises Invalid for a tombstone."""
+    """Returns the value, which is JSON, with line breaks made spaces. Raises Invalid for a tombstone."""
     value = message.value()
     if value is None:
         raise Invalid(
@@ -76,7 +79,7 @@ def bare(message: Message) -> bytes:
 
 
 def enveloped(message: Message) -> bytes:
-    """Key and value as texts, with where the message stands. Raises Invalid for what is no text."""
+    """Returns key, value, partition, offset and time of a message as JSON. Raises Invalid if bytes are no text."""
     kind, moment = message.timestamp()
     return msgspec.json.encode(
         {

@@ -1,1 +1,1 @@
-"""Runs the query of a source in a process of its own, and writes the rows as a Parquet file."""
+"""Runs the query of a source in a separate process, and writes the rows as a Parquet file."""

@@ -1,4 +1,4 @@
-"""Connects to databases of each kind, and answers statements with Arrow tables. Blocking.
+"""Connects to databases of each kind, and runs statements that return Arrow tables. Blocking.
 
 Every connection reads in one transaction that can write nothing. A new kind of database is a subclass of ``Database``,
 its row in ``KINDS``, and its server in ``tests/contract/odfd/test_databases.py``.
@@ -20,7 +20,7 @@ from odfd.ingest.databases.job import RULE
 
 
 class Database(ABC):
-    """One connection, in one transaction that only reads."""
+    """One connection to a database, in one transaction that only reads."""
 
     quote: str = '"'
 
@@ -35,18 +35,18 @@ class Database(ABC):
 
     @abstractmethod
     def placeholder(self, number: int) -> str:
-        """How a statement names its parameter with this number, from 1."""
+        """Returns the mark for the parameter with this number, from 1, in a statement."""
 
     @abstractmethod
     def table(self, statement: str, values: Sequence[Any] = ()) -> pa.Table:
-        """Raises Invalid for a statement that is refused, Remote for a connection that broke."""
+        """Runs a statement and returns its rows. Raises Invalid if it is refused, Remote if the connection broke."""
 
     def quoted(self, name: str) -> str:
         return f"{self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote}"
 
 
 class Sqlite(Database):
-    """A file of this machine, opened to be read; its writers go on meanwhile."""
+    """Reads an SQLite file of this machine; other processes may write to it meanwhile."""
 
     def __init__(self, url: str) -> None:
         path = urllib.parse.unquote(urllib.parse.urlsplit(url).path)
@@ -74,12 +74,12 @@ class Sqlite(Database):
 
 
 def _as_sqlite(value: Any) -> Any:
-    """SQLite has no times: they are texts there, and a cursor of texts."""
+    """Returns times as texts: SQLite has no type for them, so a cursor over times compares texts."""
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Raises Invalid for a column of values of several types."""
+    """Builds a table of rows. Raises Invalid for a column with values of several types, or two columns of one name."""
     columns = {}
     for name, values in zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True):
         try:
@@ -103,7 +103,7 @@ def _twice(names: Sequence[str]) -> Invalid:
 
 
 class Postgres(Database):
-    """By the driver of Apache Arrow, which reads PostgreSQL's binary form."""
+    """Reads PostgreSQL by the driver of Apache Arrow, which decodes PostgreSQL's binary form."""
 
     def __init__(self, url: str) -> None:
         from adbc_driver_postgresql import dbapi  # 20 MB that a daemon has no use for
@@ -135,11 +135,11 @@ class Postgres(Database):
 
 
 class Mysql(Database):
-    """MySQL and MariaDB. Instants are asked for in UTC; the driver escapes values in the server's own way."""
+    """Reads MySQL and MariaDB. Instants are requested in UTC; the driver escapes values in the server's own way."""
 
     quote = "`"
     _MARK: Final = "\0"
-    """Stands for a parameter until the percent signs of the query are escaped; no text of YAML has it."""
+    """Stands for a parameter until the percent signs of the query are escaped; no text of YAML has this character."""
 
     def __init__(self, url: str) -> None:
         import pymysql  # which a daemon has no use for
@@ -194,10 +194,10 @@ _MODES: Final = ("verify-identity", "required", "disabled")
 
 
 def _tls(parts: urllib.parse.SplitResult) -> ssl.SSLContext | None:
-    """Makes the context for ``?ssl-mode=…``; ``None``: without TLS. Raises Invalid for other options.
+    """Makes the TLS context for ``?ssl-mode=…``; ``None``: without TLS. Raises Invalid for other options.
 
-    Certificates are checked unless the URL names another mode, as the driver alone would not. To this machine itself a
-    connection is without TLS if nothing is said.
+    Certificates are checked unless the URL names another mode; the driver alone would not check them. Without an
+    option, a connection to this machine itself is without TLS.
     """
     options = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
     mode = "disabled" if (parts.hostname or "") in _LOOPBACK else "verify-identity"
@@ -215,7 +215,7 @@ def _tls(parts: urllib.parse.SplitResult) -> ssl.SSLContext | None:
 
 
 def _mysql_column(described: Sequence[Any], values: Sequence[Any]) -> pa.Array:
-    """Types are those that the server declares, so they are the same in each batch. Raises Invalid."""
+    """Converts a column to the type that the server declares, so that it is the same in each batch. Raises Invalid."""
     kind = _mysql_type(described[1], described[5])
     if kind is None:
         kind = pa.binary() if any(isinstance(each, bytes) for each in values) else pa.string()
@@ -231,7 +231,7 @@ def _mysql_column(described: Sequence[Any], values: Sequence[Any]) -> pa.Array:
 
 
 def _mysql_type(code: int, scale: int) -> pa.DataType | None:
-    """``None``: texts or bytes."""
+    """Returns the type for a column's type code; ``None``: texts or bytes."""
     from pymysql.constants import FIELD_TYPE as KIND
 
     if code in (KIND.TINY, KIND.SHORT, KIND.LONG, KIND.LONGLONG, KIND.INT24, KIND.YEAR):
@@ -254,11 +254,11 @@ KINDS: Final[Mapping[str, type[Database]]] = {
     "postgres": Postgres,
     "mysql": Mysql,
 }
-"""By the scheme of a URL."""
+"""The class of database by the scheme of a URL."""
 
 
 def connect(url: str) -> Database:
-    """Raises Remote, Invalid."""
+    """Connects to the database of a URL, by its scheme. Raises Remote, Invalid."""
     return KINDS[urllib.parse.urlsplit(url).scheme](url)  # type: ignore[call-arg]
 
 

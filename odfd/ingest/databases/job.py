@@ -1,4 +1,4 @@
-"""Declares the request to a querying process and its answer, and how a position in a result is written down. Pure."""
+"""Declares the request to a querying process, its answer, and the encoding of a position in a result. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from odfd.ingest.apart import SourceJob, SourceResult
 RULE: Final = "source-sql"
 CURSOR_RULE: Final = "source-cursor"
 _MAX_TEXT: Final = 4 << 10
-"""Characters of one cursor value, which stands in each block."""
+"""Characters of one cursor value, which is written to each block."""
 
 Position = dict[str, tuple[str, str]]
-"""Of each cursor column, in their order: the type as Arrow writes it, and the value as text."""
+"""By cursor column, in the cursor's order: the type and the value as texts."""
 
 
 class QueryJob(SourceJob, frozen=True, kw_only=True):
-    """``url`` has its secrets filled in."""
+    """The request to run a query. ``url`` has its secrets filled in."""
 
     url: str
     query: str
@@ -31,15 +31,15 @@ class QueryJob(SourceJob, frozen=True, kw_only=True):
     """The position of the last row that was taken; ``None``: from the start."""
     batch_rows: int
     columns: Annotated[bytes, "an Arrow schema, as IPC"] = b""
-    """Declared columns, whose types values get that a database has no type for."""
+    """Declared columns: their types are given to values for which a database has no type."""
 
 
 class QueryResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
-    """``digest`` is that of the rows, not of the bytes of the file."""
+    """The answer of the querying process. ``digest`` is that of the rows' file."""
 
     rows: int = 0
     more: bool = False
-    """Whether there are rows beyond."""
+    """Whether there are more rows after these."""
     last: Position | None = None
     rule: str = RULE
 
@@ -49,7 +49,7 @@ def encode_position(position: Position) -> str:
 
 
 def decode_position(text: str, cursor: Sequence[str]) -> Position:
-    """Reads the position of a source state. Raises Refused for one of other columns, Invalid."""
+    """Decodes the position in a source state. Raises Refused if it is of other cursor columns, Invalid."""
     try:
         found = msgspec.json.decode(text, type=Position)
     except msgspec.DecodeError as error:
@@ -64,7 +64,7 @@ def decode_position(text: str, cursor: Sequence[str]) -> Position:
 
 
 def position_of(table: pa.Table, cursor: Sequence[str], row: int) -> Position:
-    """The position of one row. Raises Invalid for a value that nothing can be compared with."""
+    """Returns the position of one row. Raises Invalid for a value that cannot be ordered exactly."""
     return {name: _written(name, table.column(name)[row]) for name in cursor}
 
 
@@ -93,7 +93,7 @@ def _written(name: str, value: pa.Scalar) -> tuple[str, str]:
 
 
 def value_at(kind: str, text: str) -> Any:
-    """The value of a position for a database, as Python has it. Raises Invalid."""
+    """Returns a value of a position as a Python object, for a database. Raises Invalid."""
     try:
         match kind:
             case "int64":

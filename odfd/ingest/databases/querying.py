@@ -1,8 +1,8 @@
-"""Runs a querying process: one query in, one Parquet file out, and a JSON report.
+"""Runs one query in its own process, and writes its rows as a Parquet file.
 
-It asks for the rows behind a position in the order of the cursor. A batch that is full ends where the cursor's value
-changes, so a row with the value of the last one taken is never left behind. The transaction of the database is one, so
-all of it is of one moment.
+It reads the rows after a position in the order of the cursor. A full batch ends where the cursor's value changes, so a
+row with the same value as the last one taken is never skipped. All statements run in one transaction of the database,
+so they see the same moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from odfd.ingest.databases.job import (
 
 
 def answer(job: QueryJob) -> QueryResult:
-    """Runs the query, and writes its rows; a fault is an answer."""
+    """Runs the query and writes its rows; a fault becomes an answer."""
     return answered(job, _asked, QueryResult, "lower batchRows, or select fewer columns")
 
 
@@ -39,7 +39,7 @@ def _asked(job: QueryJob) -> QueryResult:
 
 
 def _batch(base: Database, job: QueryJob) -> tuple[pa.Table, bool]:
-    """Rows of one transaction, and whether there are others behind them. Raises Invalid, Refused."""
+    """Returns the rows of one batch, and whether more follow. Raises Invalid, Refused."""
     inner = f"SELECT * FROM (\n{job.query.strip().rstrip(';')}\n) AS q"  # noqa: S608  the query is the owner's own
     if not job.cursor:
         return base.table(inner), False
@@ -63,7 +63,7 @@ def _row(parts: Sequence[str]) -> str:
 
 
 def _refuse_nulls(base: Database, inner: str, names: Sequence[str], cursor: Sequence[str]) -> None:
-    """They are neither before nor behind any position. Raises Invalid."""
+    """Raises Invalid if a cursor column has nulls, which are neither before nor after any position."""
     empty = " OR ".join(f"{name} IS NULL" for name in names)
     if base.table(f"{inner} WHERE {empty} LIMIT 1").num_rows:
         raise Invalid(
@@ -74,7 +74,10 @@ def _refuse_nulls(base: Database, inner: str, names: Sequence[str], cursor: Sequ
 
 
 def _whole_groups(found: pa.Table, cursor: Sequence[str]) -> pa.Table:
-    """A full batch without the rows at its end that others with the same cursor may follow. Raises Refused."""
+    """Drops the rows at the end of a full batch that share the last cursor value, as more may follow.
+
+    Raises Refused if that would leave no row.
+    """
     last = position_of(found, cursor, -1)
     same: pa.ChunkedArray | None = None
     for name in cursor:
@@ -93,7 +96,7 @@ def _whole_groups(found: pa.Table, cursor: Sequence[str]) -> pa.Table:
 
 
 def _written(job: QueryJob, found: pa.Table, more: bool) -> QueryResult:
-    """Raises Invalid, Refused, Environment."""
+    """Writes rows as a Parquet file. Raises Invalid, Refused, Environment."""
     table = _typed(found, job)
     target, digest = Path(job.target), hashlib.sha3_256()
     with pq.ParquetWriter(target, table.schema, compression="zstd", compression_level=1) as writer:
@@ -113,7 +116,7 @@ def _written(job: QueryJob, found: pa.Table, more: bool) -> QueryResult:
 
 
 def _typed(found: pa.Table, job: QueryJob) -> pa.Table:
-    """Gives values that a database has no type for the declared ones. Raises Invalid."""
+    """Gives values for which a database has no type the declared types. Raises Invalid."""
     declared = pa.ipc.read_schema(pa.py_buffer(job.columns)) if job.columns else pa.schema([])
     fields, columns = [], []
     for field, column in zip(found.schema, found.columns, strict=True):
@@ -137,7 +140,7 @@ def _typed(found: pa.Table, job: QueryJob) -> pa.Table:
 
 
 def _as_declared(name: str, column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    """Casts to a declared type. Times that name no zone are in UTC, as in files. Raises Invalid."""
+    """Casts a column to a declared type. Times without a zone are taken as UTC, as in files. Raises Invalid."""
     kinds = [[wanted], [pa.timestamp(wanted.unit), wanted]] if pa.types.is_timestamp(wanted) else [[wanted]]
     for last, steps in zip((*[False] * (len(kinds) - 1), True), kinds, strict=True):
         try:
@@ -151,14 +154,14 @@ def _as_declared(name: str, column: pa.ChunkedArray, wanted: pa.DataType) -> pa.
 
 
 def _is_spelled(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a text stands for what the declared type holds exactly: numerics and times of some databases."""
+    """Whether a column of texts holds exact values of the declared type: some databases send numerics and times so."""
     types = pa.types
     exact = types.is_decimal(wanted) or types.is_timestamp(wanted) or types.is_date(wanted)
     return bool(types.is_string(found) and exact)
 
 
 def main() -> int:
-    """Exit code of the process."""
+    """Runs the process. Returns its exit code."""
     return serve(QueryJob, answer)
 
 

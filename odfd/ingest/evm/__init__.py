@@ -1,1 +1,1 @@
-"""Reads logs of chains of the Ethereum Virtual Machine: what is asked of a node, and what its answers mean."""
+"""Reads logs of chains of the Ethereum Virtual Machine: requests to a node, and the decoding of its answers."""

@@ -1,7 +1,7 @@
-"""Makes a Parquet file of logs, in a process apart: what contracts wrote is decoded there, by the ABI.
+"""Writes logs as a Parquet file, in a separate process that decodes the data of contracts by the ABI.
 
 Columns are those of kamu: numbers, hashes and addresses as bytes, topics and data as they are; with a signature also
-``event``, a struct of the parameters. Whole numbers of more than 64 bits are texts there.
+``event``, a struct of the parameters, in which whole numbers of more than 64 bits are texts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SMALL_BITS = 64
 
 
 def answer(job: DecodeJob) -> DecodeResult:
-    """Reads, and writes rows; a fault is an answer."""
+    """Decodes the logs and writes their rows; a fault becomes an answer."""
     return answered(job, _rows, DecodeResult, "narrow the filter")
 
 
@@ -95,7 +95,7 @@ def _type(parameter: EventParameter) -> pa.DataType:
 
 
 def _event(event: EventSignature, row: LogRow) -> dict[str, Any]:
-    """The parameters of one log. Raises Invalid."""
+    """Returns the event's parameters of one log. Raises Invalid."""
     from eth_abi.abi import decode
     from eth_abi.exceptions import DecodingError
 
@@ -134,7 +134,7 @@ def _other(event: EventSignature, row: LogRow) -> Invalid:
 
 
 def main() -> int:
-    """Exit code of the process."""
+    """Runs the process. Returns its exit code."""
     return serve(DecodeJob, answer)
 
 

@@ -1,4 +1,4 @@
-"""Declares blocks and logs as a node tells them, the request to the process that makes rows, and a position. Pure."""
+"""Declares blocks and logs as a node sends them, the request to the decoding process, and a position. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Data = Annotated[str, msgspec.Meta(pattern=r"^0x(?:[0-9a-fA-F]{2})*$")]
 
 
 class EvmBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A block, as far as it is looked at."""
+    """The fields of a block that are used."""
 
     number: Quantity
     hash: Hash
@@ -29,7 +29,7 @@ class EvmBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvmLog(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A log, as ``eth_getLogs`` has it."""
+    """A log, as ``eth_getLogs`` returns it."""
 
     block_number: Quantity
     block_hash: Hash
@@ -43,21 +43,21 @@ class EvmLog(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LogRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A log, and when its block was made: seconds since 1970."""
+    """A log with the time of its block, in seconds since 1970."""
 
     log: EvmLog
     time: int
 
 
 class DecodeJob(SourceJob, frozen=True, kw_only=True):
-    """Makes a Parquet file of the rows in ``rows``, a JSON document of ``LogRow``."""
+    """The request to write a Parquet file of the rows in the file ``rows``, a JSON list of ``LogRow``."""
 
     rows: str
     signature: str | None
 
 
 class DecodeResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer of the process that makes rows."""
+    """The answer of the decoding process."""
 
     rule: str = RULE
 
@@ -73,7 +73,7 @@ class BlockPosition(NamedTuple):
 
 
 def decode_position(text: str) -> BlockPosition:
-    """Reads the position of a source state. Raises Invalid."""
+    """Decodes the position in a source state. Raises Invalid."""
     found = _POSITION.match(text)
     if found is None:
         raise Invalid("the chain's position in the blocks cannot be read", rule=POSITION_RULE)

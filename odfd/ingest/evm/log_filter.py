@@ -1,6 +1,6 @@
-"""Reads the filter of a source of logs: conditions joined by ``and``, each of which a node can be asked for. Pure.
+"""Parses the filter of a source of logs: conditions joined by ``and``, each of which a node can evaluate. Pure.
 
-kamu takes any condition of SQL there. Those that a node does not judge are refused: they belong to ``preprocess``.
+kamu takes any SQL condition there. Conditions that a node cannot evaluate are refused: they belong to ``preprocess``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _TOPIC_DIGITS: Final = 64
 
 
 class LogFilter(NamedTuple):
-    """Tells which logs a node is asked for."""
+    """The logs that are requested from a node."""
 
     first: int = 0
     last: int = MAX_BLOCK
     addresses: tuple[str, ...] = ()
-    """Any of them; none: of all contracts."""
+    """Addresses of contracts; empty: logs of all contracts."""
     topics: tuple[str | None, ...] = (None, None, None, None)
 
     def asked(self, first: int, last: int) -> dict[str, object]:
-        """Returns the parameter of ``eth_getLogs`` for some blocks."""
+        """Returns the parameter of ``eth_getLogs`` for a range of blocks, both ends included."""
         topics = list(self.topics)
         while topics and topics[-1] is None:
             topics.pop()
@@ -43,7 +43,7 @@ class LogFilter(NamedTuple):
         return found | ({"topics": topics} if topics else {})
 
     def fits(self, address: str, topics: tuple[str, ...]) -> bool:
-        """Tells whether a log is one that was asked for."""
+        """Whether a log has one of the addresses and all topics of the filter."""
         wanted = [(number, each) for number, each in enumerate(self.topics) if each is not None]
         return (not self.addresses or address in self.addresses) and all(
             number < len(topics) and topics[number] == each for number, each in wanted
@@ -51,7 +51,7 @@ class LogFilter(NamedTuple):
 
 
 def parse_filter(text: str | None) -> LogFilter:
-    """Reads a filter. Raises Invalid."""
+    """Parses a filter. Raises Invalid."""
     found = LogFilter()
     for term in _AND.split(text.strip()) if text and text.strip() else []:
         found = _narrowed(found, term.strip())
@@ -61,7 +61,7 @@ def parse_filter(text: str | None) -> LogFilter:
 
 
 def with_topic(found: LogFilter, topic: str, at: int = 0) -> LogFilter:
-    """Narrows a filter to a topic. Raises Invalid where it asks for another one."""
+    """Narrows a filter to a topic at position ``at``. Raises Invalid if it requires another value there."""
     if found.topics[at] not in (None, topic):
         raise Invalid(f"the filter asks for two values of topic{at}", rule=RULE, hint="one of them is enough")
     return found._replace(topics=(*found.topics[:at], topic, *found.topics[at + 1 :]))

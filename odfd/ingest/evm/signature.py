@@ -1,4 +1,4 @@
-"""Reads the signature of an event as Solidity writes it. Pure, but for Keccak, whose library is an extra."""
+"""Parses the signature of an event as Solidity writes it. Pure, but for Keccak, whose library is an extra."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PARAMETER: Final = re.compile(
 class EventParameter(NamedTuple):
     name: str
     kind: str
-    """By its full name: ``uint256`` for ``uint``."""
+    """The full name of the type: ``uint256`` for ``uint``."""
     is_indexed: bool
 
     @property
     def is_hashed(self) -> bool:
-        """Whether a topic holds its hash alone."""
+        """Whether a topic holds only the hash of the value."""
         return self.kind in ("string", "bytes") or self.kind.endswith("]")
 
 
@@ -35,12 +35,12 @@ class EventSignature(NamedTuple):
 
     @property
     def canonical(self) -> str:
-        """The text whose hash is the first topic."""
+        """The text whose hash is the first topic of the event's logs."""
         return f"{self.name}({','.join(each.kind for each in self.parameters)})"
 
 
 def parse_event(text: str) -> EventSignature:
-    """Reads a signature. Raises Invalid."""
+    """Parses a signature. Raises Invalid."""
     found = _EVENT.match(text)
     if found is None:
         raise _bad(f"no signature of an event: {text.strip()[:200]!r}")

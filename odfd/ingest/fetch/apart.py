@@ -1,4 +1,4 @@
-"""Asks a source in a process of its own, which has its own memory, and is ended with its time."""
+"""Reads a source in a separate process with its own memory, and ends the process after a time limit."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _FAULTS: Final = {
 
 
 class TimeLimit(NamedTuple):
-    """How long an answer may take, and how to ask for less than what takes longer."""
+    """The time limit of an answer, and the advice for a smaller request if it is exceeded."""
 
     seconds: float
     fewer: str
 
 
 async def ask(main: Callable[[], int], job: SourceJob, kind: type[R], shown: str, time: TimeLimit) -> R:
-    """The answer of the process whose entry is ``main`` of a module. ``shown``: the source, for messages.
+    """Runs the module of ``main`` as a process and returns its answer. ``shown``: the source's name in messages.
 
-    Raises the fault that the process tells of, Remote when no answer came in time, Environment.
+    Raises the fault in the answer, Remote when no answer came in time, Environment.
     """
     rule = kind().rule
     done = None
@@ -64,19 +64,19 @@ async def ask(main: Callable[[], int], job: SourceJob, kind: type[R], shown: str
 
 
 def authorities() -> dict[str, str]:
-    """Returns what the environment says of whom to trust for TLS: nothing, for the authorities of this machine."""
+    """Returns the environment variables that name trusted TLS authorities; none: those of this machine are used."""
     return {name: os.environ[name] for name in _CERTIFICATES if name in os.environ}
 
 
 def without_fault(result: R, shown: str) -> R:
-    """The result. Raises the fault that it tells of."""
+    """Returns ``result``. Raises the fault that it describes, if any."""
     if result.fault:
         raise _FAULTS.get(result.fault, Environment)(f"{shown}: {result.message}", rule=result.rule, hint=result.hint)
     return result
 
 
 def check_client(module: str, kind: str, extra: str) -> None:
-    """Raises Refused where the client that sources of a kind need is not installed."""
+    """Raises Refused if the client library that sources of a kind need is not installed."""
     if importlib.util.find_spec(module) is None:
         raise Refused(
             f"sources of kind {kind} need a client, {module}, which is not installed",

@@ -1,7 +1,7 @@
-"""Declares the request to a fetcher, its possible answers, and headers that are for one origin alone.
+"""Declares the request to a fetcher, its possible outcomes, and the headers that only one origin may see.
 
-A fetcher never writes outside of its folder and never keeps anything between calls: what was ingested last is told by
-the source state in the chain. Cancelled, it ends at once.
+A fetcher never writes outside of its folder and never keeps anything between calls: the source state in the chain tells
+how far the source was ingested. If cancelled, it ends at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engines.contract import SkippedFile
 from odfd.ingest.settings import IngestSettings
 
 CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
-"""In lower case."""
+"""Names of headers with credentials, in lower case."""
 
 
 DEFAULT_SOURCE = "default"
@@ -32,39 +32,39 @@ OBJECT = "w3id.org/odfd/object"
 
 
 PassedOver: TypeAlias = Callable[[Sequence[str], Instant], tuple[SkippedFile, ...]]
-"""Paths in the order of their names, and the time."""
+"""Returns the files that came or changed too late, from paths in the order of their names, and the current time."""
 
 
 class TakenObjects(Protocol):
-    """Knows the objects of a bucket that the chain took in."""
+    """Knows which objects of a bucket the chain took in."""
 
     turn: str
-    """The key behind which the next look for late ones begins."""
+    """The key after which the next look for late objects begins."""
 
     def late(self, objects: Sequence[tuple[str, str, Instant]]) -> tuple[SkippedFile, ...]:
-        """Returns those of keys, tags and times before the last that came, or changed, too late to be taken."""
+        """Returns those ``objects`` (key, tag, time), all before the last one taken, that came or changed too late."""
 
 
 class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One fetch; ``folder`` is empty and belongs to it."""
+    """The request for one fetch; ``folder`` is empty and belongs to it."""
 
     state: SourceState | None
     now: Instant
     folder: Path
     settings: IngestSettings
     passed_over: PassedOver | None = None
-    """Tells which files of a folder came, or changed, too late to be taken."""
+    """Returns the files of a folder that came or changed too late to be taken."""
     taken: TakenObjects | None = None
-    """The same of a bucket."""
+    """Knows the objects of a bucket that were taken."""
     dataset: str = ""
-    """Its identity, by which a broker knows who it is that comes again."""
+    """The dataset's id, from which the name of its session with a broker is made."""
     options: FetchOptions | None = None
-    """What the source is beyond its fetch step."""
+    """Options of the source beyond its fetch step."""
     columns: DataSchema | None = None
-    """Declared columns of the read step."""
+    """The columns that the read step declares."""
 
     def known(self, kind: str) -> str | None:
-        """Returns the last source state if it is of ``kind``; ignores other kinds."""
+        """Returns the value of the last source state if it is of ``kind``, else ``None``."""
         return self.state.value if self.state is not None and self.state.kind == kind else None
 
 
@@ -74,7 +74,7 @@ class Local(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     size: int
     changed: int
-    """Nanoseconds since 1970, by the file system."""
+    """Time of the last change in nanoseconds since 1970, by the file system."""
     inode: tuple[int, int]
 
     @classmethod
@@ -84,7 +84,7 @@ class Local(msgspec.Struct, frozen=True, kw_only=True):
         return cls(path=path, size=found.st_size, changed=found.st_mtime_ns, inode=(found.st_dev, found.st_ino))
 
     def is_unchanged(self) -> bool:
-        """Whether the file is the same, and unmodified. Blocking."""
+        """Whether the file is the same one, and unmodified. Blocking."""
         try:
             return Local.of(self.path) == self
         except OSError:
@@ -92,33 +92,33 @@ class Local(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """One file to ingest now."""
+    """The files of one transaction to ingest now."""
 
     path: Path
     more: tuple[Path, ...] = ()
     """Further files of the same transaction, in this order."""
     name: str
-    """What people call it, for messages."""
+    """Name of the file for people, in messages."""
     identity: str
-    """Changes whenever the bytes do; part of the transaction's identity."""
+    """A text that changes whenever the bytes do; part of the transaction's identity."""
     event_time: Instant | None = None
-    """For rows that carry none."""
+    """Event time for rows that have none."""
     state: SourceState | None = None
-    """What the next fetch needs to know; ``None``: this source cannot tell what is new."""
+    """Source state for the next fetch; ``None``: this source cannot tell what is new."""
     has_more: bool = False
     local: Local | None = None
-    """The file at its source, where it is not a copy of our own."""
+    """The original file, if ``path`` is not a copy of our own."""
     decoded: bool = False
-    """Its server had packed it with gzip for the way, and it is unpacked."""
+    """Whether the server had packed the file with gzip for transport, and it was unpacked."""
     skipped: tuple[SkippedFile, ...] = ()
-    """Files that are there too, and that no fetch will take."""
+    """Further files that exist, and that no fetch will take."""
 
 
 class Unchanged(msgspec.Struct, frozen=True):
     """The source has nothing newer than the source state."""
 
     skipped: tuple[SkippedFile, ...] = ()
-    """As of ``Fetched``."""
+    """Files that exist, and that no fetch will take."""
 
 
 FetchOutcome: TypeAlias = Fetched | Unchanged

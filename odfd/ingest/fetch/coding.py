@@ -1,7 +1,7 @@
 """Decodes HTTP content codings (RFC 9110, 8.4) that a server applied to a file.
 
-We ask for none, and some servers send one nevertheless. Sans-IO, in pieces of bounded size, whatever the sender packed;
-what comes out of each coding is held against what was received, also where nothing of it is left at the end.
+None is requested, but some servers apply one nevertheless. Sans-IO, in pieces of bounded size for any input. The output
+of each coding is limited by a ratio to the bytes received, even if a later coding discards it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from odfd.ingest.settings import CHUNK, Check, unstoppable
 _GZIP: Final = frozenset({"gzip", "x-gzip"})
 _DEFLATE: Final = "deflate"
 _ANY_HEADER: Final = 32 + zlib.MAX_WBITS
-"""zlib's way to say: gzip or zlib, as it comes."""
+"""zlib's window bits for "gzip or zlib, detect the header"."""
 _CODINGS: Final = 3
-"""Codings of one document that are undone; a longer list is no file."""
+"""Codings of one document that are decoded; a longer list is refused."""
 
 
 _WINDOW: Final = 16 << 10
-"""Bytes that are handed to zlib at once: what lies behind the end of a member is copied for the next one."""
+"""Bytes given to zlib at once: those after the end of a member are copied for the next one."""
 
 
 class ContentDecoder:
-    """Decodes the codings of one document."""
+    """Decodes the content codings of one document."""
 
     def __init__(self, header: str, shown: str, ratio: int, check: Check = unstoppable) -> None:
-        """``header``: a ``Content-Encoding``. ``ratio``: of what may come out of any coding to what was received.
+        """``header``: a ``Content-Encoding``. ``ratio``: how many times the received bytes any coding may output.
 
-        ``check`` is called again and again, and may raise to stop the work. Raises Remote for a coding that is not
-        known.
+        ``check`` is called again and again, and may raise to stop the work. Raises Remote for an unknown coding.
         """
         self._codings = _codings(header, shown, check)
         self._shown = shown
@@ -42,7 +41,7 @@ class ContentDecoder:
         self._received = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yields the decoded bytes, in pieces. Raises Remote, Refused beyond the ratio."""
+        """Yields the decoded bytes, in pieces. Raises Remote for broken data, Refused beyond the ratio."""
         self._received += len(data)
         return self._through(data, self._codings)
 
@@ -62,13 +61,13 @@ class ContentDecoder:
             yield from self._through(part, others)
 
     def finish(self) -> None:
-        """Raises Remote when the end has not come."""
+        """Raises Remote if the data ended too early."""
         for coding in self._codings:
             coding.finish()
 
 
 class _Inflating:
-    """gzip of any number of members, zlib, and deflate without a header, which some call ``deflate``."""
+    """Decodes gzip of any number of members, zlib, and deflate without a header, which some call ``deflate``."""
 
     def __init__(self, shown: str, coding: str, check: Check) -> None:
         self._shown = shown
@@ -77,7 +76,7 @@ class _Inflating:
         self._inflate = zlib.decompressobj(_ANY_HEADER)
         self._begun = False
         self.given = 0
-        """Bytes so far."""
+        """Bytes that were output so far."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         for start in range(0, len(data), _WINDOW):
@@ -119,12 +118,12 @@ class _Inflating:
 
 
 def is_gzip(header: str) -> bool:
-    """Whether a ``Content-Encoding`` compresses with gzip."""
+    """Whether a ``Content-Encoding`` names gzip."""
     return any(each in _GZIP for each in _listed(header))
 
 
 def _codings(header: str, shown: str, check: Check) -> list[_Inflating]:
-    """In the order of undoing."""
+    """Returns decoders in the order in which the codings are undone. Raises Remote for an unknown coding."""
     listed = _listed(header)
     unknown = [each for each in listed if each not in _GZIP and each != _DEFLATE]
     if unknown or len(listed) > _CODINGS:

@@ -1,8 +1,8 @@
-"""Fetches ``Container`` sources: what a program of an image prints, which is told where the last fetch ended.
+"""Fetches ``Container`` sources: runs a program of an image with the last fetch's state, and takes its output.
 
-The words between both are those of kamu: ``ODF_ETAG`` or ``ODF_LAST_MODIFIED`` is the state of the last fetch,
-``ODF_BATCH_SIZE`` how many records a batch may have, and ``ODF_NEW_…_PATH`` are files in which the program leaves the
-new state, and that there is more. Only images that are named by digest run, if the settings allow it.
+The interface is kamu's: ``ODF_ETAG`` or ``ODF_LAST_MODIFIED`` is the state of the last fetch, ``ODF_BATCH_SIZE`` the
+number of records that a batch may have, and ``ODF_NEW_…_PATH`` are files in which the program leaves the new state, and
+that there is more. Only images that are named by digest run, if the settings allow it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from odfd.ingest.templates import TEMPLATE, fill
 
 BATCH_SIZE: Final = "ODF_BATCH_SIZE"
 BATCH_RECORDS: Final = 10_000
-"""Of ``ODF_BATCH_SIZE`` where a source does not say it; kamu's."""
+"""Value of ``ODF_BATCH_SIZE`` if a source does not set it; as in kamu."""
 MAX_STATE: Final = 4096
 """Bytes of a state that a container leaves."""
 NEW_ETAG: Final = "new-etag"
@@ -54,7 +54,10 @@ _LINE_ENDS: Final = re.compile(r"[\0\r\n]")
 
 
 async def fetch_container(step: FetchContainer, access: ContainerAccess, job: FetchJob) -> FetchOutcome:
-    """Raises Refused (not allowed, too much of something), Invalid (it failed, or says what cannot be), Environment."""
+    """Runs the container and fetches its output.
+
+    Raises Refused (not allowed, too much of something), Invalid (it failed, or its files contradict), Environment.
+    """
     await trio.to_thread.run_sync(check_container, step, access, job.settings)
     folder = job.folder / "container"
     await trio.to_thread.run_sync(folder.mkdir)
@@ -73,7 +76,7 @@ async def fetch_container(step: FetchContainer, access: ContainerAccess, job: Fe
 
 
 def _outcome(step: FetchContainer, job: FetchJob, out: Path, target: Path) -> FetchOutcome:
-    """Blocking."""
+    """Reads the files that a container left. Returns the outcome of the fetch. Blocking."""
     check_left(out)
     state, has_more = _new_state(out), _regular(out / NEW_HAS_MORE)
     size = target.stat().st_size
@@ -102,7 +105,7 @@ def _outcome(step: FetchContainer, job: FetchJob, out: Path, target: Path) -> Fe
 
 
 def _environment(step: FetchContainer, job: FetchJob) -> dict[str, str]:
-    """Raises Invalid for a value that no variable of a program can have."""
+    """Returns the container's environment. Raises Invalid for a value that no environment variable can have."""
     variables = job.settings.variables
     found = {"HOME": "/tmp", BATCH_SIZE: str(BATCH_RECORDS)}  # noqa: S108  # inside
     for each in step.env or ():
@@ -125,7 +128,7 @@ def _environment(step: FetchContainer, job: FetchJob) -> dict[str, str]:
 
 
 def _written(each: EnvVar) -> str:
-    """A name without a value is that of a variable."""
+    """Returns the value of a variable as written; one without a value takes that of the node's variable of its name."""
     return each.value if each.value is not None else f"${{{{ env.{each.name} }}}}"
 
 
@@ -140,7 +143,7 @@ def _one_line(state: str) -> str:
 
 
 def _new_state(out: Path) -> SourceState | None:
-    """Raises Invalid for a state that cannot be."""
+    """Returns the state that a container left, if any. Raises Invalid for one that cannot be read."""
     if (etag := _text(out / NEW_ETAG)) is not None:
         return SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=etag)
     if (changed := _text(out / NEW_LAST_MODIFIED)) is not None:
@@ -157,7 +160,7 @@ def _new_state(out: Path) -> SourceState | None:
 
 
 def _text(path: Path) -> str | None:
-    """The text of a file that a container left, if it did. It is a stranger: what is no plain file is not opened."""
+    """Returns the text of a file that a container left, if any. Opens plain files only: containers are not trusted."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -204,7 +207,7 @@ def _digest(path: Path) -> str:
 
 
 def check_container(step: FetchContainer, access: ContainerAccess, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Refused where the settings forbid it or podman is missing, Invalid."""
+    """Checks a step before a fetch. Raises Refused if the settings forbid it or podman is missing, Invalid."""
     if settings.container == "never":
         raise Refused(
             f"fetch: Container would run {step.image[:120]}, and no images are run here",

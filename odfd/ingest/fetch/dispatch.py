@@ -1,4 +1,4 @@
-"""Fetches from a source of any kind; checks its step before anything is fetched."""
+"""Chooses the fetcher for a source's kind, to fetch from it or to check its step before a fetch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from odfd.runtime.buckets import is_bucket
 
 
 async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
-    """Fetches by the kind of step. Raises what its fetcher does."""
+    """Fetches with the fetcher for the kind of step. Raises the faults of that fetcher."""
     match step:
         case FetchUrl() if isinstance(job.options, SqlQuery):
             return await fetch_sql(step, job.options, job)

@@ -1,7 +1,7 @@
-"""Fetches ``EthereumLogs`` sources: logs of finalised blocks behind the position in the chain, in ranges of blocks.
+"""Fetches ``EthereumLogs`` sources: logs of finalised blocks after the position in the chain, in ranges of blocks.
 
 The position is the number and the hash of the last block whose logs were taken, written together with the rows. A node
-that has another block there is of another history, and refused. Blocks that are not final are not looked at.
+with another block at that number has another history, and is refused. Blocks that are not final are not read.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, fill
 
 STRIDE: Final = 100_000
-"""Blocks of one question; half as many where the node refuses, or its answer is too large, and so on."""
+"""Blocks of one request; halved while the node refuses it or its answer is too large."""
 MOST_BLOCKS: Final = 1_000_000
 """Blocks of one transaction."""
 MOST_LOGS: Final = 100_000
-"""Logs after which a transaction has no further question."""
+"""Logs after which a transaction sends no further request."""
 MOST_DATA: Final = 64 << 20
-"""Characters of their data after which it has none either."""
+"""Characters of log data after which a transaction sends no further request."""
 QUIET_BLOCKS: Final = 10_000
-"""Blocks without logs that make a position of their own: of fewer, the next pull asks again."""
+"""Blocks without logs for which a position is committed; after fewer the next pull reads them again."""
 
 
 async def fetch_evm(step: FetchEthereumLogs, job: FetchJob) -> FetchOutcome:
-    """Raises Remote, Refused, Invalid, Environment."""
+    """Fetches the next logs. Raises Remote, Refused, Invalid, Environment."""
     check_evm(step, job.settings)
     url = fill(step.node_url or "", job.settings.variables)
     wanted, known = _filter(step), job.known(ETAG)
@@ -64,7 +64,7 @@ async def fetch_evm(step: FetchEthereumLogs, job: FetchJob) -> FetchOutcome:
 
 
 class _Scan:
-    """One fetch."""
+    """Performs one fetch."""
 
     def __init__(
         self, step: FetchEthereumLogs, node: EvmNode, wanted: LogFilter, last: BlockPosition | None, job: FetchJob
@@ -108,7 +108,7 @@ class _Scan:
             )
 
     async def _logs(self, begin: int, end: int) -> tuple[list[EvmLog], int]:
-        """The logs from ``begin`` on, and the last block that was looked at."""
+        """Returns the logs from block ``begin`` on, and the number of the last block that was read."""
         found: list[EvmLog] = []
         stride, start, size = STRIDE, begin, 0
         while start <= end and start - begin < MOST_BLOCKS and len(found) < MOST_LOGS and size < MOST_DATA:
@@ -127,7 +127,7 @@ class _Scan:
         return found, start - 1
 
     def _checked(self, part: list[EvmLog], start: int, stop: int) -> list[EvmLog]:
-        """In their order. Raises Remote for logs that were not asked for, or that come twice."""
+        """Returns logs in their order. Raises Remote for logs that were not requested, or that occur twice."""
         places = [(int(each.block_number, 16), int(each.log_index, 16)) for each in part]
         fit = all(
             not each.removed and self._wanted.fits(each.address.lower(), tuple(topic.lower() for topic in each.topics))
@@ -160,7 +160,7 @@ class _Scan:
 
 
 def check_evm(step: FetchEthereumLogs, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid, Refused where a library is not installed."""
+    """Checks a step before a fetch. Raises Invalid, Refused if a library is not installed."""
     if step.node_url is None:
         raise Refused(
             f"nothing says which node of chain {step.chain_id} to ask",

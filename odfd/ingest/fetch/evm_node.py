@@ -1,4 +1,4 @@
-"""Asks a node of a chain by JSON-RPC over HTTP: each answer is of bounded size, and checked by its type."""
+"""Sends requests to a blockchain node by JSON-RPC over HTTP; each answer has a bounded size and a checked type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 MAX_ANSWER: Final = 64 << 20
 """Bytes of one answer."""
 BATCH: Final = 50
-"""Blocks that are asked for at once."""
+"""Blocks that are requested at once."""
 _JSON: Final = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
@@ -37,7 +37,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class RpcRefused(Exception):
-    """The node answers a question with an error. ``code``: its number, for its words may quote what was sent."""
+    """The node answers a request with an error. ``code``: its number; the text may quote secrets that were sent."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -45,7 +45,7 @@ class RpcRefused(Exception):
 
 
 class EvmNode:
-    """One node. ``url``: with its secrets filled in."""
+    """Sends requests to one node. ``url`` has its secrets filled in."""
 
     def __init__(self, url: FilledTemplate, job: FetchJob) -> None:
         self._shown = str(url)
@@ -55,12 +55,12 @@ class EvmNode:
         self._confidential = frozenset(headers)
 
     async def call(self, method: str, parameters: Sequence[object], kind: type[T]) -> T:
-        """Asks one question. Raises RpcRefused, Remote."""
+        """Sends one request. Raises RpcRefused, Remote."""
         (found,) = await self.calls([(method, parameters)], kind)
         return found
 
     async def calls(self, questions: Sequence[tuple[str, Sequence[object]]], kind: type[T]) -> list[T]:
-        """Asks several at once; answers in their order. Raises RpcRefused, Remote."""
+        """Sends several requests at once. Returns the answers in their order. Raises RpcRefused, Remote."""
         body: Any = [
             {"jsonrpc": "2.0", "id": number, "method": method, "params": parameters}
             for number, (method, parameters) in enumerate(questions)
@@ -69,7 +69,7 @@ class EvmNode:
         return await trio.to_thread.run_sync(self._results, raw, len(questions), kind)
 
     async def blocks(self, numbers: Sequence[int]) -> dict[int, EvmBlock]:
-        """Asks for blocks by their numbers. Raises Remote where one is not there."""
+        """Requests blocks by their numbers. Raises RpcRefused, and Remote if one does not exist."""
         found: dict[int, EvmBlock] = {}
         for start in range(0, len(numbers), BATCH):
             part = numbers[start : start + BATCH]

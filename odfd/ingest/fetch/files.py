@@ -1,8 +1,8 @@
 """Fetches ``FilesGlob`` sources: local files that appear over time, one per iteration, in the order of their names.
 
 The source state is the name of the last file taken. A file that appears later under a smaller name is not taken: that
-is the contract of ordering by name (spec: FetchStep.FilesGlob). It is told, as is one that changed after it was taken.
-A file is taken when nobody writes to it, as far as that can be told.
+is the contract of ordering by name (spec: FetchStep.FilesGlob). It is reported, as is one that changed after it was
+taken. A file is taken when nobody writes to it, as far as that can be determined.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
-    """Raises NotFound when nothing ever matched, Invalid for a step that cannot work, Environment."""
+    """Fetches the next file. Raises NotFound if none ever matched, Invalid for a step that cannot work, Environment."""
     _check_step(step, job.settings)
     found = _found(step, job.settings)
     last = job.known(ETAG)
@@ -76,12 +76,12 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
 
 
 def _passed_over(paths: list[str], job: FetchJob) -> tuple[SkippedFile, ...]:
-    """Once a pull: with its last file."""
+    """Returns the files that came too late; called once per pull, with its last file."""
     return job.passed_over(paths, job.now) if job.passed_over is not None and paths else ()
 
 
 def _found(step: FetchFilesGlob, settings: IngestSettings) -> list[str]:
-    """Returns what matches, in folders that may be read. Raises Invalid."""
+    """Returns the paths that match, in folders that may be read. Raises Invalid."""
     found = matching(_placed(step.path, settings.base))
     for folder in {os.path.dirname(path) for path in found}:  # noqa: PTH120 - one for many files
         settings.readable.check(Path(folder), folder)
@@ -120,7 +120,7 @@ def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
 
 
 def check_time(pattern: str, form: str) -> None:
-    """Raises Invalid for what gives no time, whatever a file is called."""
+    """Raises Invalid for a pattern or format that gives no time for any file name."""
     if not _checked(pattern).groups:
         raise Invalid(
             f"{pattern!r} has no group that would be the time",
@@ -139,7 +139,7 @@ def check_time(pattern: str, form: str) -> None:
 
 
 def _checked(pattern: str) -> re.Pattern[str]:
-    """Raises Invalid."""
+    """Compiles a regular expression. Raises Invalid."""
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -147,7 +147,7 @@ def _checked(pattern: str) -> re.Pattern[str]:
 
 
 def _placed(pattern: str, base: Path | None) -> str:
-    """Makes a pattern of the chain absolute, in the folder ``base`` of this machine. Raises Invalid."""
+    """Makes a relative pattern absolute, in the folder ``base`` of this machine. Raises Invalid."""
     if Path(pattern).is_absolute():
         return pattern
     if base is None:
@@ -160,9 +160,10 @@ def _placed(pattern: str, base: Path | None) -> str:
 
 
 def matching(pattern: str) -> list[str]:
-    """Lists matches of a glob pattern (``*``, ``?``, ``[…]``, ``**``), folders too, by the last parts of their names.
+    """Lists matches of a glob pattern (``*``, ``?``, ``[…]``, ``**``), folders too, sorted by their last path
+    components.
 
-    Raises Invalid when two files differ in their folders alone.
+    Raises Invalid if two files differ only in their folders.
     """
     found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - patterns may be absolute
     found.sort(key=os.path.basename)
@@ -251,7 +252,10 @@ def _is_local(device: int) -> bool:
 
 
 async def left_alone(local: Local | None, settings: IngestSettings, now: Callable[[], Instant]) -> bool:
-    """Whether a file was not written for ``settle`` seconds, or ``settle_closed`` unopened. ``None``: a copy."""
+    """Whether a file stayed unwritten for ``settle`` seconds, or closed and unwritten for ``settle_closed``.
+
+    Waits for the rest of that time. True for ``None``, a copy of our own.
+    """
     if local is None or settings.settle <= 0:
         return True
 
@@ -271,5 +275,5 @@ async def left_alone(local: Local | None, settings: IngestSettings, now: Callabl
 
 
 def _is_closed(local: Local) -> bool:
-    """Whether no process can or did write to a file at this moment. Blocking."""
+    """Whether no process has a file open for writing now, and it is unmodified. Blocking."""
     return no_writer(local.path) and local.is_unchanged()

@@ -1,7 +1,7 @@
 """Fetches ``Url`` and ``FilesGlob`` sources of ``ftp(s)://``: one file when it changed, or files that appear.
 
-A process of its own asks the server, at addresses that were judged here. What goes by FTP without TLS can be read on
-the way, the password too.
+A separate process reads from the server, at addresses that were checked here. FTP without TLS sends everything in
+clear, the password too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATTERN: Final = re.compile(
 )
 _NO_COMMAND: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ANYTHING: Final = "1"
-"""Stands for the value of a variable, as a host, port, path or text may be."""
+"""Replaces variables in a check: a text that is valid as a host, port, path or other part of a URL."""
 
 
 class _Place(NamedTuple):
@@ -49,12 +49,12 @@ class _Place(NamedTuple):
 
 
 def is_ftp(url: str) -> bool:
-    """Tells whether a URL or a pattern is one of FTP, with TLS or without."""
+    """Whether a URL or a pattern is one of FTP, with TLS or without."""
     return url.startswith(("ftp://", "ftps://"))
 
 
 async def fetch_ftp(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> FetchOutcome:
-    """Raises NotFound, Remote, Refused, Invalid, Environment."""
+    """Fetches a file, or the next one of a pattern. Raises NotFound, Remote, Refused, Invalid, Environment."""
     url = filled_url(written(step), job.settings)
     pattern = pattern_of(step, job)
     place = _place(url.reveal(), str(url)) if pattern is None else _pattern_place(url.reveal(), str(url))
@@ -141,7 +141,7 @@ def check_ftp(step: FetchUrl) -> None:
 
 
 def _place(url: str, shown: str) -> _Place:
-    """Raises Invalid."""
+    """Parses the URL of a file. Raises Invalid."""
     try:
         parts = urllib.parse.urlsplit(url)
         host, port = parts.hostname or "", PORT if parts.port is None else parts.port
@@ -162,7 +162,7 @@ def _place(url: str, shown: str) -> _Place:
 
 
 def _pattern_place(url: str, shown: str) -> _Place:
-    """Raises Invalid. Nothing in the path is escaped, since ``?`` and ``[…]`` belong to patterns."""
+    """Parses a pattern of files, whose path has no escapes, since ``?`` and ``[…]`` are wildcards. Raises Invalid."""
     found = _PATTERN.match(url)
     if found is None or int(found[4] or PORT) >= 1 << 16:
         raise _bad(shown, "it names no host, or no path")
@@ -177,7 +177,7 @@ def _pattern_place(url: str, shown: str) -> _Place:
 
 
 def _tls(scheme: str, port: int) -> Tls:
-    """At its own port (990) a connection is encrypted from the first byte."""
+    """Returns the mode of TLS; at port 990 a connection of ``ftps`` is encrypted from the first byte."""
     if scheme != "ftps":
         return "never"
     return "implicit" if port == IMPLICIT_PORT else "explicit"

@@ -1,8 +1,7 @@
-"""Fetches ``Http`` sources: one question to a web service, and all pages of its answer, as one batch.
+"""Fetches ``Http`` sources: one request to a web service, and all pages of its answer, as one batch.
 
-All pages of one fetch are one transaction, so a pull that is stopped between two of them has taken none, and a snapshot
-is whole. A page that is named by the one before it is asked for only at the same origin, for headers and tokens go
-along.
+All pages of one fetch are one transaction, so a pull that is stopped between two of them takes none, and a snapshot is
+whole. The next page that a page names is requested only at the same origin, since headers and tokens are sent along.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from odfd.ingest.templates import FilledTemplate, check_secret, fill
 PAGES_STATE: Final = "w3id.org/odfd/pages"
 """Kind of the source states: a digest of all pages."""
 MAX_JSON: Final = 64 << 20
-"""Bytes of a page that is looked into for the next one."""
+"""Bytes of a page that is parsed to find the next one."""
 MAX_TOKEN: Final = 64 << 10
 NOT_FOUND: Final = 404
 _RULE: Final = "source-pages"
 
 
 class _Service(NamedTuple):
-    """The service that pages are asked of; ``shown`` is its URL for messages."""
+    """The service that pages are requested from; ``shown`` is its URL in messages."""
 
     shown: str
     headers: dict[str, str]
@@ -50,11 +49,11 @@ class _Saved(NamedTuple):
     path: Path
     digest: str
     link: str | None
-    """The next page, as the header ``Link`` names it."""
+    """URL of the next page, from the header ``Link``."""
 
 
 async def fetch_http(step: FetchUrl, request: HttpRequest, job: FetchJob) -> FetchOutcome:
-    """Raises NotFound, Remote (not reachable, asked too often), Refused, Invalid, Environment."""
+    """Fetches all pages. Raises NotFound, Remote (not reachable, asked too often), Refused, Invalid, Environment."""
     check_http(step, request, job.settings)
     step = _plain(step)
     url = fill(step.url, job.settings.variables)
@@ -116,7 +115,7 @@ def _plain(step: FetchUrl) -> FetchUrl:
 
 
 async def _all_pages(service: _Service, address: str, pages: Paging | None) -> list[_Saved]:
-    """At least one."""
+    """Requests the pages one after the other. Returns at least one."""
     found: list[_Saved] = []
     asked: set[str] = set()
     following: str | None = address if pages is None or pages.number is None else _counted(address, pages, 0)
@@ -142,7 +141,7 @@ async def _all_pages(service: _Service, address: str, pages: Paging | None) -> l
 
 
 def _check_size(service: _Service, found: list[_Saved]) -> None:
-    """Raises Refused."""
+    """Raises Refused if the pages together are larger than a source may be."""
     limit = service.job.settings.max_source_bytes
     if sum(each.path.stat().st_size for each in found) > limit:
         raise Refused(
@@ -153,7 +152,7 @@ def _check_size(service: _Service, found: list[_Saved]) -> None:
 
 
 async def _one_page(service: _Service, address: str, path: Path) -> _Saved:
-    """Raises NotFound, Remote."""
+    """Requests one page and saves its body. Raises NotFound, Remote."""
     async with patient_page(
         address, service.shown, service.headers, service.confidential, service.job, service.body
     ) as found:
@@ -177,7 +176,7 @@ async def _kept(service: _Service, found: Page, path: Path) -> _Saved:
 
 
 def _next(shown: str, pages: Paging | None, one: _Saved, address: str, number: int) -> tuple[str | None, bool]:
-    """The page behind one, and whether that one holds nothing. Raises Invalid, Refused. Blocking."""
+    """Returns the address of the next page, and whether this page has no records. Raises Invalid, Refused. Blocking."""
     if pages is None:
         return None, False
     if pages.link:
@@ -232,7 +231,7 @@ def _with_parameter(address: str, name: str, value: str) -> str:
 
 
 def _same_origin(shown: str, address: str, named: str | None) -> str | None:
-    """Raises Refused: what is sent along is for one origin alone."""
+    """Returns the absolute address of the next page. Raises Refused at another origin: headers are for one alone."""
     if named is None:
         return None
     there, here = httpx.URL(address).join(named), httpx.URL(address)
@@ -246,7 +245,7 @@ def _same_origin(shown: str, address: str, named: str | None) -> str | None:
 
 
 async def _token(auth: ClientCredentials, job: FetchJob) -> str:
-    """Raises Remote, Invalid."""
+    """Requests an OAuth token by client credentials. Raises Remote, Invalid."""
     url = fill(auth.token_url, job.settings.variables)
     address, _ = address_of(url)
     name, secret = (fill(text, job.settings.variables).reveal() for text in (auth.client_id, auth.client_secret))

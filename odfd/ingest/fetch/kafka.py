@@ -1,7 +1,7 @@
-"""Fetches ``Kafka`` sources: the messages of a topic behind the position in the chain, in batches.
+"""Fetches ``Kafka`` sources: the messages of a topic after the position in the chain, in batches.
 
-The position is the next offset of each partition, and the id of the topic, written together with the rows: a message
-comes once, whatever stops a pull. A process of its own asks the broker, by Kafka's own client.
+The position is the next offset of each partition, and the id of the topic, written together with the rows: each message
+is taken once, whatever stops a pull. A separate process reads from the broker, by Kafka's own client.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _BROKER: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}\Z
 class _Place(NamedTuple):
     secure: bool
     user: str | None
-    """User and password, as the URL has them."""
+    """User and password, as written in the URL."""
     brokers: str
     topic: str
 
 
 async def fetch_kafka(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> FetchOutcome:
-    """Raises Remote (no broker answers), NotFound, Refused, Invalid, Environment."""
+    """Fetches the next messages. Raises Remote (no broker answers), NotFound, Refused, Invalid, Environment."""
     check_kafka(step, topic, job.settings)
     url = filled_url(step.url, job.settings)
     place = _place(url.reveal(), step.url)
@@ -64,7 +64,7 @@ async def fetch_kafka(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> Fetch
 
 
 def check_kafka(step: FetchUrl, topic: KafkaTopic, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid, Refused where the client is not installed."""
+    """Checks a step before a fetch. Raises Invalid, Refused if the client is not installed."""
     place = _place(step.url, step.url)
     check_user_info(place.user or "")
     if place.user is not None and topic.mechanism == "PLAIN" and not place.secure:
@@ -80,7 +80,7 @@ def check_kafka(step: FetchUrl, topic: KafkaTopic, settings: IngestSettings) -> 
 
 
 def _place(url: str, shown: str) -> _Place:
-    """Raises Invalid."""
+    """Parses the URL of a topic. Raises Invalid."""
     plain = TEMPLATE.sub("x", url) if "${{" in url else url
     found = _URL.match(plain)
     brokers = [] if found is None else found[3].split(",")
@@ -96,7 +96,7 @@ def _place(url: str, shown: str) -> _Place:
 
 
 def _client(place: _Place, topic: KafkaTopic) -> dict[str, str]:
-    """Settings of the client."""
+    """Returns the settings of the Kafka client."""
     protocol = "ssl" if place.secure else "plaintext"
     settings = {"bootstrap.servers": place.brokers, "security.protocol": protocol}
     if place.secure and (file := authorities().get("SSL_CERT_FILE")):

@@ -1,7 +1,8 @@
-"""Fetches ``Mqtt`` sources: the messages that a broker kept for a session of this dataset's own, in batches.
+"""Fetches ``Mqtt`` sources: the messages that a broker kept for this dataset's own session, in batches.
 
-They are acknowledged by the fetch that comes after their commit, which knows them by the source state: what is killed
-before the commit comes again, and what was committed is not taken again. A process of its own asks the broker.
+The first fetch after their commit acknowledges messages, which it knows by the source state: messages of a pull that
+was killed before the commit come again, and committed ones are not taken again. A separate process reads from the
+broker.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from odfd.ingest.templates import check_secret, fill
 SESSION: Final = "w3id.org/odfd/mqtt"
 """Kind of the source states."""
 TLS_PORT: Final = 8883
-"""Of TLS where the host names no scheme, as it is registered for MQTT."""
+"""The port registered for MQTT with TLS: at this port TLS is used even if the host has no scheme."""
 PLAIN: Final = "mqtt"
 TLS: Final = "mqtts"
 UNVERIFIED: Final = "mqtts+unverified"
-"""Schemes that a manifest may write before the host. The last one takes any certificate, and says so by its name."""
+"""Schemes that a manifest may write before the host. ``UNVERIFIED`` uses TLS, and accepts any certificate."""
 QUIET: Final = 1.0
-"""Seconds without a message after which there is none for now."""
+"""Seconds without a message after which a read ends."""
 _HOST: Final = re.compile(r"[A-Za-z0-9.:-]{1,253}\Z")
 _MAX_TOPIC: Final = 4096
 _MAX_TOPICS: Final = 64
@@ -38,7 +39,7 @@ _FORGOTTEN: Final = "the broker forgot the session: messages that came since the
 
 
 async def fetch_mqtt(step: FetchMqtt, job: FetchJob) -> FetchOutcome:
-    """Raises Remote (no broker answers), Refused, Invalid, Environment."""
+    """Fetches the next messages. Raises Remote (no broker answers), Refused, Invalid, Environment."""
     check_mqtt(step, job.settings)
     scheme, host = broker_of(step)
     shown = f"{scheme}://{host}:{step.port}"
@@ -87,14 +88,14 @@ def broker_of(step: FetchMqtt) -> tuple[str, str]:
 
 
 def session_name(dataset: str, step: FetchMqtt) -> str:
-    """Returns a name of 23 characters, as every broker takes it; other topics are another session."""
+    """Returns the client id of a session, of 23 characters, as every broker takes; other topics give another id."""
     parts = [dataset, *sorted(each.path for each in step.topics)]
     digest = hashlib.sha3_256("\0".join(parts).encode()).hexdigest()
     return f"odfd{digest[:19]}"
 
 
 def check_mqtt(step: FetchMqtt, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid, Refused where the client is not installed."""
+    """Checks a step before a fetch. Raises Invalid, Refused if the client is not installed."""
     broker_of(step)
     if not 0 < len(step.topics) <= _MAX_TOPICS:
         raise Invalid(f"a source has 1 to {_MAX_TOPICS} topics", rule=RULE)

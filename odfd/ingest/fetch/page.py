@@ -1,9 +1,9 @@
 """Fetches one web page: follows redirects, bounds every wait, and can be cancelled at any moment.
 
-The server is not trusted: every wait for it to connect, answer, continue or end is bounded. A source of one's own is
-dialled as this machine is set up, by way of any proxy; one that a stranger named only at addresses that may be, and so
-is a place that a server of the Internet leads to. What was meant for one origin (scheme, host and port) is shown to no
-other. RFC 9110.
+The server is not trusted: every wait for it to connect, answer, continue or end is bounded. A source of the node's own
+user is dialled as this machine is set up, through any proxy. A source that a stranger named is dialled only at allowed
+addresses, and so is a place to which a server of the Internet redirects. Headers meant for one origin (scheme, host and
+port) are sent to no other. RFC 9110.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from p2p.web.client import is_from_inside, keeps_scheme, machine_authorities, ne
 
 REDIRECTS: Final = 10
 TRIES: Final = 5
-"""Times that a page is asked for while its server says that it is asked too often."""
+"""Requests for one page while its server answers that it is asked too often."""
 LONGEST_WAIT: Final = 300.0
-"""Seconds of a ``Retry-After`` that are waited; a server that asks for more is asked by the next pull."""
+"""Seconds of a ``Retry-After`` that are waited; if a server asks for more, the next pull requests the page."""
 _FIRST_WAIT: Final = 1.0
 TOO_MANY: Final = 429
 _TOO_OFTEN: Final = frozenset({TOO_MANY, 503})
@@ -37,13 +37,13 @@ _SLOW: Final = "try again later, or wait longer: ingest.silence-seconds, ingest.
 
 
 class Page(NamedTuple):
-    """A response of any status but a redirect's."""
+    """A response with any status but a redirect's."""
 
     status: int
     reason: str
     headers: Mapping[str, str]
     body: AsyncIterator[bytes]
-    """As it is sent, encodings of its content and all; raises what ``page`` does."""
+    """The body as it is sent, with its content codings; raises the faults of ``page``."""
 
 
 @asynccontextmanager
@@ -57,9 +57,8 @@ async def page(
 ) -> AsyncIterator[Page]:
     """Requests a page; messages show ``shown`` for ``url``; ``confidential`` names headers for its origin only.
 
-    With a ``body`` by POST, which is sent to no other place.
-    Raises Remote: not reachable, too slow, redirects without end. Raises Refused: an address that may not be dialled,
-    a redirect to what is no page of the web.
+    A ``body`` is sent by POST, and never to the target of a redirect. Raises Remote: not reachable, too slow, redirects
+    without end. Raises Refused: an address that may not be dialled, a redirect to something that is no web page.
     """
     patience = settings.patience
     deadline = trio.current_time() + patience.total
@@ -76,7 +75,7 @@ async def page(
 
 
 def asked_too_often(shown: str) -> Remote:
-    """The fault of a server that was asked ``TRIES`` times and wants to be asked later still."""
+    """Returns the fault for a server that still answers that it is asked too often."""
     return Remote(
         f"{shown}: the server says that it is asked too often",
         rule="url-http",
@@ -93,9 +92,9 @@ async def patient_page(
     job: FetchJob,
     body: bytes | None = None,
 ) -> AsyncIterator[Page]:
-    """Requests a page as ``page`` does; while the server says that it is asked too often, asks again when it says.
+    """Requests a page as ``page`` does; if the server answers that it is asked too often, waits as it says and repeats.
 
-    Yields what it says at last, which may be the same: after ``TRIES``, or where ``LONGEST_WAIT`` is too short.
+    Yields the last response, which may be the same answer: after ``TRIES``, or if the wait exceeds ``LONGEST_WAIT``.
     """
     for number in range(1, TRIES + 1):
         async with page(url, shown, headers, confidential, job.settings, body) as found:
@@ -107,7 +106,7 @@ async def patient_page(
 
 
 def _wait(found: Page, number: int, now: Instant) -> float | None:
-    """Seconds until a page may be asked for again (RFC 9110, 10.2.3); ``None``: it is given, or nothing is said."""
+    """Returns seconds until a page may be requested again (RFC 9110, 10.2.3); ``None``: the response is final."""
     if found.status not in _TOO_OFTEN:
         return None
     said = found.headers.get("Retry-After", "")
@@ -119,7 +118,7 @@ def _wait(found: Page, number: int, now: Instant) -> float | None:
 
 
 def http_date(text: str | None) -> Instant | None:
-    """Reads a date of a header (RFC 9110, 5.6.7); ``None`` for what is none, which a server may send."""
+    """Parses a date of a header (RFC 9110, 5.6.7); returns ``None`` for an invalid one, which a server may send."""
     try:
         return Instant(int(email.utils.parsedate_to_datetime(text or "").timestamp()) * SECOND)
     except (ValueError, OverflowError, OSError):
@@ -133,7 +132,7 @@ class _Question(NamedTuple):
     body: bytes | None = None
 
     def sent_on(self, location: str, shown: str) -> _Question:
-        """Returns where a redirect leads. Raises Refused."""
+        """Returns the request for the target of a redirect. Raises Refused."""
         there = self.url.join(location)
         if self.body is not None:
             raise Refused(
@@ -154,7 +153,7 @@ class _Question(NamedTuple):
 
 
 def _client(settings: IngestSettings, allows: Allows) -> httpx.AsyncClient:
-    """The environment says which proxy to ask, and which authorities to trust, for sources of one's own."""
+    """Returns a client; for sources of the node's own user it takes proxy and authorities from the environment."""
     secure, environment = machine_authorities(), settings.may_dial is None
     return new_client(allows, timeout=settings.patience.times, verify=secure, trust_env=environment)
 

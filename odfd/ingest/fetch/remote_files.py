@@ -1,4 +1,4 @@
-"""Says what files of a server mean as a source, one or those of a pattern, whatever protocol brings them."""
+"""Interprets files of a server as a source, a single one or those of a pattern, for any protocol."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def written(step: FetchUrl | FetchFilesGlob) -> str:
 
 
 def pattern_of(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None:
-    """Returns how far the files of a pattern were taken. Raises Invalid for another order."""
+    """Returns the pattern's order and position; ``None`` for a single file. Raises Invalid if the order was changed."""
     if isinstance(step, FetchUrl):
         return None
     known, order = job.known(OBJECT), step.order or SourceOrdering.BY_NAME
@@ -44,7 +44,7 @@ def pattern_of(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None
 
 
 def state_of(found: RemoteFile, pattern: Pattern | None) -> SourceState:
-    """Returns the source state behind a file."""
+    """Returns the source state after a file was taken."""
     if pattern is None:
         return SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=found.version)
     position = Position.of(found.stored(), SourceOrdering(pattern.order)).encode()
@@ -52,7 +52,7 @@ def state_of(found: RemoteFile, pattern: Pattern | None) -> SourceState:
 
 
 def late_files(behind: Iterable[RemoteFile], job: FetchJob) -> tuple[SkippedFile, ...]:
-    """Returns those of the files before the position that came, or changed, too late."""
+    """Returns the files of ``behind``, which are before the position, that came or changed too late."""
     if job.taken is None:
         return ()
     return job.taken.late([(each.key, each.version, each.stored().modified) for each in behind])
@@ -67,7 +67,7 @@ def no_match(shown: str, rule: str) -> NotFound:
 
 
 def event_time(said: EventTimeSource | None, found: RemoteFile, now: Instant, *, is_pattern: bool) -> Instant | None:
-    """Returns the event time of rows that have none. Raises Invalid for a path without one."""
+    """Returns the event time for rows that have none. Raises Invalid for a path without one."""
     match said:
         case FromSystemTime():
             return now

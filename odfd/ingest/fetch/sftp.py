@@ -1,6 +1,7 @@
 """Fetches ``Url`` and ``FilesGlob`` sources of ``sftp://``: one file when it changed, or files that appear, one by one.
 
-A process of its own asks the server, at addresses that were judged here, and knows it by the key that the source names.
+A separate process reads from the server, at addresses that were checked here, and verifies the host key that the source
+names.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class _Place(NamedTuple):
 
 
 def is_sftp(url: str) -> bool:
-    """Tells whether a URL or a pattern is one of SFTP."""
+    """Whether a URL or a pattern is one of SFTP."""
     return url.startswith("sftp://")
 
 
 async def fetch_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, job: FetchJob) -> FetchOutcome:
-    """Raises NotFound, Remote, Refused, Invalid, Environment."""
+    """Fetches a file, or the next one of a pattern. Raises NotFound, Remote, Refused, Invalid, Environment."""
     check_sftp(step, access, job.settings)
     if isinstance(step, FetchUrl) and step.cache is not None and job.state is not None:
         return Unchanged()
@@ -101,7 +102,7 @@ async def _request(
 
 
 def check_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid, Refused where the client is not installed."""
+    """Checks a step before a fetch. Raises Invalid, Refused if the host key or the client library is missing."""
     text = written(step)
     check_url_password(text)
     _place(TEMPLATE.sub("x", text), text, is_pattern=isinstance(step, FetchFilesGlob))
@@ -124,7 +125,7 @@ def check_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, settings: In
 
 
 def _place(url: str, shown: str, *, is_pattern: bool) -> _Place:
-    """Raises Invalid."""
+    """Parses a URL or a pattern. Raises Invalid."""
     found = _URL.match(url)
     if found is None or not found[1] or int(found[3] or 22) >= 1 << 16:
         raise _bad(shown, "it names no host, no user, or no path")

@@ -1,8 +1,8 @@
-"""Fetches ``Sql`` sources: the rows of a query, which a database answers.
+"""Fetches ``Sql`` sources: the rows of a query to a database.
 
-With a cursor, a fetch brings the rows behind the position that the source state names, in batches; the position of the
-last one is the next source state, so a row comes once, whatever stops a pull. Without one, it brings all rows, unless
-they are those of the last time. A process of its own asks the database: what that sends is decoded there.
+With a cursor, a fetch returns the rows after the position of the source state, in batches; the position of the last row
+is the next source state, so each row is taken once, whatever stops a pull. Without a cursor, it returns all rows,
+unless they are the same as last time. A separate process queries the database and decodes its answers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAME: Final = "the rows of its query"
 
 
 async def fetch_sql(step: FetchUrl, query: SqlQuery, job: FetchJob) -> FetchOutcome:
-    """Raises Remote (the database does not answer), Invalid, Refused, Environment."""
+    """Fetches the next rows. Raises Remote (the database does not answer), Invalid, Refused, Environment."""
     check_sql(step, query, job.settings)
     url = filled_url(step.url, job.settings)
     known = job.known(CURSOR)
@@ -94,7 +94,7 @@ def check_sql(step: FetchUrl, query: SqlQuery, settings: IngestSettings) -> None
 
 
 def filled_url(written: str, settings: IngestSettings) -> FilledTemplate:
-    """Variables before the last ``@`` are user and password: what has a meaning in a URL is escaped there."""
+    """Fills in the variables of a URL. Values before the last ``@``, user and password, are escaped for URLs."""
     user, at, rest = written.rpartition("@")
     escaped = {name: urllib.parse.quote(value, safe="") for name, value in settings.variables.items()}
     text = fill(user, escaped).reveal() + at + fill(rest, settings.variables).reveal()
@@ -102,7 +102,10 @@ def filled_url(written: str, settings: IngestSettings) -> FilledTemplate:
 
 
 def _local(url: FilledTemplate, settings: IngestSettings) -> str:
-    """Raises Invalid, NotFound, Environment for a file that may not be read. Blocking."""
+    """Returns the URL, for SQLite with the real path of the file.
+
+    Raises Invalid, NotFound, Environment for a file that may not be read. Blocking.
+    """
     text = url.reveal()
     if not text.startswith("sqlite:"):
         return text
