@@ -1,6 +1,6 @@
 """Writes a file from arriving or decompressed bytes, under a size limit and the disk's reserve. Blocking.
 
-The folder that such files lie in is made and taken away without blocking.
+Also makes and removes, without blocking, the folder that such files lie in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from odfd.runtime.filesystem import CHECK_ROOM, check_room
 
 
 class FileWriter(AbstractContextManager["FileWriter"]):
-    """Writes a file under limits. ``what`` is filled in, for messages."""
+    """Writes a file under limits. ``what``: the file's name in messages."""
 
     def __init__(self, path: Path, what: str, settings: IngestSettings) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         self.size = 0
 
     def __enter__(self) -> Self:
-        """Raises Environment."""
+        """Opens the file. Raises Environment."""
         try:
             self._file = self._path.open("wb")
         except OSError as error:
@@ -50,7 +50,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
                 raise self._full(late) from late
 
     def write(self, block: bytes | bytearray) -> None:
-        """Raises Refused over the limit, Environment when the disk is full or would be."""
+        """Appends a block. Raises Refused over the limit, Environment when the disk is full or would be."""
         self.expect(self.size + len(block))
         self.size += len(block)
         self._unchecked += len(block)
@@ -63,7 +63,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
             raise self._full(error) from error
 
     def expect(self, size: int) -> None:
-        """Checks the expected size. Raises Refused."""
+        """Checks a size that the file will have. Raises Refused over the limit."""
         if size > self._limit:
             raise Refused(
                 f"{self._what} is larger than {self._limit} bytes",

@@ -1,4 +1,4 @@
-"""Puts a source that stands beside a chain into the state of that chain, for one ingest. Pure."""
+"""Puts a Source that is declared outside of a chain into the state of that chain, for one ingest. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Fetch: TypeAlias = Callable[[FetchJob], Awaitable[FetchOutcome]]
 
 
 class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that stands beside the chain, as the chain would say it."""
+    """A Source that is declared outside of the chain, in the form of the chain's own source."""
 
     dataset: DatasetId
     name: str
-    """Of the Source; the state in the chain says from which one it is."""
+    """Name of the Source; a source state in the chain names the Source that it is from."""
     polled: SetPollingSource
     fetch: Fetch | None = None
-    """In place of the fetch step of ``polled``."""
+    """Replaces the fetch step of ``polled``, if given."""
 
     def over(self, state: ChainState) -> ChainState:
-        """Returns the state as if the chain had the source. Raises Refused for a second source of one dataset."""
+        """Returns the state as if the chain declared the source. Raises Refused for a second source of one dataset."""
         seen = state.source_state
         own = state.polling_source is not None and state.polling_source != self.polled
         if own or state.active_push_sources or (seen is not None and seen.source_name != self.name):
@@ -41,7 +41,7 @@ class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(state, set_polling_source=self.polled, polling_disabled=False)
 
     def named(self, found: FetchOutcome) -> FetchOutcome:
-        """Returns what was fetched with the name of the Source in the state that the chain will have."""
+        """Returns the fetch's outcome with the name of the Source in its source state."""
         if isinstance(found, Unchanged) or found.state is None:
             return found
         return msgspec.structs.replace(found, state=msgspec.structs.replace(found.state, source_name=self.name))

@@ -1,4 +1,4 @@
-"""Checks the signatures of webhooks that others call, by which they push to a Source without a token.
+"""Checks the signatures of webhook calls, by which other services push to a Source without a token.
 
 Two kinds: Standard Webhooks, which sign the id and the time of a call with its body, and an HMAC-SHA256 of the body in
 a header, as GitHub and many others write it. Pure. Source: standardwebhooks.com, specification 1.0.
@@ -22,12 +22,12 @@ from odfd.resources.manifest import described
 
 RULE: Final = "webhook-signature"
 TOLERANCE: Final = 300
-"""Seconds between the time of a call and its arrival, either way."""
+"""Seconds that the time of a call may differ from its arrival, either way."""
 _SECRET: Final = re.compile(r"\$\{\{\s*config\.(\w+)\s*\}\}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}\Z")
 _TIME: Final = re.compile(r"[0-9]{1,12}\Z", re.ASCII)
 _SIGNATURES: Final = 16
-"""That are looked at; a sender gives two while its key changes."""
+"""Signatures of a call that are compared; a sender gives two while its key changes."""
 
 
 class StandardWebhooks(msgspec.Struct, frozen=True, kw_only=True, tag="StandardWebhooks"):
@@ -46,7 +46,7 @@ class HmacSignature(msgspec.Struct, frozen=True, kw_only=True, tag="Hmac", renam
 
 
 def secret_name(text: str) -> str:
-    """Returns the NAME of ``${{ config.NAME }}``. Raises Invalid for another text: a spec is no place for a secret."""
+    """Returns the NAME of ``${{ config.NAME }}``. Raises Invalid for any other text: a spec must not hold a secret."""
     found = _SECRET.fullmatch(text)
     if found is None:
         hint = "secret: ${{ config.hook }}, and config: {hook: 'SecretSet:NAME#KEY'}"
@@ -55,7 +55,7 @@ def secret_name(text: str) -> str:
 
 
 def check_header(text: str) -> None:
-    """Raises Invalid."""
+    """Raises Invalid unless ``text`` can be the name of a header."""
     if _HEADER.match(text) is None:
         raise Invalid(f"{text[:80]!r} is no name of a header", rule="source-endpoint", hint="X-Hub-Signature-256")
 
@@ -63,7 +63,10 @@ def check_header(text: str) -> None:
 def check_signature(
     signature: StandardWebhooks | HmacSignature, key: bytes, headers: Mapping[str, str], body: bytes, now: Instant
 ) -> str | None:
-    """Returns the id of a call, if it has one. ``headers``: by names in lower case. Raises Refused."""
+    """Checks a call's signature. Returns the id of the call, if it has one.
+
+    ``headers``: by names in lower case. Raises Refused.
+    """
     if isinstance(signature, HmacSignature):
         return _by_body(signature, key, headers, body)
     call, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
@@ -99,5 +102,5 @@ def _refused() -> Refused:
 
 
 def unknown_source() -> Refused:
-    """The same for a Source that is not there, or takes no signed calls: whoever asks learns of none."""
+    """Returns one fault for a missing Source and one without signed calls: callers must not tell them apart."""
     return _refused()

@@ -1,9 +1,9 @@
-"""Knows which keys the older files of a ledger may hold, so that an ingest is given only those that can matter.
+"""Bounds the keys in the older files of a ledger, so that an ingest is given only the files that can matter.
 
-The keys of a batch are known only to the engine, after it has read it. It is therefore given the newest files, and of
-older ones a small file with their bounds (``engines.key_bounds``); when a key may be in one of them, it
-says in which, and is asked again with these. Bounds of a file are read once, and kept beside the segments under the
-hash of the file that they are written to; one that is damaged, or is of another history, is made anew. Synchronous.
+Only the engine knows the keys of a batch, once it has read it. It is therefore given the newest files, and instead of
+the older ones a small file with their bounds (``engines.key_bounds``); if a key may be in some of these, it answers
+with their names, and is run again with them. Bounds of a file are read once, and kept beside the segments in a file
+named by its hash; one that is damaged, or of another history, is made anew. Synchronous.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engines.key_bounds import NAME, bounds_table, read_bounds, write_bounds
 from odfd.ingest.segments import FULL, Segment, folder_of
 
 RECENT: Final = 8
-"""Newest files that are always given, and up to so many more: most batches have no key in others."""
+"""Number of newest files that are always given; up to as many more are: most batches have no key in others."""
 
 
 class KeyBounds:
@@ -41,9 +41,9 @@ class KeyBounds:
     def covering(
         self, segments: Sequence[Segment], schema: pa.Schema, path_of: Callable[[Segment], Path]
     ) -> tuple[int, Multihash, Path] | None:
-        """Returns how many of the oldest files have their bounds in a file, with its hash and path.
+        """Returns how many of the oldest files have their bounds in the bounds file, with its hash and path.
 
-        ``None``: there are too few, or something is in the way; then all of them are to be given.
+        ``None``: there are too few files, or bounds cannot be made; then all files are to be given.
         """
         count = len(self._covered)
         if self._table is not None and (count > len(segments) or list(segments[:count]) != self._covered):
@@ -63,7 +63,7 @@ class KeyBounds:
         return len(self._covered), self._name, self._folder / str(self._name)
 
     def mend(self) -> bool:
-        """Drops a damaged file, to be made again on the next use; whether it was damaged."""
+        """Drops a damaged bounds file, to be made again on the next use. Returns whether it was damaged."""
         if self._name is None:
             return False
         try:
@@ -76,7 +76,7 @@ class KeyBounds:
     def _extend(
         self, segments: Sequence[Segment], count: int, schema: pa.Schema, path_of: Callable[[Segment], Path]
     ) -> None:
-        """Bounds of the first ``count``; only the footers of those that are new are read."""
+        """Writes the bounds of the first ``count`` files; reads only the footers of those that are new."""
         fresh = segments[len(self._covered) : count]
         footers = {each.name: footer(path_of(each)) for each in fresh}
         table = bounds_table(footers, schema, self._keys, self._operation_column)
@@ -98,7 +98,7 @@ class KeyBounds:
         return None
 
     def _load(self, segments: Sequence[Segment]) -> None:
-        """Loads what an earlier process left, where it is whole and of these files."""
+        """Loads the bounds file of an earlier process, if it is undamaged and belongs to these files."""
         try:
             for file in self._folder.iterdir():
                 name = Multihash.parse(file.name)
@@ -115,6 +115,6 @@ class KeyBounds:
 
 
 def _settled(segments: Sequence[Segment]) -> int:
-    """How many of the oldest are merged no more, whatever comes: those up to the last that is full."""
+    """Returns how many of the oldest files are never merged again: those up to the last full one."""
     behind = sum(1 for _ in itertools.takewhile(lambda each: each.level != FULL, reversed(segments)))
     return len(segments) - behind

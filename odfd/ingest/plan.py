@@ -1,4 +1,4 @@
-"""Plans one ingest transaction as a value: the request to the engine, and all that ``settlement`` needs of it.
+"""Plans one ingest transaction as a value: the request to the engine, and the data that ``settlement`` needs.
 
 Pure. A plan is a function of the chain's state, the source, the files fetched and the block's time; planned again after
 a crash on the same head and files it is the same plan, with the same transaction id, so nothing is done twice.
@@ -33,11 +33,11 @@ from engines.contract import IngestRequest, QuarantineTarget, SkippedFile, Vocab
 from odfd.ingest.fetch.base import Local
 
 LINK_TYPE: Final = "opendatafabric.org/type"
-"""Attribute by which a column says that its values name objects."""
+"""Attribute by which a column declares that its values name objects."""
 
 
 class SourceInForce(msgspec.Struct, frozen=True, kw_only=True):
-    """How files become rows: the common part of polling and push sources."""
+    """The steps that turn files into rows: the common part of polling and push sources."""
 
     name: str
     read: ReadStep
@@ -46,44 +46,44 @@ class SourceInForce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that make one transaction."""
+    """The files of one transaction."""
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]
     identity: str
-    """Changes whenever the bytes do."""
+    """A text that changes whenever the bytes do."""
     event_time: Instant | None = None
     state: SourceState | None = None
     fills_event_time: bool = False
     """Whether rows without event time get ``event_time``."""
     skipped: tuple[SkippedFile, ...] = ()
-    """Files that the source has beside, and of which nothing is taken."""
+    """Further files of the source that are not read."""
     remarks: tuple[str, ...] = ()
-    """What was taken for granted in getting at them, for people."""
+    """Assumptions made while the files were prepared, as sentences for people."""
     local: Local | None = None
-    """The file at its source, where others may still write to it."""
+    """The original file, if others may still write to it."""
     raw: tuple[Path, ...] = ()
-    """Of the same, as they came from the source; empty: ``paths``."""
+    """The same files as they came from the source; empty: equal to ``paths``."""
     decoded: bool = False
-    """Whether gzip was undone on their way."""
+    """Whether the transport's gzip was undone."""
 
 
 class EarlierSlices(NamedTuple):
     """Files with earlier rows, for one ingest."""
 
     files: list[tuple[Multihash, Path]]
-    """To be given, oldest first."""
+    """Files to give to the engine, oldest first."""
     bounds: tuple[Multihash, Path] | None = None
-    """A file with the bounds of older ones, which are given when they are asked for; ``None``: there are no others."""
+    """Hash and path of a file with the bounds of older files, which are given on request; ``None``: there are none."""
     older: Callable[[Collection[str] | None], list[tuple[Multihash, Path]]] = lambda _: []
-    """Of the older ones those of these names, or all of them, oldest first."""
+    """Returns the older files of these names, or all of them for ``None``, oldest first."""
 
 
 NO_HISTORY: Final = EarlierSlices([])
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
-    """The current quarantine dataset, which receives another's unreadable records; ``None``: not made yet."""
+    """The quarantine dataset that receives another's unreadable records; ``None``: not made yet."""
 
     dataset: DatasetId | None = None
     state: ChainState | None = None
@@ -98,16 +98,16 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     expected: Head
     upper: int | None = None
-    """The frontier that it is planned at, in whole milliseconds."""
+    """The upper of the dataset for which this is planned, in whole milliseconds."""
     state: ChainState
     request: IngestRequest
     source_state: SourceState | None
     skipped: tuple[SkippedFile, ...] = ()
     remarks: tuple[str, ...] = ()
     founding: tuple[MetadataEvent, ...] = ()
-    """Events to commit before the data: a push source that is made by its first use."""
+    """Events to commit before the data: a push source that its first use creates."""
     quarantine: Quarantine | None = None
-    """Where records go that cannot be read; ``None``: the files are refused."""
+    """The dataset for records that cannot be read; ``None``: files with such records are refused."""
 
 
 def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
@@ -128,7 +128,7 @@ def pushed(
 ) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
     """Returns the push source to use, and the event that creates it on its first use.
 
-    ``read`` is how to read files when the dataset has no push source yet. Raises Refused, Invalid.
+    ``read``: how to read files, if the dataset has no push source yet. Raises Refused, Invalid.
     """
     require_root(state)
     if state.polling_source is not None:
@@ -162,12 +162,12 @@ def _format(read: ReadStep) -> str:
 
 
 def guesses_columns(source: SourceInForce) -> bool:
-    """Whether the files determine the columns."""
+    """Whether the columns are taken from the files."""
     return source.preprocess is None and declared_columns(source.read) is None
 
 
 def declared_columns(read: ReadStep) -> DataSchema | None:
-    """The columns that a read step says its files have; ``None``: the files say it."""
+    """Returns the columns that a read step declares; ``None``: the files define them."""
     if read.schema is not None and read.schema.fields:
         return read.schema
     return parse_ddl(read.ddl_schema) if read.ddl_schema else None
@@ -182,7 +182,7 @@ def require_root(state: ChainState) -> None:
 
 
 def refuse_quarantine(read: ReadStep, merge: MergeStrategy) -> None:
-    """Raises Refused where a separated record would change the meaning of others, Invalid for contradictions."""
+    """Raises Refused if quarantine is combined with merging by Snapshot: a record set aside would count as gone."""
     if traits(merge).whole_state and quarantine_of(read.schema) is not None:
         raise Refused(
             "onError: quarantine, and the source is merged by Snapshot: what is set aside would count as gone",
@@ -284,7 +284,7 @@ def transaction_id(state: ChainState, source: SourceInForce, batch: Batch, syste
 
 
 def refuse_links(read: ReadStep) -> None:
-    """Refuses columns of links, until the required existence of linked objects is checked. Raises Refused."""
+    """Refuses columns of links, as the existence of linked objects cannot be checked yet. Raises Refused."""
     fields = read.schema.fields if read.schema is not None else ()
     for field in fields:
         if field.extra and LINK_TYPE in field.extra:

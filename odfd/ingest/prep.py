@@ -26,13 +26,13 @@ from odfd.ingest.settings import CHUNK, Check, IngestSettings, unstoppable
 _GZIP: Final = b"\x1f\x8b"
 _TOLD_MEMBERS: Final = 5
 MAX_AT_ONCE: Final = 8 << 20
-"""Bytes of the list of members of a zip, some 100,000 of them; in memory it takes several times as much."""
+"""Bytes of a zip's list of members, some 100,000 of them; in memory it takes several times as much."""
 
 
 class Prepared(NamedTuple):
     path: Path
     remarks: tuple[str, ...] = ()
-    """What was chosen on the way, for people."""
+    """Choices made during preparation, as sentences for people."""
 
 
 async def prepare(
@@ -44,10 +44,10 @@ async def prepare(
     name: str = "",
     decoded: bool = False,
 ) -> Prepared:
-    """Returns the file after all steps; ``path`` itself when there is none. Raises Invalid, Refused, Environment.
+    """Returns the file after all steps; ``path`` itself if there are none. Raises Invalid, Refused, Environment.
 
-    ``name`` is what messages call it, if that is not the file's name. ``decoded``: gzip was undone on its way, which
-    a first step may have meant.
+    ``name``: the file's name in messages, if it differs. ``decoded``: the transport's gzip was undone, which a first
+    step may have meant.
     """
     name = name or path.name
     remarks: list[str] = []
@@ -84,15 +84,15 @@ class PackedFile(NamedTuple):
 
 
 class _Watched(io.BufferedReader):
-    """A packed file whose reader can be stopped wherever it is, also where nothing comes out of what it reads, and
-    takes no list of members beyond all measure at once."""
+    """A packed file whose reader can be stopped at any read, also while nothing is output, and which refuses to read a
+    list of members larger than ``MAX_AT_ONCE`` into memory."""
 
     def __init__(self, file: PackedFile) -> None:
         super().__init__(io.FileIO(file.path))
         self._file, self._size = file, file.path.stat().st_size
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Raises Invalid, and what the file's check raises."""
+        """Reads bytes. Raises Invalid, and the faults of the file's check."""
         self._file.check()
         at_once = self._size - self.tell() if size is None or size < 0 else size
         if at_once > MAX_AT_ONCE:
@@ -105,7 +105,7 @@ class _Watched(io.BufferedReader):
 
 
 def inflate(file: PackedFile, step: Decompress, target: Path) -> tuple[str, ...]:
-    """Decompresses a file. Returns remarks on the selection. Blocking. Raises as ``prepare``."""
+    """Decompresses a file. Returns remarks on the choice of a member. Blocking. Raises as ``prepare`` does."""
     match step.format:
         case CompressionFormat.GZIP:
             return _inflate_gzip(file, target)

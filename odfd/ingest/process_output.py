@@ -1,4 +1,4 @@
-"""Takes what a process prints as a file, with an end to its time, and keeps its last words."""
+"""Writes a process's output to a file under a time limit, and keeps the end of its standard error."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import IngestSettings
 
 MAX_SAID: Final = 500
-"""Bytes of what a process wrote to its standard error that are shown."""
+"""Bytes of a process's standard error that are kept for messages."""
 Beside = Callable[[], Awaitable[None]]
 
 
 class ProcessEnd(NamedTuple):
     code: int
     said: str
-    """The end of its standard error."""
+    """The end of its standard error, as text."""
 
 
 async def nothing() -> None:
-    """Does nothing beside a process."""
+    """Does nothing; the default for tasks beside a process."""
 
 
 class OutputFile(NamedTuple):
-    """A file that a process makes by printing it."""
+    """A file that is written from a process's standard output."""
 
     target: Path
     name: str
-    """Of the content, for messages."""
+    """Name of the content, in messages."""
     seconds: float
-    """Of the whole."""
+    """Seconds that the process may take altogether."""
 
     async def take(
         self, process: ConfinedProcess, settings: IngestSettings, *, feed: Beside = nothing, watch: Beside = nothing
     ) -> ProcessEnd:
-        """Writes the output. The process is stopped with all that it started, however this ends.
+        """Writes the output. The process and all that it started are stopped, however this ends.
 
-        ``feed`` has to end too; ``watch`` is cancelled when the output ends. Raises what they do, Refused for too much
+        ``feed`` has to end too; ``watch`` is cancelled when the output ends. Raises their faults, Refused for too much
         output, TooSlowError.
         """
         said = bytearray()

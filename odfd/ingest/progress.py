@@ -1,4 +1,4 @@
-"""Tells people how far an ingest is: what is fetched, what is computed, what is committed."""
+"""Reports the progress of an ingest to people: the file that is fetched, computed or committed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from engines.progress import STARTING, OnProgress, Progress
 from odfd.errors import sole_faults
 
 _PHASES: Final = {STARTING: "starting the engine for", "writing": "writing what is new of"}
-"""Stages of an engine in words before the name of a file; the others are told as computing."""
+"""Text before the file's name for some stages of an engine; other stages are shown as computing."""
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at what a fetch has written."""
+"""Seconds between two looks at the size of a fetch."""
 
 
 class IngestStep(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a long pull is."""
+    """The progress of a long pull."""
 
     file: str
     phase: str
-    """``fetching``, ``fetched``, ``reading``, ``computing``, ``committed``."""
+    """``fetching``, ``fetched``, ``reading``, ``computing``, ``committed``, or a text of ``_PHASES``."""
     rows: int = 0
-    """Committed by this call so far."""
+    """Rows that this call committed so far."""
     bytes_done: int | None = None
-    """Of this phase; ``None``: it is not measured."""
+    """Bytes done in this phase; ``None``: not measured."""
     bytes_total: int | None = None
 
 
@@ -42,7 +42,7 @@ def quiet(_: IngestStep) -> None:
 
 @asynccontextmanager
 async def watched(folder: Path, fetching: IngestStep, report: Report) -> AsyncIterator[None]:
-    """While the block lasts, reports once a second how many bytes a fetch has written into its folder."""
+    """Reports once a second, while the block runs, how many bytes a fetch has written into its folder."""
 
     async def watch() -> None:
         shown = 0
@@ -61,19 +61,19 @@ async def watched(folder: Path, fetching: IngestStep, report: Report) -> AsyncIt
 
 
 def size_of(folder: Path) -> int:
-    """Returns the bytes of the files of a folder, without those below it. Blocking."""
+    """Returns the bytes of the files directly in a folder. Blocking."""
     size = 0
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 size += entry.stat(follow_symlinks=False).st_size if entry.is_file(follow_symlinks=False) else 0
-    except OSError:  # what was there is renamed or gone: the next look sees it
+    except OSError:  # a file was renamed or removed: the next look sees it
         return size
     return size
 
 
 def by_engine(computing: IngestStep, report: Report) -> OnProgress:
-    """Reports what an engine says of its work, when it says something new: it reads files before it computes."""
+    """Returns a callback that reports an engine's progress whenever it changes: it reads files before it computes."""
     last = computing
 
     def show(progress: Progress) -> None:

@@ -1,10 +1,10 @@
 """Ingests files that clients push: each push once, even if repeated.
 
-A push is known by an id: its client's, or one made of its content (the bytes and names of the files, the source as it
-is declared, the event time). A push that was taken in before is answered as the first time and appends nothing. Where
-a later repetition has a meaning of its own (another snapshot, an update that goes back), an id made of content counts
-only while no other push came after it. Each file of a snapshot source is a transaction, for each is a snapshot; other
-strategies take all files as one.
+A push has an id: its client's, or one made of its content (the bytes and names of the files, the source as it is
+declared, the event time). A push that was taken in before gets the same answer again and appends nothing. If a later
+repetition has a meaning of its own (another snapshot, an update that goes back), an id made of content counts only
+while no other push came after it. Each file of a snapshot source is a transaction, since each is a whole snapshot;
+other strategies take all files in one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FORMATS: Final[dict[str, ReadStep]] = {
     "geojson": ReadGeoJson(),
     "ndgeojson": ReadNdGeoJson(),
 }
-"""How files are read through a push source that does not exist yet."""
+"""Read steps by format, for files pushed through a push source that does not exist yet."""
 MAX_ID: Final = 200
 """Characters of a client's id of a push."""
 _OF_CONTENT: Final = "content:"
@@ -68,14 +68,14 @@ class PushTerms(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     """Name of the push source; ``None``: the only one."""
     read: ReadStep | None = None
-    """How the client says that files are to be read: by the source that there is, or by one that is made of it."""
+    """The client's read step: it has to fit the existing source, or a source is made with it."""
     event_time: Instant | None = None
     id: str | None = None
     again: bool = False
-    """Take it in although it was before."""
+    """Whether to ingest the push even if it was ingested before."""
 
     def choose(self, state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
-        """Raises Refused, Invalid."""
+        """Returns the push source to use, and the event that creates it, if needed. Raises Refused, Invalid."""
         return pushed(state, self.source, self.read)
 
 
@@ -87,10 +87,11 @@ async def push_files(
     log: PushLog | None = None,
     report: Report = quiet,
 ) -> PullOutcome:
-    """Ingests local files through a push source. ``log``: ``None`` accepts every push.
+    """Ingests local files through a push source. Without a ``log`` every push is accepted as new.
 
-    Nobody else may push into the dataset meanwhile. Raises as ``driver.pull_root``; Refused also for an id that was of
-    another push. What was committed before a fault stays committed, and is not repeated by the next attempt.
+    Nobody else may push into the dataset meanwhile. Raises as ``driver.pull_root`` does; Refused also if the id was
+    used for another push. Transactions committed before a fault stay committed, and the next attempt does not repeat
+    them.
     """
     if terms.id is not None and not 0 < len(terms.id) <= MAX_ID:
         raise Refused(f"an id of {len(terms.id)} characters", rule="push-id", hint=f"1 to {MAX_ID} characters")
@@ -112,7 +113,7 @@ async def push_files(
 
 
 def _identified(groups: Sequence[Sequence[Path]], source: SourceInForce, terms: PushTerms) -> list[Push]:
-    """The transactions of one push. Reads the files."""
+    """Returns the transactions of one push, with their ids. Reads the files."""
     parts: list[Push] = []
     before = hashlib.sha256(msgspec.json.encode((source, terms.event_time), order="deterministic"))
     for number, files in enumerate(groups):
@@ -138,7 +139,10 @@ def _identified(groups: Sequence[Sequence[Path]], source: SourceInForce, terms: 
 def _known(
     log: PushLog, dataset: DatasetId, parts: Sequence[Push], source: SourceInForce, terms: PushTerms
 ) -> list[Push | None]:
-    """The first parts of a push, if this repeats it; ``None``: it had no effect. Raises Refused for another's id."""
+    """Returns the earlier record of each leading part of a push that this repeats; ``None``: that part had no effect.
+
+    Raises Refused if the id was used for another push.
+    """
     found = [log.find(dataset, part.id) for part in parts]
     if any(there is not None and there.content != part.content for there, part in zip(found, parts, strict=True)):
         raise Refused(
@@ -155,7 +159,7 @@ def _known(
 
 
 def _is_last(push: Push, newest: Push) -> bool:
-    """Whether nothing was appended since, ``newest`` being the last push that something was appended for."""
+    """Whether nothing was appended since ``push``; ``newest`` is the last push that appended blocks."""
     return push.id == newest.id or (not push.answer.blocks and push.sequence >= newest.sequence)
 
 

@@ -1,4 +1,4 @@
-"""Sets aside records that cannot be read: names the dataset that takes them, and makes its transaction. Blocking."""
+"""Sets aside records that cannot be read: finds or makes their dataset, and builds its commit. Blocking."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def set_aside(
 ) -> SideCommit | None:
     """Builds the commit of unreadable records to the quarantine, which is made if absent.
 
-    Raises Invalid when the engine's file is not what its answer says, or the name of a new dataset is taken.
+    Raises Invalid if the engine's file contradicts its answer, or the name of a new dataset is taken.
     """
     counts, target = answer.rows or RowCounts(), plan.request.quarantine
     if not counts.quarantined or target is None or plan.quarantine is None:

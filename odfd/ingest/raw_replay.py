@@ -1,8 +1,8 @@
 """Computes the blocks of a root dataset again from its captured bytes, and compares them with those of the chain.
 
-The state before the transaction, its time and the captured bytes are all that goes in; nothing is fetched, committed or
+The only inputs are the state before the transaction, its time and the captured bytes; nothing is fetched, committed or
 kept. Equal means: the same events, with slices of the same logical hash, offsets, schema, watermark and source state.
-Other bytes of a slice are told apart, as libraries write them in their own ways.
+Slices that differ only in their bytes are reported as such, since libraries encode rows in different ways.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RawReplay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def replay(deps: IngestDependencies, dataset: DatasetId, bound: BoundCapture) -> RawReplay:
-    """Raises NotFound (an object is not here), Environment (one is damaged), EngineFault, Refused."""
+    """Replays a transaction. Raises NotFound (no such object), Environment (it is damaged), EngineFault or Refused."""
     chain = deps.store.chain(dataset)
     blocks = await trio.to_thread.run_sync(_transaction, chain, bound)
     if not blocks:
@@ -72,7 +72,7 @@ async def replay(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
 
 
 def compared(stored: Sequence[object], computed: Sequence[MetadataEvent]) -> RawReplay:
-    """Compares events, and then events without the bytes of slices."""
+    """Compares events, first exactly and then without the bytes of slices."""
     if list(stored) == list(computed):
         return RawReplay(outcome="same")
     if list(map(_content, stored)) == list(map(_content, computed)):
@@ -98,7 +98,7 @@ def _content(event: object) -> object:
 
 
 def _transaction(chain: ChainReader, bound: BoundCapture) -> list[Block]:
-    """Blocks of the transaction; none where the history is another one."""
+    """Returns the blocks of the transaction; none if the chain has another history now."""
     try:
         blocks = [chain.block_at(number) for number in range(bound.first, bound.last + 1)]
     except NotFound:
@@ -107,7 +107,7 @@ def _transaction(chain: ChainReader, bound: BoundCapture) -> list[Block]:
 
 
 async def captured_batch(deps: IngestDependencies, state: ChainState, capture: Capture, folder: Path) -> Batch:
-    """The files as they came, prepared as the source in force says."""
+    """Returns the captured files, prepared by the steps of the source in force."""
     paths = [
         await trio.to_thread.run_sync(_copied, deps, file.object, folder / f"raw-{number}", file.name)
         for number, file in enumerate(capture.files)
@@ -128,7 +128,7 @@ async def captured_batch(deps: IngestDependencies, state: ChainState, capture: C
 
 
 def _copied(deps: IngestDependencies, name: Multihash, folder: Path, called: str) -> Path:
-    """Hashed first. Under its name at the source, by which some formats are told."""
+    """Copies a captured object under its original name, which tells some formats, after a check of its hash."""
     folder.mkdir()
     target = folder / (Path(called).name or "file")
     shutil.copyfile(sound_path(deps.objects, name), target)
@@ -143,11 +143,11 @@ def _plan(
     origin: tuple[str, Instant],
     folder: Path,
 ) -> IngestPlan:
-    """``origin``: the push source, if any, and the time of the blocks."""
+    """Plans the transaction again. ``origin``: the push source or an empty text, and the time of the blocks."""
     name, time = origin
     source = pushed(state, name, None)[0] if name else polling(state)[1]
     asks = traits(source.merge).asks_history
-    # An index of its own: that of the driver is of the head.
+    # A separate index: the driver's is for the head.
     parts = SliceIndex().parts(reader, state, deps.objects, source.merge) if asks else []
     plan = plan_ingest(state, source, batch, time, EarlierSlices(parts))
     needs_time = batch.event_time is None and guesses_columns(source)
@@ -164,14 +164,14 @@ def _plan(
 
 
 def _aside(wanted: bool, folder: Path, state: ChainState) -> QuarantineTarget | None:
-    """Returns where records go that cannot be read: with the folder, when all is compared."""
+    """Returns the target for unreadable records, which is discarded with the folder after the comparison."""
     if not wanted:
         return None
     return QuarantineTarget(path=str(folder / "aside"), next_offset=0, follows=str(state.head))
 
 
 def _events(plan: IngestPlan, answer: Success) -> Sequence[MetadataEvent]:
-    """Returns what an ingest would commit. Raises Invalid."""
+    """Returns the events that an ingest would commit. Raises Invalid."""
     slice_: DataSlice | None = None
     settling = partial(settle, plan, answer)
     path = Path(plan.request.new_data_path)

@@ -1,8 +1,8 @@
 """Resolves the local file that a source names, and refuses paths outside the permitted folders.
 
-A manifest may be written by others than those who run the daemon, and what is ingested may be published: a path in it
-never reads the node's own directory, in which its keys lie, nor a file outside the folders that the settings allow, nor
-what the kernel shows as files (``/proc/self/environ`` has the daemon's secrets). Links are followed before a path is
+A manifest may be written by others than those who run the daemon, and ingested data may be published. A path in it
+therefore never reads the node's own directory with its keys, a file outside the folders that the settings allow, or
+files that the kernel generates (``/proc/self/environ`` has the daemon's secrets). Links are followed before a path is
 judged. A FIFO, a socket or a device is refused and never opened: reading one may wait for ever, or change something.
 Blocking.
 """
@@ -33,16 +33,16 @@ _KINDS: Final = (
 _KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 """Directories whose files the kernel generates."""
 _MEMORY: Final = (Path("/dev/shm"),)  # noqa: S108 - named to be told from devices
-"""Plain files all the same."""
+"""Folders below these that hold plain files nevertheless."""
 
 
 class Readable(NamedTuple):
     """The files of this machine that sources may read."""
 
     own: tuple[Path, ...] = ()
-    """Folders of the node: nothing in them is read."""
+    """Folders of the node itself: nothing in them is read."""
     folders: tuple[Path, ...] = ()
-    """All that is read lies in one of these; none: anywhere."""
+    """The only folders that files are read from; empty: any folder."""
 
     def check(self, path: Path, text: str) -> Path:
         """Resolves ``path``, whose file may be absent. ``text``: its name for people. Raises Invalid."""
@@ -70,7 +70,7 @@ class Readable(NamedTuple):
         return real
 
     def check_pattern(self, pattern: str) -> None:
-        """Checks a glob pattern before there are files: whether all possible matches may be read. Raises Invalid."""
+        """Checks whether all possible matches of a glob pattern may be read, before files exist. Raises Invalid."""
         parts = Path(pattern).parts
         fixed = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1]))
         real = _resolved(fixed, pattern)
@@ -80,7 +80,7 @@ class Readable(NamedTuple):
     def check_file(self, path: Path, text: str) -> None:
         """Checks the path of one file before it is read, as far as it exists. Raises Invalid."""
         real = self.check(path, text)
-        with contextlib.suppress(OSError):  # it may come, or be allowed to the daemon's user, until it is read
+        with contextlib.suppress(OSError):  # it may appear, or become readable, until it is read
             _check_kind(real.stat().st_mode, text)
 
     def file(self, path: Path, text: str) -> Path:

@@ -1,7 +1,7 @@
 """Fetches the declared source of another node's dataset, and computes a block from it.
 
-Nothing is committed and nothing is kept. Only what anybody may fetch is fetched: a web page without credentials; what
-the manifest would run on this machine is not run. Spec: docs/spec/trust.md#observations.
+Nothing is committed and nothing is kept. Only sources that anybody may fetch are fetched, web pages without
+credentials; commands and images of the manifest do not run on this machine. Spec: docs/spec/trust.md#observations.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
 class Refetched(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
-    """Of the bytes as they came."""
+    """SHA-256 of the bytes as they came."""
     size: int
     state: SourceState | None
-    """What the source says of its version."""
+    """The version that the source reports."""
     rows: Rows | None
-    """``None``: the bytes cannot be read as the manifest says."""
+    """The rows; ``None``: the bytes cannot be read by the manifest's steps."""
 
 
 def observing(deps: IngestDependencies, may_dial: Allows) -> IngestDependencies:
-    """Restricts the dependencies for sources that other nodes declared."""
+    """Returns the dependencies, restricted for sources that other nodes declared."""
     return dataclasses.replace(deps, settings=confined(deps.settings, may_dial), index=SliceIndex())
 
 
 def confined(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
-    """Restricts the settings for manifests of other nodes."""
+    """Returns the settings, restricted for manifests of other nodes."""
     size = min(settings.max_source_bytes, MAX_BYTES)
     return msgspec.structs.replace(
         settings,
@@ -89,8 +89,8 @@ def check_open(step: FetchStep) -> None:
 async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:
     """Fetches the source of ``state``, the chain before the checked block, whose system time is ``time``.
 
-    Raises Remote (not reachable), Refused and Invalid (not for everybody to fetch), NotFound (a slice that is needed is
-    not here), EngineFault, Environment.
+    Raises Remote (not reachable), Refused and Invalid (not for everybody to fetch), NotFound (a needed slice is not
+    here), EngineFault, Environment.
     """
     polled, source = polling(state)
     check_open(polled.fetch)

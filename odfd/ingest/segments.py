@@ -1,11 +1,11 @@
 """Merges slices of earlier rows into segments, so that an engine is given few files, as an LSM tree merges runs.
 
-What a merge strategy asks of earlier rows decides what a segment keeps. Snapshot and UpsertStream ask for the newest
-row of each key, so only that stays, retracted or not, and slices of any size are merged: what an ingest reads follows
-the number of keys. A Ledger asks for all rows of a key, so all stay; only small slices are merged, since of larger ones
-the engine is given those that may hold a key of the batch (``odfd.ingest.key_bounds``). A strategy therefore finds in
-segments what it would find in their slices, whatever the batch is. Segments lie beside the chain and can be made anew
-at any time: a set that is damaged, or of another history, is thrown away. Synchronous.
+The merge strategy decides which rows a segment keeps. Snapshot and UpsertStream need the newest row of each key, so
+only that stays, retracted or not, and slices of any size are merged: the size of an ingest's input grows with the
+number of keys. A Ledger needs all rows of a key, so all stay; only small slices are merged, since of larger ones the
+engine is given those that may hold a key of the batch (``odfd.ingest.key_bounds``). A strategy therefore finds in
+segments what it would find in their slices, for any batch. Segments lie beside the chain and can be made anew at any
+time: a set that is damaged, or of another history, is thrown away. Synchronous.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from chain.store.base import ObjectStore
 from chain.store.files import check_file
 
 FAN_OUT: Final = 8
-"""Neighbours of one level that are merged into one: n small slices are some 7 * log8(n) files."""
+"""Number of neighbours of one level that are merged into one: n small slices become some 7 * log8(n) files."""
 MAX_MERGED: Final = 512
 """Neighbours merged at once when an index is rebuilt."""
 SMALL_SLICE: Final = 1 << 20
 """Bytes up to which a slice of a ledger is merged with others."""
 BASE: Final = 32 << 10
-"""Bytes up to which a file of newest rows is of level 0; each level holds FAN_OUT times more."""
+"""Bytes up to which a file of newest rows has level 0; each level holds FAN_OUT times more."""
 
 
 class MergeLimits(NamedTuple):
@@ -47,14 +47,14 @@ class MergeLimits(NamedTuple):
 
 
 OF_ALL: Final = MergeLimits(16 << 20, 1 << 20)
-"""Limits if all rows stay: a file that is read is hashed whole, so it must not be large."""
+"""Limits if all rows stay: a file is hashed whole before it is read, so it must not be large."""
 OF_NEWEST: Final = MergeLimits(256 << 20, 1 << 22)
 """Limits if the newest row of each key stays. The keys of so many rows are held in memory, the rows are not."""
 FULL: Final = -1
 """Level of a segment that is merged no further."""
 SETS: Final = "set.json"
 Keys: TypeAlias = tuple[str, ...] | None
-"""Columns of which the newest row of each value is kept; ``None``: all rows are."""
+"""Columns by whose values the newest rows are kept; ``None``: all rows are kept."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +63,9 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     last: int
     block: str
-    """Hash of block ``last``: it commits to all before it."""
+    """Hash of block ``last``, which commits to all blocks before it."""
     name: str
-    """Hash of the file."""
+    """Hash of the file, as text."""
     size: int
     rows: int
     level: int = 0
@@ -87,7 +87,7 @@ def keys_of(merge: MergeStrategy) -> Keys:
 
 
 class SegmentFolder:
-    """The segments of one dataset under one retention rule."""
+    """The segments of one dataset, for one choice of kept rows."""
 
     def __init__(self, folder: Path, dataset: DatasetId, keys: Keys) -> None:
         rule = Multihash.sha3_256(msgspec.json.encode(keys)).digest.hex()[:16]
@@ -109,7 +109,7 @@ class SegmentFolder:
         return self.whole(segments)
 
     def whole(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Returns segments up to the first with a changed file."""
+        """Returns the segments before the first one whose file is damaged."""
         for place, each in enumerate(segments):
             try:
                 if each.made:
@@ -119,7 +119,7 @@ class SegmentFolder:
         return list(segments)
 
     def save(self, segments: Sequence[Segment]) -> None:
-        """Saves these, and deletes files of others. On a disk error only the cache is lost."""
+        """Saves these segments, and deletes files of others. On a disk error only the cache is lost."""
         listed = msgspec.json.encode(list(segments))
         line = msgspec.json.encode(_Set(str(Multihash.sha3_256(listed)), msgspec.Raw(listed)))
         try:
@@ -139,12 +139,13 @@ class SegmentFolder:
     ) -> list[Segment]:
         """Merges FAN_OUT neighbours of a level, so that the same rows are in fewer files.
 
-        ``known``: of so many at the beginning this was made before. ``offset`` names the column.
+        ``known``: the number of leading segments that are already merged as far as possible. ``offset``: name of the
+        offset column.
         """
         settled = list(segments[:known])
         fresh = [msgspec.structs.replace(each, level=self._level(each)) for each in segments[known:]]
         for _, alike in itertools.groupby(fresh, lambda each: each.level):
-            # A long row of new ones is merged at once, and not eight by eight.
+            # A long row of new segments is merged at once, not eight by eight.
             while run := list(itertools.islice(alike, MAX_MERGED)):
                 settled += run
                 self._settle_end(settled, objects, schema, offset)
@@ -163,7 +164,7 @@ class SegmentFolder:
             segments[-count:] = [merged] if merged else [msgspec.structs.replace(each, level=FULL) for each in run]
 
     def _merged(self, run: Sequence[Segment], objects: ObjectStore, schema: pa.Schema, offset: str) -> Segment | None:
-        """``None`` where it cannot be: the files stay as they are, which is as true."""
+        """Merges segments into one; returns ``None`` if that fails: the files then stay as they are."""
         fresh = self._folder / ".merging"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +191,7 @@ class SegmentFolder:
         )
 
     def _write(self, run: Sequence[Segment], objects: ObjectStore, schema: pa.Schema, offset: str, target: Path) -> int:
-        """Rows of the new file: batch by batch, only keys and offsets are held for all of them."""
+        """Writes the rows that stay, batch by batch, with only keys and offsets in memory. Returns their number."""
         sources = [self._proven(each, objects) for each in run]
         kept = None if self._keys is None else self._newest(sources, schema, offset)
         with SliceWriter(target, schema) as writer:
@@ -204,7 +205,7 @@ class SegmentFolder:
         return writer.rows
 
     def _newest(self, sources: Sequence[Path | bytes], schema: pa.Schema, offset: str) -> np.ndarray:
-        """Offsets of the rows that stay."""
+        """Returns the offsets of the rows that stay."""
         assert self._keys is not None
         asked = pa.schema([schema.field(name) for name in dict.fromkeys((*self._keys, offset))])
         tables = []
@@ -215,7 +216,7 @@ class SegmentFolder:
         return newest(pa.concat_tables(tables), self._keys, offset)
 
     def _proven(self, segment: Segment, objects: ObjectStore) -> Path | bytes:
-        """Hashed first: something new is made of it. Raises Environment, NotFound."""
+        """Returns a segment's file, its hash checked, since a new file is made of it. Raises Environment, NotFound."""
         source = self.path(segment) if segment.made else objects.content(segment.hash)
         if isinstance(source, Path):
             check_file(source, segment.hash)
@@ -227,7 +228,8 @@ class SegmentFolder:
 def newest(rows: pa.Table, keys: Sequence[str], offset: str) -> np.ndarray:
     """Returns the greatest offset of each key; nulls are equal.
 
-    Keys are told apart by their bits: whoever takes more of them for equal finds the newest of those just the same.
+    Keys are distinguished by their bits: a reader that takes more of them as equal still finds the newest among these
+    rows.
     """
     names = [f"k{number}" for number in range(len(keys))]
     table = rows.select(list(keys)).rename_columns(names).append_column("offset", rows.column(offset))
@@ -240,7 +242,7 @@ def folder_of(folder: Path, dataset: DatasetId) -> Path:
 
 
 def forget(folder: Path, dataset: DatasetId) -> None:
-    """Deletes everything of a dataset."""
+    """Deletes all segments and bounds of a dataset."""
     shutil.rmtree(folder_of(folder, dataset), ignore_errors=True)
 
 
@@ -252,7 +254,7 @@ def _level_of(size: int) -> int:
 
 
 def _trailing(segments: Sequence[Segment]) -> int:
-    """How many at the end are merged next, if they are enough: of the last one's level, with smaller ones between."""
+    """Returns the number of trailing segments to merge next, if enough: of the last one's level, or smaller between."""
     level = segments[-1].level
     if level == FULL:
         return 0

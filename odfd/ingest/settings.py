@@ -19,11 +19,11 @@ MAX_SOURCE: Final = 64 << 30
 """Bytes of one source file after all preparation; stops an endless download or a decompression bomb."""
 UNPACK_RATIO: Final = 250
 PATIENCE: Final = Patience(connect=10.0, silence=60.0, span=60.0, least=60 << 10, total=4 * 3600.0)
-"""With a web server."""
+"""Time limits of requests to web servers."""
 PIPE_TIMEOUT: Final = 3600.0
 """Seconds that a Pipe step may run."""
 PIPE_MEMORY: Final = 1 << 30
-"""Bytes that it may take: each of its processes, and all together where control groups can be made."""
+"""Bytes that each process of a Pipe step may use, and all together if control groups can be made."""
 PipeMode: TypeAlias = Literal["sandbox", "user", "never"]
 CONTAINER_MEMORY: Final = 1 << 30
 """Bytes that all processes of a container may take together."""
@@ -42,39 +42,39 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and permissions of ingestion."""
 
     staging: Path
-    """A directory of our own for downloads and unpacked files; what a crash leaves here may be deleted."""
+    """A directory of our own for downloads and unpacked files; files that a crash leaves here may be deleted."""
     max_source_bytes: int = MAX_SOURCE
     max_unpack_ratio: int = UNPACK_RATIO
-    """Of the bytes of a file to those that it was packed in."""
+    """How many times larger than its packed bytes an unpacked file may be."""
     disk_reserve: int = 0
     """Bytes left free on the disk of ``staging``."""
     patience: Patience = PATIENCE
     pipe: PipeMode = "sandbox"
-    """Where commands of ``prepare: Pipe`` run: without network and files, with the rights of this user, or nowhere."""
+    """How commands of ``prepare: Pipe`` run: without network and files, with the rights of this user, or never."""
     pipe_timeout: float = PIPE_TIMEOUT
     pipe_memory: int = PIPE_MEMORY
     container: ContainerMode = "never"
-    """Whether images of ``fetch: Container`` run: not at all, without a network, or with one where a source asks."""
+    """Whether images of ``fetch: Container`` run: never, without a network, or with one if a source requests it."""
     container_memory: int = CONTAINER_MEMORY
     sandbox: CommandSandbox = msgspec.field(default_factory=CommandSandbox)
     environment: Mapping[str, str] = _NO_VARIABLES
-    """What commands are started with as this user, beside ``variables``."""
+    """Environment variables of commands that run as this user, besides ``variables``."""
     variables: Mapping[str, str] = _NO_VARIABLES
-    """What ``${{ env.NAME }}`` in source URLs and headers is filled with."""
+    """Values for ``${{ env.NAME }}`` in URLs and headers of sources."""
     allowed: Collection[str] = ()
-    """Names that it may have beside those, also while they have no value."""
+    """Further names that ``${{ env.NAME }}`` may use, even while they have no value."""
     settle: float = 0.0
-    """Seconds that a file of this machine must have been left alone before it is taken."""
+    """Seconds that a file of this machine must have stayed unwritten before it is taken."""
     settle_closed: float = 0.0
-    """The same of a file that no program has open for writing, where the system can tell."""
+    """The same for a file that no program has open for writing, if the system can tell."""
     may_dial: Allows | None = None
-    """Permitted addresses of servers named by other nodes; ``None``: any, through any proxy."""
+    """Decides which addresses of servers named by other nodes may be dialled; ``None``: any, through any proxy."""
     readable: Readable = Readable()
     """Files of this machine that sources may name."""
     base: Path | None = None
     """Folder that relative paths in a manifest start from, on this machine; ``None``: they are refused."""
 
     def check_variables(self, text: str) -> None:
-        """Raises Invalid for a malformed variable in a text, and for one that sources may not have."""
+        """Raises Invalid for a malformed variable in a text, and for one that sources may not use."""
         check_template(text)
         check_allowed(text, {*self.allowed, *self.variables})

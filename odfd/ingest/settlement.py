@@ -30,7 +30,7 @@ from odfd.ingest.plan import IngestPlan, schema_in_force
 
 
 class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The events to commit, in this order."""
+    """The events to commit, in this order, with the objects that they name."""
 
     events: tuple[MetadataEvent, ...]
     objects: tuple[Multihash, ...]
@@ -38,7 +38,7 @@ class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """Records of the new slice."""
+        """Number of records in the new slice."""
         return sum(
             each.new_data.offset_interval.end - each.new_data.offset_interval.start + 1
             for each in self.events
@@ -56,7 +56,10 @@ Settled: TypeAlias = IngestOutcome | Nothing
 
 
 def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written: Operations = NO_RECORDS) -> Settled:
-    """Builds the engine's events. ``slice_`` is measured from its file, ``written`` its effect. Raises Invalid."""
+    """Builds the events of the engine's answer. Raises Invalid.
+
+    ``slice_``: the slice as measured from its file; ``written``: the operations in it.
+    """
     state = plan.state
     _check_answer(plan, answer, slice_)
     counts = _counted(plan, answer, written)
@@ -79,7 +82,7 @@ def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written:
 
 
 def answered(push: Push, done: Settled) -> Push:
-    """Returns the push with what it is answered, now and whenever it comes again."""
+    """Returns the push with its answer, for now and for each repetition."""
     answer = PushOutcome(blocks=0, records=0, counts=done.counts)
     if isinstance(done, IngestOutcome):
         answer = PushOutcome(blocks=len(done.events), records=done.rows, counts=done.counts)
@@ -87,7 +90,7 @@ def answered(push: Push, done: Settled) -> Push:
 
 
 def watermark_only(state: ChainState, to: Instant) -> AddData:
-    """Builds a block without rows, which changes nothing of the source."""
+    """Builds a block without rows that moves the watermark; the source state stays."""
     return AddData(
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
@@ -97,7 +100,7 @@ def watermark_only(state: ChainState, to: Instant) -> AddData:
 
 
 def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
-    """Returns the outcome of rows: the engine's counts, checked with its slice and the source. Raises Invalid."""
+    """Returns the counts of rows by outcome: the engine's, checked against its slice and the source. Raises Invalid."""
     counts = answer.rows or RowCounts()
     _check_counts(plan.request, counts, written)
     counts = msgspec.structs.replace(
@@ -107,7 +110,7 @@ def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCount
 
 
 def _check_counts(request: IngestRequest, counts: RowCounts, written: Operations) -> None:
-    """Each row that was read is in a slice, or the engine says why it is not."""
+    """Raises Invalid if a row that was read is neither in a slice nor counted by the engine as left out."""
     known = counts.read, counts.shaped, counts.quarantined
     if request.preprocess is None and None not in known:
         read, *others = (each or 0 for each in known)
@@ -135,7 +138,7 @@ def _check_counts(request: IngestRequest, counts: RowCounts, written: Operations
 def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> SideCommit | None:
     """Builds the quarantine's commit of unreadable records. ``slice_`` is measured from their file.
 
-    Raises Invalid when the file and the counts disagree, Refused for a dataset that has other columns.
+    Raises Invalid if the file and the counts disagree, Refused for a dataset that has other columns.
     """
     found = 0 if slice_ is None else slice_.offset_interval.end - slice_.offset_interval.start + 1
     into = plan.quarantine
@@ -178,7 +181,7 @@ def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> Sid
 
 
 def _check_answer(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -> None:
-    """An engine is not believed where looking is cheap."""
+    """Checks the engine's answer as far as that is cheap. Raises Invalid."""
     interval = answer.new_offset_interval
     if (interval is None) != (slice_ is None):
         raise Invalid("the engine's answer and its file disagree on whether there is data", rule="engine-answer")

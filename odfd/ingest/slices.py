@@ -1,8 +1,9 @@
 """Indexes the files that hold a dataset's earlier rows, for merging: slices, with small ones merged into segments.
 
-It is remembered, so that only new blocks are read. One per process; holds some hundred bytes for each file. A chain
-that was cut back or replaced is noticed by the hash of the newest block that is remembered: what is of its history
-stays, the rest is read anew. An engine is given the slices that most batches need, and more when it says which.
+The index is remembered, so that only new blocks are read. There is one per process, with some hundred bytes for each
+file. A chain that was cut back or replaced is noticed by the hash of the newest remembered block: the part that is
+still of its history stays, the rest is read anew. An engine is given the slices that most batches need, and others on
+request.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from odfd.ingest.plan import NO_HISTORY, EarlierSlices
 from odfd.ingest.segments import Keys, Segment, SegmentFolder, keys_of
 
 UNSAVED: Final = 64
-"""Files that may be new since they were last saved; after a restart the blocks of these are read."""
+"""Files that may be new since the last save; after a restart their blocks are read again."""
 _DATA = ("AddData", "ExecuteTransform")
 
 
 class SliceIndex:
-    """The files of a dataset's rows. ``folder`` holds merged ones and bounds; without it there are none."""
+    """The files of all datasets' rows. ``folder`` holds merged files and bounds; without it there are none."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -47,9 +48,9 @@ class SliceIndex:
     def parts(
         self, reader: ChainReader, state: ChainState, objects: ObjectStore, merge: MergeStrategy
     ) -> list[tuple[Multihash, Path]]:
-        """Files with all rows up to ``state`` that the strategy may ask for, oldest first, and their hashes.
+        """Returns the files with all rows up to ``state`` that the strategy may need, oldest first, with their hashes.
 
-        Reads the data blocks that were not there the last time.
+        Reads the data blocks added since the last call.
         """
         path_of = self._path_of(state, objects, keys_of(merge))
         return [(each.hash, path_of(each)) for each in self._segments(reader, state, objects, keys_of(merge))]
@@ -57,7 +58,7 @@ class SliceIndex:
     def earlier(
         self, reader: ChainReader, state: ChainState, objects: ObjectStore, merge: MergeStrategy
     ) -> EarlierSlices:
-        """Returns earlier slices for an engine that may request more: of a ledger with many files, only the newest."""
+        """Returns earlier slices for an engine that may request more: for a ledger with many files, only the newest."""
         if not traits(merge).asks_history:
             return NO_HISTORY
         keys = keys_of(merge)
@@ -79,7 +80,7 @@ class SliceIndex:
         objects: ObjectStore,
         merge: MergeStrategy,
     ) -> EarlierSlices:
-        """Returns earlier slices of all shards: rows of one key are in one of them, so none is before another."""
+        """Returns earlier slices of all shards; their order does not matter, as all rows of a key are in one shard."""
         if len(shards) == 1:
             return self.earlier(*shards[0], objects, merge)
         if not traits(merge).asks_history:
@@ -135,7 +136,7 @@ class SliceIndex:
 
 
 def _still_there(known: Sequence[Segment], reader: ChainReader, state: ChainState) -> list[Segment]:
-    """Those whose last block is one of the chain's: with it is all that came before it."""
+    """Returns the segments up to the last whose block is still in the chain: that block commits to all before it."""
     for count in range(len(known), 0, -1):
         last = known[count - 1]
         if last.last < state.size and str(reader.block_at(last.last).hash) == last.block:
@@ -144,7 +145,7 @@ def _still_there(known: Sequence[Segment], reader: ChainReader, state: ChainStat
 
 
 def _newer(reader: ChainReader, state: ChainState, after: int) -> list[Segment]:
-    """Slices of the blocks behind number ``after``, each as a segment of its own."""
+    """Returns the slices of the blocks after number ``after``, each as a segment of its own."""
     newer: list[Segment] = []
     block = reader.last_of(_DATA, state.size)
     while block is not None and block.sequence_number > after:
@@ -167,7 +168,7 @@ def _newer(reader: ChainReader, state: ChainState, after: int) -> list[Segment]:
 async def asked(
     engine: Engine, request: IngestRequest, earlier: EarlierSlices, on_progress: OnProgress = ignored
 ) -> IngestAnswer:
-    """Runs a request; when the engine requests earlier slices, runs it again with them. Raises EngineFault."""
+    """Runs a request; if the engine requests earlier slices, runs it again with them. Raises EngineFault."""
     answer = await engine.ingest(request, on_progress)
     if earlier.bounds is None:
         return answer
@@ -176,7 +177,7 @@ async def asked(
         answer = await engine.ingest(_with_slices(request, [*more, *earlier.files]), on_progress)
     unaware = isinstance(answer, Success) and answer.prev_data_bounds_hash != request.prev_data_bounds_hash
     if unaware or isinstance(answer, HistoryNeeded):
-        # An engine of another make knows nothing of bounds: it took the slices that it was given for all there are.
+        # An engine of another make ignores bounds: it took the slices that it was given for all there are.
         more = await trio.to_thread.run_sync(earlier.older, None)
         all_ = _with_slices(request, [*more, *earlier.files])
         all_ = msgspec.structs.replace(all_, prev_data_bounds=None, prev_data_bounds_hash=None)

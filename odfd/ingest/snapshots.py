@@ -1,10 +1,10 @@
 """Decides whether rows have event times of their own, and moves the watermark of an unchanged snapshot source.
 
-Rows of a snapshot without event times of their own have that of their file or block, and so has the watermark. What is
-earlier than a watermark is complete; rows that are as old as it are not yet. So a table of such rows would show them
-only when the next change comes, were a second look at the same snapshot not to move the watermark. It does so once:
-the looks after that find nothing that waits. The chain tells which rows are such: reads blocks in proportion to the
-logarithm of their number.
+Rows of a snapshot without event times of their own have the time of their file or block, and so has the watermark. Rows
+earlier than the watermark are complete; those as old as it are not yet. A table of such rows would therefore show them
+only after the next change, unless a second look at the same snapshot moves the watermark. It does so once: later looks
+find nothing that waits. Whether rows are of this kind is read from the chain: a number of blocks that grows with the
+logarithm of their count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from odfd.ingest.settlement import (
 
 _DATA = ("AddData",)
 Shards: TypeAlias = Sequence[tuple[ChainReader, ChainState]]
-"""The chains that the rows of a source are in, at the same moment: one, or several that are written together."""
+"""The chains that hold the rows of a source, at the same moment: one, or several that are written together."""
 
 
 def confirmed(shards: Shards, objects: ObjectStore, source: SetPollingSource, now: Instant) -> AddData | None:
@@ -38,7 +38,7 @@ def confirmed(shards: Shards, objects: ObjectStore, source: SetPollingSource, no
     if not traits(source.merge).whole_state or mark is None or now <= mark:
         return None
     if isinstance(source.fetch, FetchUrl | FetchFilesGlob) and isinstance(source.fetch.event_time, FromPath):
-        return None  # what the next file is called may say any time
+        return None  # the name of the next file may give any time
     last = _last_rows(shards)
     if not last or last[0].new_watermark != mark:
         return None
@@ -48,7 +48,7 @@ def confirmed(shards: Shards, objects: ObjectStore, source: SetPollingSource, no
 
 
 def _last_rows(shards: Shards) -> list[AddData]:
-    """The newest events with rows: of each shard that got some at the newest time at which one did."""
+    """Returns the newest events with rows: one of each shard that got rows at the newest such time."""
     found = [block for shard in shards if (block := _last_block(*shard)) is not None]
     newest = max((block.system_time for block in found), default=None)
     events = (block.event for block in found if block.system_time == newest)
@@ -56,7 +56,7 @@ def _last_rows(shards: Shards) -> list[AddData]:
 
 
 def _last_block(reader: ChainReader, state: ChainState) -> Block | None:
-    """The newest block with rows."""
+    """Returns the newest block with rows."""
     block = reader.last_of(_DATA, state.size)
     while block is not None and isinstance(block.event, AddData) and block.event.new_data is None:
         block = reader.last_of(_DATA, block.sequence_number)
@@ -64,7 +64,7 @@ def _last_block(reader: ChainReader, state: ChainState) -> Block | None:
 
 
 def _are_of_one_time(last: Sequence[AddData], state: ChainState, objects: ObjectStore) -> bool:
-    """Whether the new rows have the time of their file, as the watermark has. Two at least: one proves nothing."""
+    """Whether all new rows have their file's time, as the watermark has. False for one row: it proves nothing."""
     mark = last[0].new_watermark
     assert mark is not None
     op, time = state.vocab.operation_type, state.vocab.event_time

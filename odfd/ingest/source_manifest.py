@@ -1,6 +1,6 @@
-"""Reads a Source: where records of root datasets come from, apart from their chains. Pure.
+"""Reads the manifest of a Source, which declares where records of root datasets come from, apart from chains. Pure.
 
-The same steps as those of a polling source in a chain. It names its values under ``config``, and knows no other.
+It has the same steps as a polling source in a chain. Its variables are declared under ``config``; it can use no others.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigValue(msgspec.Struct, frozen=True):
-    """A value that a Source reads."""
+    """A reference to a value of a SecretSet or VariableSet that a Source reads."""
 
     type: str
     set: str
-    """Its name or id."""
+    """Name or id of the set."""
     key: str
 
 
 def prepare(spec: Node, remarks: Remarks) -> Node:
-    """Puts short forms of reading into those that the format has, as in a Dataset."""
+    """Expands short forms of the read step into those of the format, as in a Dataset."""
     if not isinstance(spec.value, dict):
         return spec
     fields = dict(spec.value)
@@ -91,14 +91,14 @@ def _stand_in(line: int) -> Node:
 
 
 def endpoint_of(spec: SourceSpec) -> RestEndpoint | None:
-    """The endpoint of a Source; ``None`` for one that is fetched."""
+    """Returns the endpoint of a Source; ``None`` if the Source is fetched."""
     if spec.ingress is None:
         return RestEndpoint()
     return spec.ingress if isinstance(spec.ingress, RestEndpoint) else None
 
 
 def check_source_resource(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Checks a Source and adds what is wrong to the mistakes of the draft."""
     spec: SourceSpec = draft.spec
     config = spec.config or {}
     endpoint = endpoint_of(spec)
@@ -142,7 +142,7 @@ def _check_signature(draft: Draft, signature: StandardWebhooks | HmacSignature) 
 
 
 def config_value(text: str) -> ConfigValue:
-    """Reads ``SecretSet:SET#KEY``. Raises Invalid."""
+    """Parses ``SecretSet:SET#KEY``. Raises Invalid."""
     type_, _, rest = text.partition(":")
     name, _, key = rest.partition("#")
     if type_ not in SETS or not key:
@@ -152,7 +152,7 @@ def config_value(text: str) -> ConfigValue:
 
 
 def polling_source(spec: SourceSpec) -> SetPollingSource:
-    """Returns what a chain would say, in which values are those of ``env``; of an endpoint no fetch step is meant."""
+    """Returns the Source as a chain's source, with values read from ``env``; an endpoint's fetch step is unused."""
     fetch: FetchStep = FetchUrl(url=ENDPOINT) if endpoint_of(spec) is not None else _renamed(spec.ingress)
     merge = MergeAppend() if spec.merge is None else spec.merge
     return SetPollingSource(
@@ -161,7 +161,7 @@ def polling_source(spec: SourceSpec) -> SetPollingSource:
 
 
 def _renamed(value: Any) -> Any:
-    """With ``${{ config.X }}`` as ``${{ env.X }}``, in all texts."""
+    """Replaces ``${{ config.X }}`` by ``${{ env.X }}`` in all texts."""
     match value:
         case str():
             return _VALUE.sub(r"\1env.\2", value)

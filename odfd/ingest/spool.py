@@ -1,9 +1,9 @@
-"""Keeps what was pushed to the endpoints of Sources until their datasets have taken it in.
+"""Keeps pushes to the endpoints of Sources until their datasets have taken them in.
 
-A push is one file with a number, in the order of arrival; a dataset's chain says up to which number it has taken. With
-no buffer a push is on the disk before it is answered, and stays until every dataset that reads the Source has it. With
-a buffer ``Memory`` the answer does not wait for the disk, and where too many records wait, pushes are refused or drop
-the oldest. A push that comes again with its id is answered as the first time. Blocking; safe to use from any thread.
+A push is one file with a number, in the order of arrival; a dataset's chain records up to which number it has taken.
+Without a buffer a push is on the disk before it is answered, and stays until every dataset that reads the Source has
+it. With a buffer ``Memory`` the answer does not wait for the disk, and if too many records wait, pushes are refused or
+the oldest are dropped. A push that comes again with its id gets the same answer. Blocking; safe to use from any thread.
 Spec: RFC-018, Source, ``RestEndpoint``.
 """
 
@@ -54,7 +54,7 @@ STEPS: Final = (
     CREATE TABLE spool_drops (source TEXT PRIMARY KEY, records INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     """,
 )
-"""Tables, as the steps that made them; steps are added at the end and never changed."""
+"""The steps that make the tables; steps are added at the end and never changed."""
 TABLES: Final = ("spooled", "spool_readers", "spool_numbers", "spool_drops")
 _RESTORED: Final = 10**9
 RECEIPTS: Final = 10_000
@@ -66,16 +66,16 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a push."""
 
     number: int
-    """Pushes of a Source are numbered from 1, in the order of arrival."""
+    """Number of the push: pushes of a Source are numbered from 1, in the order of arrival."""
     records: int
     bytes: int
     repeated: bool = False
-    """It came before, with this id."""
+    """Whether a push with this id came before."""
     durable: bool = True
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """The pushes that wait for a dataset, or that are kept at all."""
+    """The pushes that wait for a dataset, or all that are kept."""
 
     records: int = 0
     bytes: int = 0
@@ -84,26 +84,26 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 0
     last: int = 0
     dropped: int = 0
-    """Records that a full buffer dropped before any dataset took them, ever."""
+    """Records that a full buffer dropped before any dataset took them, since the Source exists."""
 
 
 class PushSpool:
-    """The pushed bodies of all Sources of a node."""
+    """Keeps the pushed bodies of all Sources of a node."""
 
     def __init__(self, database: Database, folder: Path, limit: Callable[[], int]) -> None:
-        """``limit``: bytes that wait for one Source without a buffer."""
+        """``limit``: returns the bytes that may wait for one Source without a buffer."""
         self._database, self._folder, self._limit = database, folder, limit
         self._lock = threading.Lock()
         self._holds = 0
         self._held: list[Path] = []
-        """Files that are not needed any more, and stay while somebody copies them."""
+        """Files that are not needed any more, but stay while a backup copies them."""
 
     def add(
         self, source: str, data: bytes, records: int, now: Instant, buffer: Buffer | None, push_id: str | None = None
     ) -> Receipt:
-        """Takes a push. ``source``: the id of the Source.
+        """Keeps a push and returns its receipt. ``source``: the id of the Source.
 
-        Raises Refused where too much waits, Conflict for an id that was of other content, Environment for the disk.
+        Raises Refused if too much waits, Conflict if the id was used for other content, Environment for disk errors.
         """
         content = Multihash.sha3_256(data)
         with self._lock:
@@ -125,7 +125,7 @@ class PushSpool:
         return Receipt(number=number, records=records, bytes=len(data), durable=buffer is None)
 
     def after(self, source: str, number: int, most: int, most_bytes: int) -> tuple[Sequence[Spooled], bool]:
-        """Lists pushes behind a number, in order, and whether there are more; at least one if there is any."""
+        """Lists pushes after a number, in order, and whether there are more; at least one if there is any."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT number, bytes, at FROM spooled WHERE source = ? AND NOT gone AND number > ? ORDER BY number"
@@ -142,14 +142,14 @@ class PushSpool:
         return found, len(found) < len(rows)
 
     def reads(self, source: str, dataset: DatasetId, number: int) -> None:
-        """Notes that a dataset has taken all up to a number, and frees what all datasets have."""
+        """Records that a dataset has taken all pushes up to a number, and frees those that all datasets have."""
         with self._lock, self._database.write() as connection:
             connection.execute("INSERT OR REPLACE INTO spool_readers VALUES (?, ?, ?)", (source, dataset, number))
             gone = self._free(connection, source)
         self._unlink(source, gone)
 
     def waiting(self, source: str, dataset: DatasetId | None = None) -> Backlog:
-        """Counts the pushes that wait for a dataset; without one, those that are kept."""
+        """Counts the pushes that wait for a dataset; without one, all that are kept."""
         with self._database.read() as connection:
             after = -1
             if dataset is not None:
@@ -169,7 +169,7 @@ class PushSpool:
         )  # fmt: skip
 
     def drop(self, source: str, number: int) -> int:
-        """Drops one push that waits, which no dataset can take, and returns its records. Raises NotFound."""
+        """Drops one push that waits, as no dataset can take it. Returns its number of records. Raises NotFound."""
         with self._lock:
             with self._database.write() as connection:
                 row = connection.execute(
@@ -185,7 +185,7 @@ class PushSpool:
         return int(row[0])
 
     def drop_all(self, source: str) -> int:
-        """Drops all that waits, and returns its records."""
+        """Drops all pushes that wait. Returns their number of records."""
         with self._lock:
             with self._database.write() as connection:
                 rows = connection.execute(
@@ -197,7 +197,7 @@ class PushSpool:
         return sum(row[1] for row in rows)
 
     def remove(self, source: str) -> None:
-        """Forgets a Source that is no more, with all that waits for it."""
+        """Deletes all pushes and records of a removed Source."""
         with self._lock:
             with self._database.write() as connection:
                 for table in TABLES:
@@ -206,7 +206,7 @@ class PushSpool:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps each file that the database names now, for a backup that copies the database first."""
+        """Keeps each file that the database names now, while the block runs: a backup copies the database first."""
         with self._lock:
             self._holds += 1
         try:
@@ -219,7 +219,7 @@ class PushSpool:
                     each.unlink(missing_ok=True)
 
     def sweep(self) -> int:
-        """Removes files that a killed node left, and returns how many. Costs in proportion to what waits."""
+        """Removes files that a killed node left; returns their number. The cost grows with the waiting pushes."""
         with self._lock, self._database.read() as connection:
             rows = connection.execute("SELECT source, number FROM spooled WHERE NOT gone")
             named = {self._path(source, number) for source, number in rows}
@@ -286,7 +286,7 @@ class PushSpool:
         )
 
     def _free(self, connection: sqlite3.Connection, source: str) -> list[int]:
-        """Marks what all readers have taken; receipts that are old go."""
+        """Marks the pushes that all readers have taken, and deletes old receipts. Returns the marked numbers."""
         (least,) = connection.execute("SELECT min(number) FROM spool_readers WHERE source = ?", (source,)).fetchone()
         rows = connection.execute(
             "SELECT number FROM spooled WHERE source = ? AND NOT gone AND number <= ?", (source, least)
@@ -316,7 +316,7 @@ class PushSpool:
         return self._folder / source / f"{number:012d}"
 
     def _write(self, path: Path, data: bytes, *, is_durable: bool) -> None:
-        """The file is whole under its name, or is not there; a number that no row has is written over."""
+        """Writes a file so that it is whole under its name or absent; overwrites a number that no row has."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             waiting = path.with_suffix(".new")
@@ -337,13 +337,14 @@ class PushSpool:
 
 
 def forget_reader(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """A deleted dataset holds nothing back."""
+    """Forgets a deleted dataset as a reader, so that it keeps no pushes waiting."""
     connection.execute("DELETE FROM spool_readers WHERE dataset = ?", (dataset,))
 
 
 def skip_numbers(connection: sqlite3.Connection) -> None:
-    """Gives pushes to come numbers that no push had before, in a state that was restored from a backup.
+    """Skips numbers, after a restore from a backup, so that later pushes get none that was used before.
 
-    Chains may say that they have pushes which came after the backup; new ones under their numbers would be passed over.
+    Chains may record that they took pushes which came after the backup; new ones with the same numbers would be
+    skipped.
     """
     connection.execute("UPDATE spool_numbers SET number = number + ?", (_RESTORED,))

@@ -1,6 +1,6 @@
-"""Reads a stream of server-sent events: bytes in any pieces to events. Pure. HTML Living Standard, 9.2.6.
+"""Parses a stream of server-sent events, from bytes in any pieces. Pure. HTML Living Standard, 9.2.6.
 
-An event is taken with an id of its own: without one nothing would say where to go on.
+Each event must have an id of its own: otherwise nothing tells where to continue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RULE: Final = "source-sse"
 MAX_EVENT: Final = 4 << 20
 """Characters of one event."""
 MAX_ID: Final = 4 << 10
-"""Characters of an id, which stands in a block and in a header."""
+"""Characters of an id, which is written to a block and a header."""
 
 
 class ServerEvent(NamedTuple):
@@ -26,7 +26,7 @@ class ServerEvent(NamedTuple):
     data: str
 
     def line(self, *, envelope: bool) -> bytes:
-        """Returns the row: the data, which is JSON, or all of it as texts."""
+        """Returns the event as a line: its data, which is JSON, or all fields with ``envelope``. Raises Invalid."""
         if envelope:
             return msgspec.json.encode({"sse_id": self.id, "sse_event": self.type, "sse_data": self.data}) + b"\n"
         if not self.data.strip():
@@ -35,7 +35,7 @@ class ServerEvent(NamedTuple):
 
 
 class EventReader:
-    """Takes the bytes of a stream, and gives events as they become whole."""
+    """Takes the bytes of a stream, and yields events as they become complete."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
@@ -45,7 +45,7 @@ class EventReader:
         self._size = 0
 
     def feed(self, part: bytes) -> Iterator[ServerEvent]:
-        """Raises Invalid for an event without an id, Refused for one that is too large."""
+        """Yields the events that ``part`` completes. Raises Invalid for one without an id, Refused if it is large."""
         text = self._rest + self._decoder.decode(part)
         if held := text.endswith("\r"):  # it may be half of a line's end
             text = text[:-1]

@@ -1,8 +1,8 @@
 """Fills variables of this machine into texts of a manifest, and shows the unfilled text in messages and views.
 
-``FilledTemplate`` carries both, and says the one that was written unless it is asked for the other. What libraries,
-servers and the system say of a source may quote what was sent to them: every fault that leaves ingestion passes
-``redacted``, which writes the template in place of each value, in its causes too. Pure.
+``FilledTemplate`` carries both texts, and shows the unfilled one unless ``reveal`` is called. Messages of libraries,
+servers and the system may quote what was sent to them: every fault that leaves ingestion passes ``redacted``, which
+replaces each value by its template, in the fault's causes too. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chain.errors import Fault, Invalid
 TEMPLATE: Final = re.compile(r"\$\{\{\s*env\.(\w+)\s*(?:\|\|\s*'([^']*)'\s*)?\}\}")
 _USER_INFO: Final = re.compile(r"\w[\w+.-]*://([^/?#@]*)@")
 SHORT: Final = 4
-"""Characters below which a value is looked for as a whole word: ``7`` is within half of all port numbers."""
+"""Characters below which a value is searched as a whole word: ``7`` is within half of all port numbers."""
 
 
 @final
@@ -74,26 +74,26 @@ def check_allowed(written: str, names: Collection[str]) -> None:
 
 
 def check_secret(written: str, what: str) -> None:
-    """Raises Invalid for a secret that stands in a source itself; the whole of it comes from a variable."""
+    """Raises Invalid unless the whole of a secret is one variable without a default."""
     found = TEMPLATE.fullmatch(written)
     if found is None or found[2]:
         raise _written_out(what)
 
 
 def check_user_info(written: str) -> None:
-    """Raises Invalid for a password of ``user:password`` that is not of variables."""
+    """Raises Invalid for a ``user:password`` whose password is not made of variables alone."""
     if _with_defaults(written).partition(":")[2]:
         raise _written_out("a password")
 
 
 def check_url_password(url: str) -> None:
-    """Raises Invalid for a password that stands in a URL itself."""
+    """Raises Invalid for a URL whose password is not made of variables alone."""
     if found := _USER_INFO.match(_with_defaults(url)):
         check_user_info(found[1])
 
 
 def _with_defaults(written: str) -> str:
-    """Without variables, but with what stands in the text for those that have no value."""
+    """Returns the text with each variable replaced by its default, or by nothing."""
     return TEMPLATE.sub(lambda found: found[2] or "", written)
 
 
@@ -106,7 +106,7 @@ def _written_out(what: str) -> Invalid:
 
 
 def check_text(text: str, what: str) -> None:
-    """Raises Invalid for a variable in a text ``what`` without substitution."""
+    """Raises Invalid for a variable in a text that is not substituted. ``what``: the text's name in messages."""
     found = TEMPLATE.search(text)
     if found is not None:
         raise Invalid(
@@ -132,7 +132,7 @@ def tells(text: str, variables: Mapping[str, str]) -> bool:
 
 @contextmanager
 def redacted(variables: Mapping[str, str]) -> Iterator[None]:
-    """Errors that leave the block tell no value of a variable, nor do their causes."""
+    """Removes values of variables from errors that leave the block, and from their causes."""
     try:
         yield
     except (Exception, BaseExceptionGroup) as error:
@@ -174,12 +174,12 @@ def _sought(spelled: str) -> str:
 
 
 def _clean(error: BaseException, values: _Values, seen: set[int]) -> None:
-    """An error, what it is made of and what led to it, in place; a cause that still tells a value goes."""
+    """Cleans an error, its parts and its causes in place; drops a cause that still shows a value."""
     seen.add(id(error))
     error.args = tuple(values.hide(each) if isinstance(each, str) else each for each in error.args)
     for name in (*vars(error), "filename", "filename2", "strerror"):
         if isinstance(value := getattr(error, name, None), str) and values.are_in(value):
-            with suppress(AttributeError):  # one that only shows what another holds
+            with suppress(AttributeError):  # a read-only property
                 setattr(error, name, values.hide(value))
     parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     inside = [value for value in vars(error).values() if isinstance(value, BaseException)]  # as URLError's reason
@@ -193,5 +193,5 @@ def _clean(error: BaseException, values: _Values, seen: set[int]) -> None:
 
 
 def _tells(error: BaseException, values: _Values) -> bool:
-    """Whether it cannot be told: some errors make their text of what they keep."""
+    """Whether an error still shows a value: some errors build their text from attributes. False for our own faults."""
     return not isinstance(error, Fault) and (values.are_in(str(error)) or values.are_in(repr(error)))

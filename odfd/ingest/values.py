@@ -41,7 +41,7 @@ def value_of(text: str, field: pa.Field) -> pa.Array:
 
 
 def nothing_of(field: pa.Field) -> pa.Array:
-    """Returns null, as one element of the column's type. Raises Invalid where the column must have a value."""
+    """Returns null as one element of the column's type. Raises Invalid if the column must have a value."""
     if not field.nullable:
         raise Invalid(
             f"column {field.name!r} cannot be null: the schema says NOT NULL", rule="not-null", hint="give it a value"
@@ -89,7 +89,7 @@ def _decimal(text: str) -> Decimal:
 
 
 def _float(text: str, kind: pa.DataType) -> pa.Array:
-    """Raises ValueError where a number would become infinite."""
+    """Parses a float. Raises ValueError if a number would become infinite."""
     if not (_DECIMAL.fullmatch(text) or _NO_NUMBER.fullmatch(text)):
         raise ValueError(text)
     value = pa.array([float(text)]).cast(kind)
@@ -99,7 +99,7 @@ def _float(text: str, kind: pa.DataType) -> pa.Array:
 
 
 def _time(text: str, kind: pa.DataType) -> pa.Array:
-    """Reads the times of a day. Raises ValueError."""
+    """Parses a time of day. Raises ValueError."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError(text)
@@ -114,7 +114,7 @@ def _time(text: str, kind: pa.DataType) -> pa.Array:
 
 
 def _exactly(text: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """Raises ValueError where the column would lose digits of a time."""
+    """Returns the text as an array. Raises ValueError if the column would lose digits of a time."""
     fraction = _FRACTION.search(text)
     if fraction is not None and fraction[1][_DIGITS[kind.unit] :].strip("0"):
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""Sets the watermark of a root dataset on its owner's word, when its source has nothing more to say."""
+"""Sets the watermark of a root dataset on its owner's word, when its source has no more data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from odfd.ingest.settlement import (
 )
 
 ATTEMPTS: Final = 5
-"""Times that it is repeated because of a concurrent commit."""
+"""Times that a commit is attempted if other commits interfere."""
 
 
 class WatermarkSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ async def set_watermark(
 ) -> WatermarkSet:
     """Commits a block with a watermark and no rows. ``ahead``: it may be later than the clock.
 
-    Raises Refused (no root; a watermark that would go back, or far ahead), and what a commit raises.
+    Raises Refused (no root; a watermark that would go back, or far ahead), and the faults of a commit.
     """
     for attempt in range(ATTEMPTS):
         upper = await trio.to_thread.run_sync(deps.store.upper, dataset)
@@ -60,7 +60,7 @@ async def set_watermark(
 
 
 def marking(state: ChainState, to: Instant, now: Instant, *, ahead: bool = False) -> AddData | None:
-    """Builds the event that moves the watermark, ``None`` if it is there; the source is unchanged. Raises Refused."""
+    """Builds the event that moves the watermark; ``None`` if it is there. The source is unchanged. Raises Refused."""
     require_root(state)
     if to % MILLISECOND:
         raise Refused("a watermark is in whole milliseconds", rule="watermark-millis", hint="cut the other digits")

@@ -1,7 +1,7 @@
-"""Fetches ``Sse`` sources: events that a server sends, behind the id of the last one, in batches.
+"""Fetches ``Sse`` sources: events that a server sends after the id of the last one, in batches.
 
-The server is told the last id by ``Last-Event-ID``, and sends what comes behind it. One that sends an event again that
-was taken is refused. A fetch ends when nothing comes for a while.
+The header ``Last-Event-ID`` tells the server the last id, and it sends the events after it. A server that sends again
+an event that was taken is refused. A fetch ends when no event comes for a while.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LAST_ID: Final = "w3id.org/odfd/sse"
 QUIET: Final = 2.0
 """Seconds without an event after which a fetch ends."""
 LONGEST: Final = 30.0
-"""Seconds after which it ends in any case."""
+"""Seconds after which a fetch ends in any case."""
 MAX_BATCH: Final = 64 << 20
 """Bytes of one transaction."""
 _OK, _NO_MORE = 200, 204
 
 
 async def fetch_sse(step: FetchUrl, stream: ServerEvents, job: FetchJob) -> FetchOutcome:
-    """Raises Remote, Refused, Invalid, Environment."""
+    """Fetches the next events. Raises Remote, Refused, Invalid, Environment."""
     check_sse(step, job.settings)
     step = _plain(step)
     url, known = fill(step.url, job.settings.variables), job.known(LAST_ID)
@@ -125,7 +125,7 @@ async def _taken(found: Page, stream: ServerEvents) -> tuple[list[ServerEvent], 
 
 
 async def _parts(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Ends with the stream, or when nothing comes."""
+    """Yields the parts of a body until it ends, or no part comes for ``QUIET`` seconds."""
     while True:
         part = None
         with trio.move_on_after(QUIET):

@@ -1,7 +1,7 @@
 """Fetches ``Url`` sources: one document at ``file://``, ``http(s)://`` or ``ftp(s)://``, again only when it changed.
 
-What "changed" means comes from the server (ETag, else Last-Modified) or the file's modification time. A server that
-tells neither makes the source uncacheable: it is read once, and again only when asked to (spec: FetchStep.Url).
+Whether it changed is decided by the server's ETag, else its Last-Modified, or by the file's modification time. A server
+that sends neither makes the source uncacheable: it is read once, and again only on request (spec: FetchStep.Url).
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ from odfd.runtime.buckets import store_of
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SCHEMES: Final = frozenset({"file", "ftp", "ftps", "http", "https"})
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-"""RFC 9110: what a field value may hold; nothing that ends its line."""
+"""The characters of a field value in RFC 9110; none of them ends a line."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""RFC 9110: a token."""
+"""The characters of a token in RFC 9110."""
 _NO_HOST: Final = re.compile(r"[\s\\<>\"^`{|}]")
 _ANYTHING: Final = "1"
-"""Stands for the value of a variable, as a host, port, path or text may be."""
+"""Replaces variables in a check: a text that is valid as a host, port, path or other part of a URL."""
 _URL_SAFE: Final = "%/:=&?~+!$,;'@()*[]"
 _AGENT: Final = "odfd"
 _NOT_MODIFIED, _NOT_FOUND, _GONE = 304, 404, 410
 _NOT_ALLOWED: Final = frozenset({401, 403, 407})
 _PASSING: Final = frozenset({408, 425, 429})
-"""Answers of the family 4xx that say nothing of the question."""
+"""Statuses of the family 4xx that do not mean that the request is wrong."""
 _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
 _WRONG_URL: Final = "is the URL right? See it in a browser; a new one takes effect by odfctl apply"
 WITH_FILE: Final = frozenset({200, 203})
-"""Answers whose body is the file, whole; 202, 204 or 206 bring none, or a part."""
+"""Statuses whose body is the whole file; 202, 204 or 206 have no body, or a part of it."""
 
 
 async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
-    """Raises NotFound, Remote (not reachable), Invalid (a step that cannot work), Environment.
+    """Fetches the document. Raises NotFound, Remote (not reachable), Invalid (a step that cannot work), Environment.
 
-    Faults name the URL as the manifest writes it; what they quote of others may hold values of variables still
-    (``odfd.ingest.templates.redacted``).
+    Faults name the URL as the manifest writes it; their quotes of servers or libraries may still contain values of
+    variables (``odfd.ingest.templates.redacted``).
     """
     check_url(step, job.settings)
     url = fill(step.url, job.settings.variables)
@@ -91,7 +91,7 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
 
 
 def check_url(step: FetchUrl, settings: IngestSettings) -> None:
-    """Checks a step, and a file that exists. Raises Invalid. Blocking."""
+    """Checks a step, and its file if it exists. Raises Invalid. Blocking."""
     if isinstance(step.event_time, FromPath):
         raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
     check_url_password(step.url)
@@ -115,7 +115,7 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
 
 
 def _split(url: str, text: str) -> urllib.parse.SplitResult:
-    """Raises Invalid."""
+    """Splits a URL. ``text``: the URL in messages. Raises Invalid."""
     try:
         return urllib.parse.urlsplit(url)
     except ValueError as error:  # brackets that hold no address of IPv6
@@ -151,7 +151,7 @@ def _fetch_file(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutc
 
 
 def _path(url: str, text: str) -> Path:
-    """Raises Invalid."""
+    """Returns the local path of a ``file`` URL. Raises Invalid."""
     parts = _split(url, text)
     if parts.netloc not in ("", "localhost"):
         raise Invalid(f"not a file of this machine: {text}", rule="url-file", hint="write file:///path, three slashes")
@@ -159,7 +159,7 @@ def _path(url: str, text: str) -> Path:
 
 
 def remedy(status: int) -> str:
-    """Says what a person does about an answer that brings no file."""
+    """Returns the advice for a response without a file."""
     if status in _NOT_ALLOWED:
         return "send what the server asks for: headers of the source, with a secret from [ingest] variables"
     client_error = _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR
@@ -190,7 +190,7 @@ async def _fetch_http(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> Fet
 
 
 def address_of(url: FilledTemplate) -> tuple[str, dict[str, FilledTemplate]]:
-    """Returns the URL to ask, spelled by RFC 3986, and the header for user and password before the host (RFC 7617)."""
+    """Returns the URL to request, spelled by RFC 3986, and the header for user and password of the URL (RFC 7617)."""
     parts = _split(url.reveal(), str(url))
     user_info, at, host = parts.netloc.rpartition("@")
     try:
@@ -218,7 +218,7 @@ def _no_host(url: FilledTemplate) -> Invalid:
 
 
 def headers_of(step: FetchUrl, job: FetchJob) -> dict[str, FilledTemplate]:
-    """Raises Invalid for a value that no header may hold."""
+    """Returns the headers of a request, with the condition on the last state. Raises Invalid for a bad value."""
     headers = plain_headers({"User-Agent": _AGENT, "Accept-Encoding": "identity"})
     for header in step.headers or ():
         value = fill(header.value, job.settings.variables)
@@ -232,7 +232,7 @@ def headers_of(step: FetchUrl, job: FetchJob) -> dict[str, FilledTemplate]:
 
 
 def check_header(name: str, value: FilledTemplate) -> None:
-    """Raises Invalid for what no header may be called or hold."""
+    """Raises Invalid for an impossible name or value of a header."""
     if not _HEADER_NAME.fullmatch(name):
         raise Invalid(f"no header is called {name!r}", rule="source-header", hint="letters, digits and - make its name")
     if not _HEADER_VALUE.fullmatch(value.reveal()):
@@ -248,7 +248,7 @@ def plain_headers(headers: Mapping[str, str]) -> dict[str, FilledTemplate]:
 
 
 async def saved(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> str:
-    """Stream the body to ``path`` under the limit; the sha3-256 of its bytes. Raises Refused, Remote, Environment."""
+    """Streams the body to ``path`` and returns its sha3-256. Raises Refused over the limit, Remote, Environment."""
     digest, waiting = hashlib.sha3_256(), bytearray()
     promised = found.headers.get("Content-Length", "")
     encoding, ratio = found.headers.get("Content-Encoding", ""), job.settings.max_unpack_ratio
@@ -292,5 +292,5 @@ def _fetched(
 
 
 def _name(url: FilledTemplate, otherwise: str) -> str:
-    """Returns what messages call the document: the last part of its path, as the manifest writes it."""
+    """Returns the document's name in messages: the last part of its path, as the manifest writes it."""
     return urllib.parse.unquote(urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1]) or otherwise

@@ -1,1 +1,1 @@
-"""Reads files of servers that are asked by FTP or SFTP, in a process apart."""
+"""Reads files of servers by FTP or SFTP, in a separate process."""

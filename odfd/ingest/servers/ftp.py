@@ -1,7 +1,7 @@
-"""Reads one file of a server of FTP, or the next one of a pattern, into a file, and a JSON report.
+"""Reads one file from an FTP server, or the next one of a pattern, in its own process.
 
-A transfer that breaks is taken up where it ended, while the server says that the file is the same. Its size and time
-are asked for again at the end: a file that was written meanwhile is refused.
+A transfer that breaks is continued where it ended, while the server reports the same size and time of the file. These
+are requested again at the end: a file that was written meanwhile is refused.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from odfd.ingest.servers.remote_files import Pattern, next_files
 from odfd.ingest.settings import IngestSettings
 
 TRIES: Final = 5
-"""Connections of one fetch that may end without a byte more than the one before."""
+"""Connections of one fetch that may end without a further byte."""
 
 
 def answer(job: FtpJob) -> FtpResult:
-    """Reads, and writes what was read; a fault is an answer."""
+    """Reads the file and writes it; a fault becomes an answer."""
     return answered(job, lambda job: _Transfer(job).run(), FtpResult, "have it served in smaller files")
 
 
 class _Transfer:
-    """One file, by one connection or several. Blocking."""
+    """Reads one file over one connection or several. Blocking."""
 
     def __init__(self, job: FtpJob) -> None:
         self._job = job
@@ -42,7 +42,7 @@ class _Transfer:
         self._digest = hashlib.sha3_256()
 
     def run(self) -> FtpResult:
-        """Raises Remote, Refused, NotFound, Invalid, Environment."""
+        """Reads the file. Raises Remote, Refused, NotFound, Invalid, Environment."""
         job = self._job
         try:
             session = FtpSession(job)
@@ -91,7 +91,7 @@ class _Transfer:
             session = FtpSession(self._job)
 
     def _is_whole(self, session: FtpSession, version: FileVersion, file: FileWriter) -> bool:
-        """Whether the rest of the file came; not where the connection broke before."""
+        """Reads the rest of the file. Returns whether it is complete; False if the connection broke."""
 
         def keep(part: bytes) -> None:
             file.write(part)
@@ -118,7 +118,7 @@ def _changed() -> Remote:
 
 
 def main() -> int:
-    """Exit code of the process."""
+    """Runs the process. Returns its exit code."""
     return serve(FtpJob, answer)
 
 

@@ -1,6 +1,6 @@
-"""Lists the files of a server of FTP that may fit a pattern: folder by folder, within bounds, by MLSD (RFC 3659).
+"""Lists the files of an FTP server that may fit a pattern: folder by folder, within bounds, by MLSD (RFC 3659).
 
-The lists of ``LIST`` have no form that all servers keep, and no times with seconds: a server without MLSD is refused.
+The lists of ``LIST`` have no form common to all servers, and no times with seconds: a server without MLSD is refused.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from odfd.ingest.servers.remote_files import MAX_LISTED, Folders, RemoteFile
 
 RULE: Final = "ftp-listing"
 _UNKNOWN: Final = frozenset({"500", "502", "504"})
-"""Answers for a command that a server does not have."""
+"""Reply codes for a command that a server does not have."""
 _MISSING: Final = frozenset({"501", "550", "553"})
-"""Answers for a folder that is not there."""
+"""Reply codes for a folder that does not exist."""
 _SIZE: Final = re.compile(r"\d{1,18}\Z")
 _TIME: Final = re.compile(r"(\d{14})(?:\.\d{1,9})?\Z")
 _NOT_IN_NAMES: Final = re.compile(r"[/\x00-\x1f\x7f]")
 
 
 def listed(session: FtpSession, pattern: str) -> list[RemoteFile]:
-    """Returns the files of a pattern. Raises Refused, and what the client does."""
+    """Returns the files that fit a pattern. Raises Refused, and the client's errors."""
     folders, looked_at = Folders(pattern), 0
     found: list[RemoteFile] = []
     while folders.waiting:
@@ -76,7 +76,7 @@ def _entries(session: FtpSession, folder: str, most: int) -> list[tuple[str, str
 
 
 def _read(line: str) -> tuple[dict[str, str], str]:
-    """The facts and the name of an entry. Raises Refused."""
+    """Parses the facts and the name of an entry. Raises Refused."""
     said, space, name = line.partition(" ")
     if name in (".", ".."):
         return {"type": "cdir"}, name
@@ -100,5 +100,5 @@ def _file(key: str, facts: dict[str, str]) -> RemoteFile:
 
 
 def stamp_of(modified: int) -> str:
-    """Returns a time as MDTM writes it."""
+    """Returns a time in the form of MDTM."""
     return time.strftime("%Y%m%d%H%M%S", time.gmtime(modified))

@@ -1,7 +1,7 @@
-"""Speaks FTP to one server, by Python's own client, whose waits and answers are bounded here.
+"""Speaks FTP to one server, by Python's own client with bounded waits and answers.
 
-Files come by passive transfers alone, from the address that was dialled: an answer that names another one is refused,
-since it would have this machine connect wherever the server wants. RFC 959, 2428, 3659.
+Files come only by passive transfers from the address that was dialled: an answer that names another address is refused,
+since it would make this machine connect wherever the server wants. RFC 959, 2428, 3659.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ MAX_LINES: Final = 1_000
 """Lines of answers of one connection."""
 BLOCK: Final = 256 << 10
 _FIRST_PORT: Final = 1024
-"""Below it are services, and no transfers."""
+"""The least port of a transfer; lower ones belong to services."""
 _NUMBER: Final = re.compile(r"213\s+(\d{1,18})\s*\Z")
 _TIME: Final = re.compile(r"213\s+(\d{14})(?:\.\d{1,9})?\s*\Z")
 
 
 class FtpSession(ftplib.FTP):
-    """One connection, signed in. Blocking."""
+    """One connection to a server, logged in. Blocking."""
 
     def __init__(self, job: FtpJob) -> None:
-        """Raises Remote, Refused, and what the client does."""
+        """Connects and logs in. Raises Remote, Refused, and the client's errors."""
         super().__init__(timeout=job.silence)
         self._lines = 0
         self._host = job.host
@@ -64,7 +64,7 @@ class FtpSession(ftplib.FTP):
             ) from None
 
     def _begin_tls(self) -> None:
-        """Raises Refused where the server has no TLS: user and password are not sent without it."""
+        """Begins TLS. Raises Refused if the server has none: user and password are not sent without it."""
         try:
             self.voidcmd("AUTH TLS")
         except (ftplib.error_perm, ftplib.error_reply) as error:
@@ -78,7 +78,7 @@ class FtpSession(ftplib.FTP):
         self.file = self.sock.makefile("r", encoding=self.encoding)
 
     def _protect_files(self) -> None:
-        """Raises Refused where files would come in plain text."""
+        """Encrypts transfers. Raises Refused if the server would send files in plain text."""
         try:
             self.voidcmd("PBSZ 0")
             self.voidcmd("PROT P")
@@ -88,7 +88,7 @@ class FtpSession(ftplib.FTP):
             ) from None
 
     def _secured(self, plain: socket.socket) -> ssl.SSLSocket:
-        """A connection for files goes on with the session of the first one, which many servers demand."""
+        """Encrypts a connection. One for files resumes the TLS session of the first, which many servers demand."""
         assert self._tls is not None
         session = self.sock.session if isinstance(self.sock, ssl.SSLSocket) else None
         try:
@@ -101,24 +101,24 @@ class FtpSession(ftplib.FTP):
             ) from None
 
     def ntransfercmd(self, cmd: str, rest: int | str | None = None) -> tuple[socket.socket, int | None]:
-        """Begins a transfer, which is encrypted where the connection is."""
+        """Begins a transfer, which is encrypted if the connection is."""
         plain, size = super().ntransfercmd(cmd, rest)
         return (plain if self._tls is None else self._secured(plain)), size
 
     def lines(self, command: str, sink: Callable[[str], None]) -> None:
-        """Gives the lines that a command lists."""
+        """Sends a command and passes each line of its list to ``sink``."""
         self.retrlines(command, sink)
         self.voidcmd("TYPE I")
 
     def getline(self) -> str:
-        """Raises Remote for answers without end."""
+        """Reads a line of an answer. Raises Remote if there are too many."""
         self._lines += 1
         if self._lines > MAX_LINES:
             raise Remote(f"the server answered more than {MAX_LINES:,} lines", rule=FTP, hint="is it the right one?")
         return super().getline()
 
     def makepasv(self) -> tuple[str, int]:
-        """The place of the next transfer, at the address of the server. Raises Refused for another one."""
+        """Returns address and port of the next transfer. Raises Refused for an address other than the server's."""
         assert self.sock is not None
         here = str(self.sock.getpeername()[0])
         try:
@@ -138,7 +138,7 @@ class FtpSession(ftplib.FTP):
         return here, port
 
     def version(self, path: str) -> FileVersion:
-        """Asks for the size and the time of a file; ``None`` each where the server does not say."""
+        """Requests the size and the time of a file; ``None`` for each that the server does not tell."""
         size, modified = self._asked(f"SIZE {path}", _NUMBER), self._asked(f"MDTM {path}", _TIME)
         return FileVersion(None if size is None else int(size), modified)
 
@@ -150,7 +150,7 @@ class FtpSession(ftplib.FTP):
         return None if found is None else found[1]
 
     def read(self, path: str, sink: Callable[[bytes], None], start: int) -> None:
-        """Gives the bytes of a file from ``start`` on."""
+        """Passes the bytes of a file from ``start`` on to ``sink``."""
         self.retrbinary(f"RETR {path}", sink, BLOCK, start or None)
 
 
@@ -176,13 +176,13 @@ def _is_same(host: str, here: str) -> bool:
 
 
 def code_of(error: BaseException) -> str:
-    """The number of an answer: its words may quote what was sent."""
+    """Returns the code of a reply; its text may quote secrets that were sent."""
     code = str(error)[:3]
     return code if code.isdecimal() else "no answer of FTP"
 
 
 def fault_of(error: Exception, path: str) -> Fault:
-    """Tells an error of the client as a fault of ours."""
+    """Converts an error of the client to a fault."""
     if isinstance(error, Fault):
         return error
     if isinstance(error, ftplib.error_perm) and code_of(error) in ("550", "553"):

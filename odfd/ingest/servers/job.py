@@ -1,4 +1,4 @@
-"""Declares the request to a process that reads files of a server of FTP, and its answer. Pure."""
+"""Declares the request to a process that reads files by FTP, and its answer. Pure."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from odfd.ingest.servers.remote_files import Pattern, RemoteFile
 
 FTP: Final = "source-ftp"
 Tls: TypeAlias = Literal["never", "explicit", "implicit"]
-"""Whether the connection is encrypted: after AUTH (RFC 4217), from its first byte, or not."""
+"""Encryption of the connection: none, after AUTH (RFC 4217), or from the first byte."""
 
 
 class FileVersion(NamedTuple):
-    """Tells one state of a file from another; ``None``: the server does not say."""
+    """Size and time of a file, which distinguish its versions; ``None``: the server does not tell."""
 
     size: int | None
     modified: str | None
     """The time as the server writes it."""
 
     def encode(self) -> str | None:
-        """Returns it for a source state; ``None``: it would tell too little."""
+        """Returns the version for a source state; ``None`` if size or time is unknown."""
         return None if self.size is None or self.modified is None else f"{self.size}-{self.modified}"
 
 
 class FtpJob(SourceJob, frozen=True, kw_only=True):
-    """``user`` and ``password`` are filled in."""
+    """The request to read a file by FTP. ``user`` and ``password`` are filled in."""
 
     addresses: tuple[str, ...]
-    """Those that may be dialled, in this order; nothing is resolved again."""
+    """Addresses that may be dialled, in this order; the name is not resolved again."""
     port: int
     host: str
-    """The name that its certificate has to have."""
+    """The name for which the server's certificate has to be valid."""
     tls: Tls
     user: str
     password: str
     path: str
-    """Of one file, or a pattern; without a slash at its begin it starts where the user arrives."""
+    """Path of one file, or a pattern; without a leading slash it is relative to the user's initial folder."""
     known: str | None
-    """The version that the chain took in, of one file."""
+    """The version of the file that the chain took in, for a single file."""
     pattern: Pattern | None
-    """``None``: one file is asked for."""
+    """Order and position of the pattern; ``None``: a single file is requested."""
     connect: float
     silence: float
-    """Seconds that the server may say nothing."""
+    """Seconds without a word from the server after which the read fails."""
     reserve: int
     """Bytes left free on the disk of the target."""
 
@@ -54,12 +54,12 @@ class FtpResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
     unchanged: bool = False
     version: str | None = None
     modified: str | None = None
-    """As ``YYYYMMDDHHMMSS``, in UTC."""
+    """Time of the file as ``YYYYMMDDHHMMSS``, in UTC."""
     found: RemoteFile | None = None
-    """The file of a pattern that was read; ``None``: none is new."""
+    """The file of the pattern that was read; ``None``: none is new."""
     more: bool = False
     matched: bool = False
     """Whether any file fits the pattern."""
     behind: tuple[RemoteFile, ...] = ()
-    """Files before the position: some may have come late."""
+    """Files before the position, of which some may have appeared late."""
     rule: str = FTP

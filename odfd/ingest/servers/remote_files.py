@@ -1,4 +1,4 @@
-"""Decides which file of a server's folders is next for a pattern, whatever protocol lists them. Pure."""
+"""Decides which file of a server's folders a pattern takes next, for any protocol that lists them. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from odfd.ingest.bucket_objects import QUIET, Keys, Position, StoredObject, ahea
 MAX_LISTED: Final = 100_000
 """Entries of folders that are looked at for one file."""
 MAX_DEPTH: Final = 32
-"""Folders within each other that ``**`` stands for."""
+"""Depth of folders that ``**`` matches."""
 LOOKED_AT: Final = 10_000
-"""Files before the position that are told to who knows which of them came late."""
+"""Files before the position that are reported to find late ones among them."""
 
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of a source, and how far they were taken."""
+    """The order of a pattern's files, and how far they were taken."""
 
     order: str
     last: Position | None
@@ -30,23 +30,23 @@ class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the server as it was listed."""
 
     key: str
-    """Its path below the root, or below where the user arrives."""
+    """Path of the file below the root, or below the user's initial folder."""
     size: int
     modified: int
     """Seconds since 1970."""
 
     @property
     def version(self) -> str:
-        """Another for another size or time."""
+        """A text that changes with size or time."""
         return f"{self.size}-{self.modified}"
 
     def stored(self) -> StoredObject:
-        """Returns it as an object of a bucket, by whose rules patterns are taken."""
+        """Returns the file as an object of a bucket, whose rules for patterns apply."""
         return StoredObject(self.key, self.size, self.version, Instant(self.modified * SECOND))
 
 
 class Folders:
-    """Says which folders of a pattern are still to be listed, and how deep they may lie."""
+    """Tracks which folders of a pattern are still to be listed, up to a depth."""
 
     def __init__(self, pattern: str) -> None:
         self.root = "/" if pattern.startswith("/") else ""
@@ -56,20 +56,20 @@ class Folders:
         self.waiting = [self.keys.folder]
 
     def below(self, folder: str, name: str) -> str:
-        """Returns the key of an entry."""
+        """Returns the key of an entry of a folder."""
         return f"{folder}/{name}" if folder else name
 
     def add(self, key: str) -> None:
-        """Notes a folder, unless no file of the pattern can lie in it."""
+        """Adds a folder to list, unless no file of the pattern can lie in it."""
         if key.count("/") < self._depth - 1:
             self.waiting.append(key)
 
 
 def next_files(listed: list[RemoteFile], path: str, pattern: Pattern) -> tuple[list[RemoteFile], list[RemoteFile]]:
-    """Returns the next file with the one behind it, and those before the position.
+    """Returns the next file with the one after it, and the files before the position.
 
-    A file is left until it is ``QUIET`` old: it may still be written. By name those behind it wait for it, for they
-    would be taken in its place.
+    A file is left until it is ``QUIET`` old, as it may still be written. In the order by name the files after it wait
+    too, since they would be taken in its place.
     """
     keys, order = Keys(path.removeprefix("/")), SourceOrdering(pattern.order)
     by_key = {each.key: each for each in sorted(listed, key=lambda each: each.key)}

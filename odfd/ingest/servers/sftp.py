@@ -1,7 +1,7 @@
-"""Reads one file of a server of SFTP, or the next one of a pattern, into a file, and a JSON report.
+"""Reads one file from an SFTP server, or the next one of a pattern, in its own process.
 
-The server is known by one key, which the source names. No configuration, agent or key of this machine's user is
-asked. A file is read by one handle, and is what it was before and after, or refused.
+The server has to show the one key that the source names. Configuration, agent and keys of this machine's user are not
+used. A file is read by one handle, and refused if its size or time changed meanwhile.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _KEY_RULE: Final = "sftp-host-key"
 
 
 def answer(job: SftpJob) -> SftpResult:
-    """Reads, and writes what was read; a fault is an answer."""
+    """Reads the file and writes it; a fault becomes an answer."""
     return answered(job, lambda job: asyncio.run(_answer(job)), SftpResult, "have it served in smaller files")
 
 
 class _Client(asyncssh.SSHClient):
-    """Notes the key of a server that is not the one that is known."""
+    """Records the fingerprint of a server's key that is not the expected one."""
 
     def __init__(self) -> None:
         self.shown = ""
@@ -62,12 +62,12 @@ async def _answer(job: SftpJob) -> SftpResult:
 
 
 def _lost(error: BaseException) -> Remote:
-    """By the kind of the error: its words may quote what was sent."""
+    """Returns a fault named by the kind of the error; the error's text may quote secrets that were sent."""
     return Remote(f"the server cannot be asked: {type(error).__name__}", rule=SFTP, hint="try again later")
 
 
 async def _connected(job: SftpJob) -> asyncssh.SSHClientConnection:
-    """Raises Refused, Invalid, Remote."""
+    """Connects and logs in. Raises Refused, Invalid, Remote."""
     known, keys = _keys(job)
     fault: Fault | None = None
     for address in job.addresses:
@@ -111,7 +111,7 @@ def _other_server(shown: str, known: asyncssh.SSHKey) -> Refused:
 
 
 def _keys(job: SftpJob) -> tuple[asyncssh.SSHKey, list[asyncssh.SSHKey]]:
-    """The key of the server, and those of the user. Raises Invalid."""
+    """Returns the key of the server, and those of the user. Raises Invalid."""
     try:
         known = asyncssh.import_public_key(job.host_key)
     except (asyncssh.KeyImportError, ValueError):
@@ -127,13 +127,13 @@ def _keys(job: SftpJob) -> tuple[asyncssh.SSHKey, list[asyncssh.SSHKey]]:
 
 
 class _Reader:
-    """One connection, signed in."""
+    """Reads a file over one connection that is logged in."""
 
     def __init__(self, job: SftpJob, client: asyncssh.SFTPClient) -> None:
         self._job, self._client = job, client
 
     async def read(self) -> SftpResult:
-        """Raises Remote, Refused, and what the client does."""
+        """Reads the file, or the next one of the pattern. Raises Remote, Refused, and the client's errors."""
         job = self._job
         if job.pattern is None:
             return await self._taken(job.path, None)

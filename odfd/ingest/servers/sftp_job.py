@@ -11,25 +11,25 @@ SFTP: Final = "source-sftp"
 
 
 class SftpJob(SourceJob, frozen=True, kw_only=True):
-    """``user``, ``password`` and ``private_key`` are filled in."""
+    """The request to read a file by SFTP. ``user``, ``password`` and ``private_key`` are filled in."""
 
     addresses: tuple[str, ...]
-    """Those that may be dialled, in this order; nothing is resolved again."""
+    """Addresses that may be dialled, in this order; the name is not resolved again."""
     port: int
     host_key: str
-    """The only key by which the server is known, as a line of OpenSSH."""
+    """The only key that the server may show, as a line of OpenSSH."""
     user: str
     password: str | None
     private_key: str | None
     path: str
-    """Of one file, or a pattern; without a slash at its begin it starts where the user arrives."""
+    """Path of one file, or a pattern; without a leading slash it is relative to the user's initial folder."""
     known: str | None
-    """The version that the chain took in, of one file."""
+    """The version of the file that the chain took in, for a single file."""
     pattern: Pattern | None
-    """``None``: one file is asked for."""
+    """Order and position of the pattern; ``None``: a single file is requested."""
     connect: float
     silence: float
-    """Seconds that the server may say nothing."""
+    """Seconds without a word from the server after which the read fails."""
     reserve: int
     """Bytes left free on the disk of the target."""
 
@@ -43,5 +43,5 @@ class SftpResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
     matched: bool = False
     """Whether any file fits the pattern."""
     behind: tuple[RemoteFile, ...] = ()
-    """Files before the position: some may have come late."""
+    """Files before the position, of which some may have appeared late."""
     rule: str = SFTP

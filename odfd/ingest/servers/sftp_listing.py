@@ -1,4 +1,4 @@
-"""Lists the files of a server that may fit a pattern: folder by folder, within bounds. Links are not followed."""
+"""Lists the files of an SFTP server that may fit a pattern: folder by folder, within bounds. Links are not followed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_IN_NAMES: Final = re.compile(r"[/\x00]")
 
 
 async def listed(client: asyncssh.SFTPClient, pattern: str, silence: float) -> list[RemoteFile]:
-    """Returns the files of a pattern. Raises Refused, and what the client does."""
+    """Returns the files that fit a pattern. Raises Refused, and the client's errors."""
     folders, looked_at = Folders(pattern), 0
     found: list[RemoteFile] = []
     while folders.waiting:

@@ -1,4 +1,4 @@
-"""Starts the reader of SFTP: only this process imports its client, which is an extra."""
+"""Starts the process that reads by SFTP: only this process imports the SFTP client, which is an extra."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from odfd.ingest.servers.sftp_job import SftpJob, SftpResult
 
 
 def answer(job: SftpJob) -> SftpResult:
-    """Reads, and writes what was read; a fault is an answer."""
+    """Reads the file and writes it; a fault becomes an answer."""
     from odfd.ingest.servers import sftp
 
     return sftp.answer(job)
 
 
 def main() -> int:
-    """Exit code of the process."""
+    """Runs the process. Returns its exit code."""
     return serve(SftpJob, answer)
 
 
