@@ -6,7 +6,7 @@ import gc
 
 
 def start() -> int:
-    """Runs ``odfctl`` and returns its exit code, without garbage collection, which takes as long as many answers."""
+    """Runs ``odfctl`` and returns its exit code. Garbage collection is off: it would take as long as many commands."""
     gc.disable()
     from odfd.cli.main import main
 

@@ -14,7 +14,7 @@ from odfd.cli.session import Session
 from odfd.errors import Usage
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-"""What ``add_subparsers`` of a parser answers with."""
+"""The type that ``add_subparsers`` of a parser returns."""
 Run: TypeAlias = Callable[[Session, argparse.Namespace], int | None]
 """Runs a command; returns its exit code, or ``None`` for 0."""
 _EXAMPLE: Final = "example:  "
@@ -35,7 +35,7 @@ def argument(*names: str, **options: Any) -> Argument:
 
 
 class OneOf:
-    """Arguments of which one has to be given."""
+    """Arguments of which exactly one has to be given."""
 
     def __init__(self, *arguments: Argument) -> None:
         self._arguments = arguments
@@ -52,7 +52,7 @@ REF: Final = argument("ref", metavar="REF")
 class Commands:
     """Commands of one level, in the order in which help lists them.
 
-    ``example`` of each holds what stands behind its name, a line each; ``options`` are those of ``add_parser``.
+    ``example`` of a command has the text after its name, one example a line; ``options`` are those of ``add_parser``.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Commands:
         lists_things: bool = False,
         **options: Any,
     ) -> Callable[[Run], Run]:
-        """Declares that the decorated function runs the command. ``writes_manifests``: it accepts ``-o manifest``.
+        """Declares the decorated function as the command ``name``. ``writes_manifests``: it accepts ``-o manifest``.
 
         ``lists_things``: it accepts ``-o name`` and ``-o wide``.
         """
@@ -101,7 +101,7 @@ class Commands:
             self._entries += other._entries
 
     def register(self, subparsers: Subparsers, path: str = "odfctl", only: str | None = None) -> None:
-        """Adds a parser for each, or for the one named ``only``. ``path``: the words before its name."""
+        """Adds a parser for each command, or only for the one named ``only``. ``path``: the words before its name."""
         for name, register in self._entries:
             if only in (None, name):
                 register(subparsers, path)
@@ -119,7 +119,7 @@ YES: Final = argument("-y", "--yes", action="store_true", help="do not ask for c
 
 
 def confirm(question: str, declined: str) -> None:
-    """Raises Usage without a terminal, Refused with the message ``declined`` for any answer but yes."""
+    """Asks for a yes on the terminal. Raises Usage without a terminal, Refused with ``declined`` for another answer."""
     if not sys.stdin.isatty():
         raise Usage(f"cannot ask without a terminal: {question}", hint="add --yes to confirm")
     output.remark(f"{question} [y/N] ", end="")

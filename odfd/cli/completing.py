@@ -1,6 +1,6 @@
-"""Tells what may stand at the cursor of a command line of ``odfctl``.
+"""Lists the words that may stand at the cursor of a command line of ``odfctl``.
 
-The parsers tell what is expected there. Names come from ``Known``, which asks the running node.
+The parsers define what is expected there. Names come from ``Known``, which asks the running node.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 MOST: Final = 2_000
-"""Candidates shown of one place."""
+"""Candidates shown for one place."""
 FILES: Final = ":files"
 """Stands for the names of files, which the shell completes itself."""
 
@@ -18,23 +18,23 @@ FILES: Final = ":files"
 class Candidate(NamedTuple):
     word: str
     told: str = ""
-    """What it is, in a few words."""
+    """A short description."""
 
 
 Known: TypeAlias = Callable[[str, Sequence[str]], Iterable[Candidate]]
-"""Lists what there is of a source, for the positional words before: ``dataset``, ``column``, ``kind``, ``name``."""
+"""Lists the names of a source (``dataset``, ``column``, ``kind``, ``name``), given the positional words before."""
 
 
 class Cursor(NamedTuple):
-    """The place at which something is to be completed."""
+    """The place at which a word is to be completed."""
 
     path: str
-    """The command: ``mirror add``."""
+    """Words of the command: ``mirror add``."""
     parser: argparse.ArgumentParser
     plain: tuple[str, ...]
-    """Its positional words before the cursor."""
+    """The command's positional words before the cursor."""
     option: argparse.Action | None
-    """The option whose value is expected."""
+    """The option whose value is expected; ``None``: a word of another sort."""
 
 
 BY_KIND: Final = ("get", "describe", "delete", "wait", "label", "annotate", "edit")
@@ -45,7 +45,7 @@ _SOURCES: Final[Mapping[str, str]] = {
     "CONDITION": "condition", "task/ID": "task/", "EVENT": "event", "TYPE[.PATH]": "type", "SET": "secretset",
     "SECRETSET": "secretset",
 }  # fmt: skip
-"""By what an argument is called in help."""
+"""Sources of names by the name of an argument in help."""
 _OF_COMMANDS: Final[Mapping[str, str]] = {
     "adopt DID|NAME": "unmanaged", "source push SOURCE": "source", "source show SOURCE": "source",
     "source drop SOURCE": "source",
@@ -56,11 +56,11 @@ _OF_COMMANDS: Final[Mapping[str, str]] = {
     "unpublish NAME": "dataset", "share NAME": "dataset", "push NAME": "dataset", "push REPO[/NAME]": "repository",
     "repo remove NAME": "repository", "trust validator remove DID": "validator", "watch KIND": "",
 }  # fmt: skip
-"""The same for one command, where the word alone does not tell. Empty: nothing is proposed."""
+"""Sources of names by command and argument, where the argument's name is ambiguous. Empty: nothing is proposed."""
 
 
 def candidates(parser: argparse.ArgumentParser, words: Sequence[str], current: str, known: Known) -> list[Candidate]:
-    """Lists what may stand at the cursor. ``words``: those between the program and ``current``, which it begins."""
+    """Lists candidates for the word ``current``, at the cursor. ``words``: those between the program and it."""
     place = place_of(parser, words)
     if place is None:
         return []
@@ -76,7 +76,7 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str], current: s
 
 
 def place_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> Cursor | None:
-    """Follows ``words`` down the parsers. None: one of them is no command."""
+    """Follows ``words`` down the parsers. Returns ``None`` if one of them is no command."""
     path: list[str] = []
     plain: list[str] = []
     option: argparse.Action | None = None
@@ -97,7 +97,7 @@ def place_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> Cursor | 
 
 
 def inner_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Commands within a command."""
+    """Returns the subcommands of a command, with their parsers."""
     actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return {name: below for action in actions for name, below in action.choices.items()}
 

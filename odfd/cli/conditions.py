@@ -1,6 +1,7 @@
 """Parses and checks the conditions of ``odfctl wait``: ``exists``, ``deleted``, or a comparison of a field. Pure.
 
-``state=fresh``, ``blocks>=15``, ``relyOn.blocks>=14``, ``fault=null``: names are those of ``-o json``, with dots.
+Examples: ``state=fresh``, ``blocks>=15``, ``relyOn.blocks>=14``, ``fault=null``. Names are those of ``-o json``, joined
+by dots.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ class Compares:
         return _OPERATORS[self.sign](*self._pair(found))
 
     def check(self, view: type[msgspec.Struct]) -> None:
-        """Raises Usage where no answer of this type can ever have such a field, or such a word in it."""
+        """Raises Usage if no value of this type can have such a field, or such a word in it."""
         found: Sequence[inspect.Type] = (inspect.type_info(view),)
         for step in self.field.split("."):
             parts = list(_parts(found))
             if any(isinstance(each, inspect.AnyType | inspect.DictType) for each in parts):
-                return  # of what is inside nothing is declared
+                return  # the fields inside are not declared
             structs = [each for each in parts if isinstance(each, inspect.StructType)]
             fields = {field.encode_name: field.type for struct in structs for field in struct.fields}
             if step not in fields:
@@ -92,7 +93,7 @@ class Compares:
         raise Usage(f"{self.field} has parts of its own", hint=f"name one: {self.field}.…")
 
     def _number(self) -> float:
-        """Raises Usage."""
+        """Returns the operand as a number. Raises Usage."""
         try:
             return float(self.operand)
         except ValueError as error:
@@ -100,12 +101,12 @@ class Compares:
 
 
 def is_finished(task: Mapping[str, Any] | None) -> bool:
-    """Whether a task has ended, with success or not; an absent task has ended too."""
+    """Whether a task has ended, with success or not; an absent task counts as ended."""
     return task is None or task["state"] not in ("waiting", "running")
 
 
 def _parts(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
-    """The types that a value may be of."""
+    """Yields the types that a value may have."""
     for each in types:
         if isinstance(each, inspect.UnionType):
             yield from each.types
@@ -114,7 +115,7 @@ def _parts(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
 
 
 def parse(text: str) -> Exists | Compares:
-    """Raises Usage."""
+    """Parses a condition. Raises Usage."""
     if text in ("exists", "deleted"):
         return Exists(text == "exists")
     match = _COMPARISON.match(text)

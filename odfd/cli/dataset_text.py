@@ -26,7 +26,7 @@ _PROFILE: Final[tuple[TableColumn[wire.ColumnProfile], ...]] = (
 
 
 def schema_table(columns: Sequence[wire.Column]) -> str:
-    """Formats columns as a table, with comments where there are any."""
+    """Formats columns as a table, with comments if there are any."""
     return render((*_FIELDS, _COMMENT) if any(each.comment for each in columns) else _FIELDS, columns)
 
 
@@ -62,7 +62,7 @@ def _distinct(count: wire.CountRange | None) -> str:
 
 
 def _remarks(profile: wire.DataProfile) -> list[str]:
-    """Lists remarks on what the table does not show."""
+    """Lists remarks on parts that the table does not show."""
     parts = [f"  of the newest {formatting.plural(profile.slices, 'slice')} alone"] if not profile.is_whole else []
     if profile.unread:
         parts.append(f"  without {formatting.plural(profile.unread, 'slice')} whose files cannot be read here")
@@ -82,9 +82,9 @@ _SAID: Final = {
     "untimed": "without event time",
     "quarantined": "quarantined",
 }
-"""By field of ``RowCounts``, in this order."""
+"""Words by field of ``RowCounts``, in this order."""
 _TOLD_FILES: Final = 3
-"""Of one reason."""
+"""Files that are listed for one reason."""
 _TOLD_REASONS: Final = 4
 
 

@@ -15,10 +15,10 @@ _WRITTEN: Final = ("labels", "annotations")
 
 
 def declare(session: Session, type_: str, name: str, spec: dict[str, Any], *, key: str | None = None) -> None:
-    """Applies one manifest, and prints its warnings. Raises what keeps it from being applied.
+    """Applies one manifest, and prints its warnings. Raises the fault that prevents it.
 
-    ``key``: of the spec, what tells one resource of this type from others, whatever its name: one that stands keeps its
-    name. Labels and annotations that stand are kept too.
+    ``key``: field of the spec that identifies resources of this type instead of the name: an existing one keeps its
+    name. Existing labels and annotations are kept too.
     """
     standing = kinds.listed(session, kinds.find(type_).declared).value
     same = [each for each in standing if _is_same(each, name, spec, key)]
@@ -33,7 +33,7 @@ def declare(session: Session, type_: str, name: str, spec: dict[str, Any], *, ke
 
 
 def manifest_text(session: Session, source: str, manifest: dict[str, Any]) -> wire.ManifestText:
-    """Returns the manifest of a command as it is sent; ``-v`` prints it."""
+    """Returns the manifest of a command for sending; with ``-v`` also prints it."""
     if session.verbose:
         output.remark(to_yaml(manifest).rstrip())
     return wire.ManifestText(source=source, text=json.dumps(manifest))

@@ -1,7 +1,7 @@
-"""Formats the details of one thing for ``describe``, with the beginning of the files that are attached to it.
+"""Formats the details of one resource for ``describe``, with the beginning of the files attached to it.
 
-Strangers write these files: nothing in them commands the terminal. Markdown is laid out by ``rich``, which is loaded
-when there is some; all else stands as it is.
+Strangers write these files: control characters in them do not reach the terminal. Markdown is laid out by ``rich``,
+which is loaded only if there is some; other text stays as it is.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _published(view: wire.DatasetView) -> str:
 
 
 def _portal(portal: wire.PortalFacts | None) -> list[tuple[str, str]]:
-    """What is published of a private dataset, who vouches for it, and what can be checked."""
+    """Formats a portal's rule, who vouches for its rows, and what can be checked."""
     if portal is None:
         return []
     count = formatting.plural(portal.auditors, "auditor")
@@ -124,7 +124,7 @@ def _node(node: wire.PeerName | None) -> str:
 
 
 def _frontiers(found: wire.Frontiers | None) -> str:
-    """Formats the times of blocks to which nothing will be added."""
+    """Formats the range of times of blocks to which nothing will be added."""
     if found is None:
         return ""
     first = f"from {found.since} " if found.since else ""
@@ -181,7 +181,7 @@ def _laid_out(text: str) -> str:
     from rich.markdown import CodeBlock, Markdown
 
     class PlainCode(CodeBlock):
-        """Code of strangers, which no lexer of its language reads: patterns of 600 languages take any time."""
+        """A block of code without highlighting: lexers run patterns that can take unbounded time on strangers' text."""
 
         @classmethod
         def create(cls, markdown: Markdown, _: object) -> PlainCode:

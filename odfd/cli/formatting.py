@@ -27,7 +27,7 @@ def count(value: Any) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes with three digits: ``31.2 MB``."""
+    """Formats bytes with three digits: ``31.2 MB``."""
     if value is None:
         return NOTHING
     return wording.size(value)

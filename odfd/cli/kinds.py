@@ -1,4 +1,4 @@
-"""Lists the kinds of thing that ``get``, ``describe``, ``delete`` and ``wait`` know: their paths and their tables."""
+"""Lists the kinds of resource that ``get``, ``describe``, ``delete`` and ``wait`` know: their paths and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odfd.errors import Usage
 
 V = TypeVar("V", bound=wire.Value)
 PAGE: Final = 5_000
-"""Resources that are asked for at a time: as many as the API gives."""
+"""Resources that are requested at a time: the most that the API returns."""
 _Named: TypeAlias = wire.DatasetView | wire.FlowView | wire.MirrorView | wire.NetworkView | wire.ResourceManifest
 
 
@@ -29,15 +29,15 @@ class Kind(Generic[V]):
     aliases: tuple[str, ...]
     path: str
     key: Callable[[V], str]
-    """What names one in the API's paths."""
+    """Returns the name of a resource in the API's paths."""
     columns: Callable[[Instant], tuple[TableColumn[V], ...]]
-    """Made for the time of looking: some say how long ago."""
+    """Returns the table's columns at the current time, as some show how long ago something was."""
     view: type[V]
-    """What the API says of one."""
+    """The type of the API's answer for one resource."""
     single: bool = True
-    """The API answers for one of them; else it is picked from the list."""
+    """Whether the API answers for a single resource; else it is picked from the list."""
     declared: str = ""
-    """The path of its type, where its things are resources."""
+    """The API path of the kind's manifests, if it has resources; else empty."""
 
     def all(self, session: Session) -> Answer[list[V]]:
         if self.path == self.declared:
@@ -54,7 +54,7 @@ class Kind(Generic[V]):
             session.remark(none)
 
     def show_shaped(self, session: Session, answer: Answer[list[V]]) -> None:
-        """Names alone, or a table with ids in which no cell is cut short."""
+        """Prints names alone, or a table with ids in which no cell is cut short."""
         if session.output == NAMES:
             prefix = "" if self.name == "resource" else f"{self.name}/"
             text = "\n".join(clean(f"{prefix}{self.key(row)}", WHOLE) for row in answer.value)
@@ -73,14 +73,14 @@ class Kind(Generic[V]):
 
 
 def id_of(sent: Any) -> str:
-    """Returns the id of a thing, as it was sent."""
+    """Returns the id of a resource from its JSON."""
     return str(sent.get("id") or sent.get("headers", {}).get("id") or "")
 
 
 def listed(
     session: Session, path: str, query: Mapping[str, object] | None = None
 ) -> Answer[list[wire.ResourceManifest]]:
-    """Returns the resources of a type, of all pages."""
+    """Returns the resources of a type, from all pages."""
     values: list[wire.ResourceManifest] = []
     sent: list[Any] = []
     asked = {"limit": PAGE, **(query or {})}
@@ -112,7 +112,7 @@ def _datasets(_now: Instant) -> tuple[TableColumn[wire.DatasetView], ...]:
 
 
 def _state(row: wire.DatasetView) -> str:
-    """Beside the state, what it does not say by itself."""
+    """Formats the state with further conditions."""
     beside = [each.lower() for each in row.conditions if each.lower() != row.state]
     return ", ".join([row.state, *beside])
 
@@ -150,7 +150,7 @@ def node(named: wire.PeerName | None) -> str:
 
 
 def met(contact: wire.Contact | None) -> str:
-    """Formats how a dataset of others was met; nothing for what was not met."""
+    """Formats how the first head of a foreign dataset was accepted; a dash without a first contact."""
     return formatting.NOTHING if contact is None else contact.by.replace("-", " ")
 
 
@@ -269,7 +269,7 @@ def _engines(_now: Instant) -> tuple[TableColumn[wire.EngineView], ...]:
 
 
 def _processes(row: wire.EngineView) -> str:
-    """Each by its pid, with the dataset that it is for; a star beside those that work."""
+    """Formats each process by its pid and dataset; a star marks busy ones."""
     return ", ".join(
         f"{one.pid}{'*' if one.state == 'busy' else ''}" + (f" {one.name}" if one.name else "") for one in row.processes
     )
@@ -285,7 +285,7 @@ def _declared(
     aliases: tuple[str, ...],
     columns: Callable[[Instant], tuple[TableColumn[wire.ResourceManifest], ...]],
 ) -> Kind[wire.ResourceManifest]:
-    """The first alias is the plural."""
+    """Makes a kind whose resources are shown as their manifests. The first alias is the plural."""
     path = f"/{context}/v1alpha1/{aliases[0]}"
     return Kind(name, aliases, path, _name, columns, wire.ResourceManifest, declared=path)
 
@@ -300,7 +300,7 @@ def _viewed(
     *,
     single: bool = True,
 ) -> Kind[V]:
-    """A type whose things the node also computes views of. The first alias is the plural."""
+    """Makes a kind whose resources the node also computes views of. The first alias is the plural."""
     path, declared = f"/node/v1alpha1/{aliases[0]}", f"/{context}/v1alpha1/{aliases[0]}"
     return Kind(name, aliases, path, key, columns, view, single, declared)
 
@@ -343,7 +343,7 @@ RESOURCE: Final = Kind(
     "resource", ("resources", "all"), "/resource/v1alpha1/resources", lambda row: f"{row.type}/{row.name}",
     tables.resources, wire.ResourceManifest, single=False,
 )  # fmt: skip
-"""Of all types; one is named by its type too: ``Flow/hourly``."""
+"""Resources of all types; a name has its type before it: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, UNMANAGED, TASK, VARIABLE_SET, VARIABLE,
     SECRET_SET, SECRET, REPOSITORY, SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS,
@@ -353,9 +353,9 @@ DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
     SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS, TASK,
 )  # fmt: skip
-"""Those that have labels, and can be watched."""
+"""Kinds that have labels, and can be watched."""
 LIVE: Final = (ENGINE, NODE)
-"""Those that the node makes of itself: they can be watched, and have no manifest to apply and no labels."""
+"""Kinds that the node itself makes: they can be watched, and have no manifest to apply and no labels."""
 
 
 def named(word: str, names: Iterable[str]) -> tuple[Kind[Any], list[str]]:

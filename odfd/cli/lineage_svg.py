@@ -1,4 +1,4 @@
-"""Draws the graph of datasets as an SVG, without a program for layouts: each dataset stands right of its inputs."""
+"""Draws the graph of datasets as an SVG, without a layout program: each dataset stands right of its inputs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from odfd.cli.lineage_text import arrows, label, whole
 from odfd.control import wire
 
 _CHARACTER: Final = 7.5
-"""Pixels of a letter of 12 pixels, the widest of common fonts."""
+"""Pixels of a letter at a font size of 12 pixels, in the widest of common fonts."""
 _LINE: Final = 16
 _GAP: Final = (70, 24)
 _PADDING: Final = 10
 
 
 def svg(graph: wire.LineageGraph) -> str:
-    """Arrows lead from inputs to outputs; the requested dataset has a thick border, an absent one a dashed border."""
+    """Draws the graph. Arrows lead to outputs; the requested dataset's border is thick, an absent one's dashed."""
     nodes = dict(whole(graph).values())
     edges = list(arrows(whole(graph)))
     lines = {name: label(node, html.escape, "\n").split("\n") for name, node in nodes.items()}
@@ -36,7 +36,7 @@ def svg(graph: wire.LineageGraph) -> str:
 
 
 def _ranks(names: Sequence[str], edges: Sequence[tuple[str, str, str]]) -> Mapping[str, int]:
-    """How many steps each is away from what has no inputs. What others call a circle ends: it stays at the left."""
+    """Returns each dataset's steps from datasets without inputs. Datasets in a false cycle stay at the left."""
     ranks = dict.fromkeys(names, 0)
     waiting = Counter(target for _, target, _ in edges)
     below = defaultdict(list)
@@ -56,7 +56,7 @@ def _ranks(names: Sequence[str], edges: Sequence[tuple[str, str, str]]) -> Mappi
 def _places(
     lines: Mapping[str, Sequence[str]], ranks: Mapping[str, int]
 ) -> tuple[dict[str, tuple[float, float, float, float]], float, float]:
-    """Left, top, width and height of each box, and the size of the whole."""
+    """Returns left, top, width and height of each box, and width and height of the drawing."""
     boxes: dict[str, tuple[float, float, float, float]] = {}
     left, bottom = float(_PADDING), 0.0
     for rank in sorted(set(ranks.values())):

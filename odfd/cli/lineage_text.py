@@ -12,12 +12,12 @@ from odfd.control import wire
 _OPS: Final = {1: " -R", 2: " -C", 3: " +C"}
 _ROLES: Final = {"decides": "  (decides)", "change": "  (took back)"}
 _WIDE: Final = 120
-"""Characters of a record's values, or of an operator's."""
+"""Characters of a record's values, or of an operator's text."""
 Key = tuple[str, int]
 
 
 def record_tree(answer: wire.Lineage) -> str:
-    """Formats records as a tree, each once; a repetition refers to the number of the first place."""
+    """Formats records as a tree, each once; a repetition refers to the first place."""
     known = {(each.id, each.offset): each for each in answer.records}
     lines = list(_record(known, (answer.id, answer.record), set(), ""))
     if not answer.complete:
@@ -73,7 +73,7 @@ def _value(value: Any) -> str:
 
 
 def _why(record: wire.LineageRecord) -> Iterator[str]:
-    """Operators between, each once, from the inputs up; and what was missing."""
+    """Yields the operators between a record and its inputs, each once, from the inputs up, and the missing inputs."""
     seen: dict[tuple[Any, ...], None] = {}
     for path in record.paths:
         for step in path.steps:
@@ -162,7 +162,7 @@ _SHAPES: Final = {"root": ("box", "[", "]"), "derivative": ("ellipse", "([", "])
 
 
 def dot(graph: wire.LineageGraph) -> str:
-    """Formats for ``dot -Tsvg``. Arrows lead from inputs to outputs; the requested dataset is bold."""
+    """Formats the graph for ``dot -Tsvg``. Arrows lead from inputs to outputs; the requested dataset is bold."""
     nodes = whole(graph)
     lines = ["digraph lineage {", "  rankdir=LR;", '  node [fontname="sans-serif"];']
     for name, node in nodes.values():
@@ -175,7 +175,7 @@ def dot(graph: wire.LineageGraph) -> str:
 
 
 def mermaid(graph: wire.LineageGraph) -> str:
-    """Formats for a fenced block of Markdown."""
+    """Formats the graph as Mermaid text for a fenced block of Markdown."""
     nodes = whole(graph)
     lines = ["flowchart LR"]
     for name, node in nodes.values():
@@ -187,7 +187,7 @@ def mermaid(graph: wire.LineageGraph) -> str:
 
 
 def whole(graph: wire.LineageGraph) -> dict[str, tuple[str, wire.LineageNode]]:
-    """All datasets by identity, each with its name in the drawing; inputs that are not followed are among them."""
+    """Returns all datasets by identity, each with its name in the drawing, also inputs that are not followed."""
     nodes = {node.id: node for node in graph.nodes}
     for node in graph.nodes:
         for each in node.inputs:

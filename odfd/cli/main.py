@@ -1,6 +1,6 @@
 """Runs ``odfctl``: parses the command line, runs one command, and turns its faults into a message and an exit code.
 
-Only the module of the command that was typed is imported; the whole list is in ``registry``.
+Only the module of the typed command is imported; ``registry`` lists all commands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, **{"width": _width(), **options})
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Fills paragraphs to the terminal's width. One with columns or examples, which two blanks align, is kept."""
+        """Fills paragraphs to the terminal's width; keeps those with columns or examples, which have two blanks."""
         fill = super()._fill_text, partial(argparse.HelpFormatter._fill_text, self)
         return "\n\n".join(fill["  " not in each](each, width, indent) for each in text.split("\n\n"))
 
@@ -48,20 +48,20 @@ def _width() -> int:
 
 
 class Parser(UsageParser):
-    """Keeps the lines of examples, and says help as the other output."""
+    """Keeps the lines of examples, and prints help by the ``output`` module."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Help)
         super().__init__(**options)
 
     def _print_message(self, message: str, _file: Any = None) -> None:
-        """Help, and the version."""
+        """Prints help or the version."""
         if message:
             output.say(message, end="")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point. Returns the exit code."""
+    """Runs ``odfctl``. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     verbose = "-v" in words or "--verbose" in words
     try:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has seen enough (odfctl log … | head): nothing is wrong.
+        # The reader of our output has ended (odfctl log … | head): this is no error.
         output.leave()
         return ExitCode.OK
     except Exception as error:  # noqa: BLE001  the outermost frame: a bug is told as one, with its trace
@@ -112,7 +112,7 @@ def command_parser(entry: registry.CommandEntry | None) -> Parser:
 
 
 def command_of(words: Sequence[str]) -> str | None:
-    """The first word that is neither an option nor an option's value."""
+    """Returns the first word that is neither an option nor an option's value."""
     skip = False
     for word in words:
         if skip:
@@ -143,7 +143,7 @@ def _parser() -> Parser:
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    """Options that stand before or after the command; help names them once, at the top."""
+    """Adds the options that may stand before or after the command; help shows them once, at the top."""
     off: Any = argparse.SUPPRESS
 
     def shown(text: str) -> str:
@@ -172,7 +172,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _everywhere(subparsers: Subparsers) -> None:
-    """Give the common options to every parser below that does not know them itself."""
+    """Adds the common options to every parser below that does not have them itself."""
     for parser in subparsers.choices.values():
         below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
         for action in below:

@@ -1,7 +1,7 @@
 """Follows a long operation of the daemon until its result, and shows its progress.
 
-Progress is a bar on a terminal, a line now and then elsewhere. ``^C`` detaches: the daemon goes on, and the message
-says how to follow or to cancel it.
+Progress is a bar on a terminal, and occasional lines elsewhere. ``^C`` detaches: the daemon continues, and a message
+says how to follow or cancel the operation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from odfd.control.client import MANIFESTS, Answer, Body, part
 from odfd.errors import Bug, from_problem
 
 LINE_SECONDS: Final = 5.0
-"""Between lines where there is no terminal."""
+"""Seconds between lines without a terminal."""
 DRAW_SECONDS: Final = 0.1
-"""Between two drawings on a terminal, however often there is something new."""
+"""Seconds between two drawings on a terminal, however often the progress changes."""
 TOLD_AFTER: Final = 2.0
-"""Seconds after which a stage that counts nothing tells how long it has lasted."""
+"""Seconds after which a stage without counts shows its duration."""
 BAR: Final = 20
 _NUMBERS: Final = re.compile(r"[\d,./]+")
 _VERBS: Final = {
@@ -46,7 +46,7 @@ _VERBS: Final = {
 
 
 class Meter:
-    """Shows snapshots of one task on ``stream``."""
+    """Shows successive states of one task on ``stream``."""
 
     def __init__(self, session: Session, stream: TextIO) -> None:
         self._session, self._stream = session, stream
@@ -54,7 +54,7 @@ class Meter:
         self._drawn = False
         self._began = session.clock.monotonic()
         self._stage: tuple[str, int, int] | None = None
-        """Unit and message without its counts, time and count at which it was first seen: rates are of the stage."""
+        """Unit and message without numbers; time and count when it was first seen: rates are those of the stage."""
         self._last_line = self._last_drawn = self._began
         self._last_text = ""
 
@@ -86,9 +86,9 @@ class Meter:
 
 
 def describe(task: wire.TaskView, rate: float, elapsed: float = 0.0) -> str:
-    """Formats one line: what, progress, speed (units a second), time left.
+    """Formats one line: operation, progress, speed (units a second), time left.
 
-    ``elapsed``: seconds of the present stage, which are told where nothing is counted, and where all is.
+    ``elapsed``: seconds of the present stage, which are shown if nothing is counted, or all of it is done.
     """
     parts = [f"{_VERBS.get(task.kind, task.kind)} {task.target}".rstrip()]
     if task.state == "waiting":
@@ -144,7 +144,7 @@ def submit(session: Session, path: str, request: wire.Request, kind: type[T]) ->
 def applied(
     session: Session, manifests: Sequence[wire.ManifestText], **query: str | bool | None
 ) -> Answer[wire.ApplyResult]:
-    """Applies manifests, and follows the task; ``query``: as at the path of the API, without what is empty."""
+    """Applies manifests, and follows the task. ``query``: parameters of the API's path; empty ones are left out."""
     asked = {"task": "true", **{key: "true" if value is True else value for key, value in query.items() if value}}
     sent = session.client.ask("POST", "/resource/v1alpha1/apply", manifests, asked, media_type=MANIFESTS)
     return Answer.of(_result(session, _member(sent, "id")), wire.ApplyResult)
@@ -184,7 +184,7 @@ def _result(session: Session, task_id: str) -> Any:
 
 
 def _member(sent: Any, name: str) -> str:
-    """Returns a member of a task as the daemon sends it."""
+    """Returns a text member of a task's JSON. Raises Bug if it is missing."""
     value = sent.get(name) if isinstance(sent, dict) else None
     if not isinstance(value, str):
         raise Bug(f"the daemon's answer tells no {name} of a task", rule="answer-type")

@@ -12,7 +12,7 @@ class CommandEntry(NamedTuple):
     name: str
     help: str
     module: str
-    """Declares it in ``commands``."""
+    """The module whose ``commands`` declare the command."""
 
 
 class CommandGroup(NamedTuple):
@@ -136,5 +136,5 @@ def entries() -> dict[str, CommandEntry]:
 
 
 def load(entry: CommandEntry, subparsers: Subparsers) -> None:
-    """Lets the entry's module add its parser."""
+    """Imports the entry's module and adds its parser."""
     importlib.import_module(entry.module).commands.register(subparsers, only=entry.name)

@@ -1,4 +1,4 @@
-"""Tables of declared resources, each with the columns of its type, for ``get``."""
+"""Defines the table columns of declared resources by type, for ``get``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from odfd.cli.table import WHOLE, TableColumn
 from odfd.control import wire
 
 _ENDPOINT: Mapping[str, str] = {"kind": "RestEndpoint"}
-"""The ingress of a Source that names none."""
+"""The ingress of a Source that declares none."""
 
 
 def sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
-    """``part``: of the spec that holds the keys of a set."""
+    """Returns the columns of sets. ``part``: the field of the spec that holds a set's keys."""
     return (
         TableColumn("NAME", lambda row: row.name),
         TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec[part])), most=80),
@@ -28,7 +28,7 @@ def sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceManifest], .
 
 
 def elements(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
-    """Returns the columns of sets."""
+    """Returns the columns of single variables and secrets."""
     return (
         TableColumn("NAME", lambda row: row.name),
         TableColumn("SET", lambda row: row.spec["set"].partition(":")[2]),
@@ -205,7 +205,7 @@ def resources(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
 
 
 def phase_text(row: wire.ResourceManifest) -> str:
-    """Formats the phase: ``Failed(code)`` after a failure; with a star where an older declaration was acted upon."""
+    """Formats the phase: ``Failed(code)`` after a failure; with a star if it is about an older generation."""
     phase, code = row.status.get("phase", formatting.NOTHING), row.status.get("code")
     behind = "" if row.status.get("observedGeneration") == row.generation else "*"
     return (f"{phase}({code})" if phase == "Failed" else phase) + behind

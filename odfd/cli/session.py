@@ -1,6 +1,6 @@
 """Holds the context of one run of ``odfctl``: the client, the output format, and the message stream.
 
-Answers go to standard output and are alone there; progress, hints and warnings go to standard error.
+Standard output has the answer only; progress, hints and warnings go to standard error.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ T = TypeVar("T")
 FORMATS: Final = ("table", "json", "yaml", "ndjson")
 MANIFEST: Final = "manifest"
 LEGACY: Final = "legacy"
-"""The same of datasets, as DatasetSnapshots."""
+"""Prints the manifest of a dataset in the older form, a DatasetSnapshot."""
 MANIFESTS: Final = (MANIFEST, LEGACY)
-"""Formats of those commands alone that show what was declared (``writes_manifests``)."""
+"""Formats of only those commands that show declarations (``writes_manifests``)."""
 NAMES: Final = "name"
-"""``KIND/NAME`` of each thing, a line each."""
+"""Prints each resource as a line ``KIND/NAME``."""
 WIDE: Final = "wide"
-"""A table with ids, and no cell cut short."""
+"""Prints a table with ids, in which no cell is cut short."""
 SHAPES: Final = (NAMES, WIDE)
-"""Formats of those commands alone that list things (``lists_things``)."""
+"""Formats of only those commands that list resources (``lists_things``)."""
 SYSTEM_SOCKET: Final = Path("/run/odfd/control.sock")
 
 
@@ -64,7 +64,7 @@ class Session:
         return self._client
 
     def _remote(self, environ: Mapping[str, str]) -> RemoteNode | None:
-        """The node at a URL that is to be asked: ``--node``, ``ODFD_NODE``; ``--socket`` says that none is."""
+        """Returns the node at the URL of ``--node`` or ``ODFD_NODE``; ``None`` without one, or with ``--socket``."""
         url = self._node or ("" if self._socket else environ.get("ODFD_NODE", ""))
         if not url:
             return None
@@ -75,7 +75,7 @@ class Session:
 
     @property
     def again(self) -> str:
-        """The first words of a command for the same daemon."""
+        """The first words of a command for the same daemon and account."""
         words = ["odfctl", *(["--socket", self._socket] if self._socket else [])]
         words += ["--node", self._node] if self._node else []
         return " ".join([*words, *(["--account", self._account] if self._account else [])])
@@ -111,7 +111,7 @@ class Session:
             output.remark(text)
 
     def failure(self, name: str, fault: Fault) -> ExitCode:
-        """Reports why one of several failed, on standard error: by its name, if the fault has none."""
+        """Reports the fault of one of several items, with its name if the fault has none. Returns the exit code."""
         if not fault.place and name not in fault.message:
             fault.place = name
         output.remark(render_fault(fault, self.verbose))
@@ -140,10 +140,10 @@ def to_json(value: Any) -> str:
 
 
 def to_yaml(value: Any) -> str:
-    """YAML that can be applied; text of several lines, such as a query, is a block."""
+    """Formats YAML that can be applied; text of several lines, such as a query, is a block."""
     from chain.yaml_text import render_yaml
 
     try:
         return render_yaml(value)
-    except UnicodeEncodeError:  # halves of characters, which YAML has no words for
+    except UnicodeEncodeError:  # surrogate characters, which YAML cannot express
         return render_yaml(visible_values(value))

@@ -1,4 +1,4 @@
-"""Holds the completion scripts of ``odfctl``, each of which asks ``odfctl completions`` what fits at the cursor."""
+"""Holds the completion scripts of ``odfctl``, each of which runs ``odfctl completions`` for the word at the cursor."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _odfctl() {
   return done
 }
 if [[ $funcstack[1] == _odfctl ]]; then _odfctl "$@"; else compdef _odfctl odfctl; fi"""
-"""Where zsh loads the file as the function ``_odfctl``, it declares that function and calls it at once."""
+"""If zsh loads the file as the function ``_odfctl``, it declares that function and calls it at once."""
 
 FISH: Final = r"""# odfctl completions for fish
 function __odfctl_complete

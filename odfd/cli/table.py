@@ -11,9 +11,9 @@ from odfd.cli.formatting import NOTHING
 
 GAP: Final = "  "
 WHOLE: Final = 2000
-"""Characters of a last cell that says what is wrong or what to do: more than any message of ours has."""
+"""Characters of a last cell with a problem or a remedy: more than any message of ours has."""
 R = TypeVar("R")
-"""A row."""
+"""The type of a row."""
 
 
 class TableColumn(NamedTuple, Generic[R]):
@@ -23,9 +23,9 @@ class TableColumn(NamedTuple, Generic[R]):
     cell: Callable[[R], str]
     right: bool = False
     most: int = 60
-    """Characters; a longer cell ends in an ellipsis."""
+    """Characters of a cell; a longer one ends in an ellipsis."""
     optional: bool = False
-    """Left out of a table in which no row has anything in it."""
+    """Whether the column is left out if all of its cells are empty."""
 
 
 def render(columns: Sequence[TableColumn[R]], rows: Iterable[R]) -> str:
@@ -41,27 +41,27 @@ def render(columns: Sequence[TableColumn[R]], rows: Iterable[R]) -> str:
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and values below each other; pairs without a value are left out."""
+    """Formats names and values below each other; pairs without a value are left out."""
     kept = [(name, value) for name, value in pairs if value]
     left = max((width(name) for name, _ in kept), default=0)
     return "\n".join(f"{_fit(name, left, False)}{GAP}{value}" for name, value in kept)
 
 
 def width(text: str) -> int:
-    """Columns of a terminal that ``text`` takes."""
+    """Returns the number of a terminal's columns that ``text`` takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def clean(text: str, most: int) -> str:
-    """Formats on one line, without control characters, since names and messages come from other nodes."""
+    """Formats text on one line, without control characters, since names and messages come from other nodes."""
     safe = one_line(text)
     return safe if len(safe) <= most else safe[: most - 1] + "…"
 
 
 def shown(columns: Sequence[TableColumn[R]], rows: Sequence[R]) -> list[TableColumn[R]]:
-    """Returns the columns without optional ones in which no row has anything."""
+    """Returns the columns without optional ones whose cells are all empty."""
     return [one for one in columns if not one.optional or any(one.cell(row) not in ("", NOTHING) for row in rows)]
 
 

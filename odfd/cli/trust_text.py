@@ -25,7 +25,7 @@ _DECIDED: Final = {
     "abandoned": "to take no more of it than what is settled:",
 }
 _PAST: Final = 5
-"""Incidents shown."""
+"""Past incidents that are shown."""
 
 
 def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
@@ -85,7 +85,7 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
 
 
 def _machine(row: tuple[wire.AttestationView, str]) -> str:
-    """Returns what a verdict was computed on: independence is declared, not measured."""
+    """Returns the engine and platform of a verdict, as its validator declares them; nothing measures them."""
     return " ".join(filter(None, (row[0].engine, row[0].platform))) or formatting.NOTHING
 
 

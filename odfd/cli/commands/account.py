@@ -1,4 +1,4 @@
-"""``account``: shows who asks, as the node sees it."""
+"""``account``: shows the account that the user is signed in as, as the node sees it."""
 
 from __future__ import annotations
 

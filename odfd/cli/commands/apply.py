@@ -1,4 +1,4 @@
-"""``apply``: sends manifests to the daemon, and shows what was created, updated or left unchanged."""
+"""``apply``: sends manifests to the daemon, and shows which resources were created, updated or left unchanged."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
 SHOWN: Final = 3
-"""Of several new datasets."""
+"""Names of new datasets that a remark lists."""
 MAX_MANIFEST: Final = 4 * 1024 * 1024
 """Bytes of one file of manifests."""
 FETCH_SECONDS: Final = 30.0
-"""For one file of manifests from the web, from the question to its last byte."""
+"""Seconds that a file of manifests from the web may take, from the request to its last byte."""
 _SIGNS: Final = {"created": "+", "updated": "~", "deleted": "-"}
 _LOOK: Final = "look at it in a browser; then try again"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -65,7 +65,7 @@ def apply_texts(
     prune: str | None = None,
     keep_going: bool = False,
 ) -> int:
-    """Applies manifests, and shows what became of each."""
+    """Applies manifests and shows the result for each. Returns the exit code."""
     result = applied(session, manifests, dryRun=dry_run, prune=prune, onError="skip" if keep_going else None)
     session.answer(result, _table)
     made = [each.name for each in result.value.items if (each.kind, each.action) == ("dataset", "created")]
@@ -84,7 +84,7 @@ def show_changes(session: Session, places: Sequence[str], prune: str | None) -> 
 
 
 def _changes(result: wire.ApplyResult) -> str:
-    """A line a thing that would be another, and one a part of it."""
+    """Formats each resource that would change as a line, with one indented line for each changed part."""
     lines: list[str] = []
     for item in result.items:
         if item.action in _SIGNS:
@@ -94,7 +94,7 @@ def _changes(result: wire.ApplyResult) -> str:
 
 
 def _report(session: Session, result: wire.ApplyResult) -> int:
-    """Warnings and faults; the worst of the exit codes."""
+    """Shows warnings and faults. Returns the highest of the exit codes."""
     codes = [ExitCode.OK]
     for item in result.items:
         for warning in item.warnings:
@@ -105,7 +105,7 @@ def _report(session: Session, result: wire.ApplyResult) -> int:
 
 
 def roots_text(made: Sequence[str], again: str) -> str:
-    """Describes where the keys of the new datasets are, and that their holder owns the datasets permanently."""
+    """Describes where the keys of the new datasets are, and the command that moves them offline."""
     named = ", ".join(made[:SHOWN]) + (f" and {len(made) - SHOWN} more" if len(made) > SHOWN else "")
     lies = agree(len(made), "root key", "root keys")
     return (
@@ -126,7 +126,7 @@ def _table(result: wire.ApplyResult) -> str:
 
 
 def read(place: str) -> Iterator[wire.ManifestText]:
-    """Texts of manifests with where they come from. Raises NotFound, Invalid, Remote."""
+    """Yields the texts of manifests with their origins. Raises Usage, NotFound, Invalid, Remote."""
     if place == "-":
         yield _manifest("<stdin>", _bounded(sys.stdin.buffer, "<stdin>"), str(Path.cwd()))
     elif "://" in place and not place.startswith(("http://", "https://")):
@@ -160,7 +160,10 @@ def _bounded(file: BinaryIO, name: str, most: int = MAX_MANIFEST) -> bytes:
 
 
 def web_bytes(url: str, most: int) -> bytes:
-    """Downloads in a thread that is abandoned at the time limit, as the library restarts its wait with each byte."""
+    """Downloads a file in a thread that is abandoned at the time limit: the library's timeout restarts with each byte.
+
+    ``most``: bytes that it may have. Raises Remote, Invalid.
+    """
     answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
     threading.Thread(target=_fetch, args=(url, most, answers), daemon=True).start()
     try:
@@ -173,7 +176,7 @@ def web_bytes(url: str, most: int) -> bytes:
 
 
 def _reason(error: Exception) -> object:
-    """Returns what the library wraps, where it does: its own text is a repr, or has a number in brackets."""
+    """Returns the cause inside of a ``URLError``, whose own text is a repr; of others the system's text, if any."""
     inner = getattr(error, "reason", error) if type(error).__name__ == "URLError" else error
     return getattr(inner, "strerror", None) or inner
 
@@ -187,7 +190,7 @@ def _fetch(url: str, most: int, answers: queue.SimpleQueue[bytes | Exception]) -
             answers.put(_bounded(response, url, most))
     except (OSError, http.client.HTTPException) as error:
         answers.put(Remote(f"cannot fetch {url}: {_reason(error)}", hint=_LOOK))
-    except Exception as error:  # noqa: BLE001  whoever waits raises it
+    except Exception as error:  # noqa: BLE001  the waiting thread raises it
         answers.put(error)
 
 

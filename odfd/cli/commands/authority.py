@@ -1,6 +1,6 @@
 """``trust authority``: shows who may sign for a dataset, and changes it with a key that is kept offline.
 
-The offline key is read here, signs here, and is never sent anywhere.
+The offline key is read and used on this machine, and is never sent anywhere.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _change(session: Session, args: argparse.Namespace, request: wire.AuthorityD
 
 
 def offline_key(file: str | None) -> KeyFile | None:
-    """Opens the key file of the command line, whose module alone imports what signs."""
+    """Opens the key file of the command line; only its module imports the libraries for signing."""
     if file is None:
         return None
     from odfd.cli.offline.keyfile import KeyFile
@@ -108,7 +108,7 @@ def offline_key(file: str | None) -> KeyFile | None:
 def _carry_out(
     session: Session, ref: str, request: wire.AuthorityDraftRequest, key: KeyFile | None, *, drop_key: bool
 ) -> Answer[wire.AuthorityView]:
-    """Have it drafted, sign it with the offline key if there is one, have it signed by the rest and kept."""
+    """Has the node draft the change, signs with the offline key if there is one, and has the node sign and keep it."""
     draft = session.client.post(f"{_path(ref)}/draft", wire.AuthorityDraft, request).value
     signatures = () if key is None else (key.signature(draft.payload),)
     change = wire.AuthorityRequest(payload=draft.payload, signatures=signatures, drop_key=drop_key)

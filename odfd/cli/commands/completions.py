@@ -1,6 +1,6 @@
 """``completions``: prints a completion script for bash, zsh or fish.
 
-The scripts ask ``odfctl`` itself at each Tab what may stand there, and it asks the daemon for names.
+At each Tab the scripts run ``odfctl`` for the possible words, and it asks the daemon for names.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ EVENTS: Final = (
     "Seed", "AddData", "ExecuteTransform", "SetPollingSource", "DisablePollingSource", "AddPushSource",
     "DisablePushSource", "SetTransform", "SetDataSchema", "SetVocab", "SetInfo", "SetLicense", "SetAttachments",
 )  # fmt: skip
-"""Of a chain, as ``odfctl log --kind`` takes them."""
+"""Event kinds of a chain, as ``odfctl log --kind`` takes them."""
 _TOLD: Final = 60
-"""Characters told of a candidate."""
+"""Characters of a candidate's description."""
 
 
 commands = Commands()
@@ -55,7 +55,7 @@ def _completions(_: Session, args: argparse.Namespace) -> None:
 
 
 def words_of(line: str) -> list[str]:
-    """Splits a command line up to the cursor as a shell would, without the program; the last word is begun."""
+    """Splits a command line up to the cursor as a shell would, without the program; the last word is incomplete."""
     for closing in ("", '"', "'"):
         try:
             found = shlex.split(line + closing)
@@ -67,7 +67,7 @@ def words_of(line: str) -> list[str]:
 
 
 def _proposed(words: Sequence[str], args: argparse.Namespace) -> list[Candidate]:
-    """Returns no candidates instead of an error, which a Tab could not show."""
+    """Returns the candidates for the last word; none instead of an error, which a Tab could not show."""
     from odfd.cli.main import command_of, command_parser
 
     *before, current = words or [""]
@@ -90,7 +90,7 @@ def _value_of(words: Sequence[str], option: str) -> str | None:
 
 
 class Node:
-    """Lists what the running node has; nothing where it cannot be asked."""
+    """Lists names that the running node has; none if it cannot be asked."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -133,7 +133,7 @@ class Node:
 
 
 def _told(row: Any) -> str:
-    """Returns a few words that tell one thing from another of its kind."""
+    """Returns a few words that distinguish a resource from others of its kind."""
     if isinstance(row, wire.TaskView):
         return f"{row.kind} {row.target}, {row.state}"
     words = [getattr(row, name, "") for name in ("kind", "state")]

@@ -20,7 +20,7 @@ _SAYS: Final = {
     "retracted": ("a record is taken back", "a record would be taken back"),
     "unchanged": ("the record says so already", "the record says so already"),
 }
-"""By outcome, done and as a dry run tells it."""
+"""Text by outcome: when done, and for a dry run."""
 
 
 commands = Commands()

@@ -1,4 +1,4 @@
-"""``diff``: shows rows by which two cuts or two datasets differ; with ``-f``, what an apply would change."""
+"""``diff``: shows the rows by which two cuts or two datasets differ; with ``-f``, what an apply would change."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _source(text: str, *, current: bool) -> str:
 
 
 def _apart(session: Session, text: str) -> str:
-    """Its system columns, which are the first three."""
+    """Returns an ``EXCLUDE`` of the dataset's system columns, which are its first three."""
     ref = text.rpartition("@")[0] or text
     fields = session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/schema", wire.Schema).value.fields
     names = ", ".join('"' + field.name.replace('"', '""') + '"' for field in fields[:3])

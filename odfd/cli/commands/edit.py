@@ -80,7 +80,7 @@ def _fault_text(fault: Fault) -> str:
 
 
 def _edited(text: str) -> str:
-    """Returns what the editor left. Raises Usage where there is none, or where it fails."""
+    """Opens the text in the user's editor and returns the result. Raises Usage if there is no editor, or it fails."""
     command = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not command:
         raise Usage("no editor is named", hint="set EDITOR, like EDITOR=vi")

@@ -1,4 +1,4 @@
-"""``events``: shows what became of resources, from the log that the node keeps of them."""
+"""``events``: shows the changes of resources, from the log that the node keeps of them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _events(session: Session, args: argparse.Namespace) -> None:
 
 
 def _changes(session: Session, query: dict[str, object]) -> Iterator[Answer[wire.ResourceChange]]:
-    """Yields changes, and goes on where the stream ends because rights of the account changed."""
+    """Yields changes, and reconnects if the stream ends because rights of the account changed."""
     again = True
     while again:
         again = False

@@ -1,4 +1,4 @@
-"""``hold``: keeps the history of datasets as it is while somebody reads it."""
+"""``hold``: keeps the history of datasets unchanged while a reader needs it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ FORMS: Final = ("csv", "ndjson", "parquet", "arrow", "xlsx")
 UNWRITTEN: Final = frozenset(
     ("json", "jsonl", "tsv", "txt", "xls", "ods", "orc", "avro", "feather", "yaml", "md", "zip")
 )
-"""Endings of files that people may expect; nobody calls a directory so."""
+"""Endings of files that people may expect, though they are not written; no directory is called so."""
 DOCUMENTS: Final = ("frictionless", "croissant")
 
 
@@ -29,7 +29,7 @@ commands = Commands()
 
 
 def _place(text: str) -> str:
-    """A path as the daemon must see it; a URL as it is."""
+    """Returns a path as the daemon must see it, absolute; a URL unchanged."""
     return text if "://" in text else str(Path(text).expanduser().resolve())
 
 

@@ -66,7 +66,7 @@ def _ingest(session: Session, args: argparse.Namespace) -> int:
 
 
 def _preview(session: Session, args: argparse.Namespace) -> int:
-    """Previews by the source of the dataset, without a declared format."""
+    """Previews one file, read by the dataset's source unless a format is given."""
     from odfd.cli.offline.new import preview
 
     if len(args.files) != 1 or args.files[0] == "-":
@@ -80,7 +80,7 @@ def _preview(session: Session, args: argparse.Namespace) -> int:
 
 
 class _Sent(io.RawIOBase):
-    """A file that is being sent, and shows how much of it is."""
+    """A file that shows its progress while it is sent."""
 
     def __init__(self, session: Session, file: BinaryIO, name: str) -> None:
         self._file, self._name, self._done = file, name, 0
@@ -174,7 +174,7 @@ def _beside(item: wire.PullItem) -> str:
 
 
 def outcome(session: Session, sent: Any) -> int:
-    """Shows the JSON of a ``wire.PullResult``; loads types only for a table."""
+    """Shows the JSON of a ``wire.PullResult``, and loads types only for a table. Returns the exit code."""
     items = sent.get("items") if isinstance(sent, dict) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise Bug("the daemon's answer tells nothing that was pulled", rule="answer-type")

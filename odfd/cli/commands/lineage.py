@@ -83,7 +83,7 @@ def _lineage(session: Session, args: argparse.Namespace) -> None:
 
 
 def _events(session: Session, args: argparse.Namespace) -> None:
-    """Writes NDJSON whatever the output format: tools that take events take lines of JSON."""
+    """Writes NDJSON whatever the output format: tools that take events read lines of JSON."""
     from odfd.cli.standards.runs import TransactionRuns
 
     if args.record is not None or args.column is not None or args.graph is not None:

@@ -1,4 +1,4 @@
-"""``logs``: shows the last lines of the daemon's log, and each as it comes."""
+"""``logs``: shows the last lines of the daemon's log, and each new line with ``--follow``."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def _logs(session: Session, args: argparse.Namespace) -> None:
         for news in session.client.stream("/node/v1alpha1/logs", wire.LogLineView, query | {"follow": "true"}):
             session.line(news.sent, _text(news.value))
             output.flush()
-    except KeyboardInterrupt:  # the way in which following is meant to end
+    except KeyboardInterrupt:  # the usual end of following
         return
     raise session.client.gone()
 
 
 def _task_id(said: str | None) -> str | None:
-    """Raises Usage: lines are of tasks, and of no other kind."""
+    """Returns the id of a task from ``task/ID``. Raises Usage for another kind, which has no log."""
     if said is None:
         return None
     kind, slash, name = said.rpartition("/")

@@ -22,7 +22,7 @@ from odfd.errors import Usage
 from odfd.usage import how_many
 
 INVITATION: Final = "odf:"
-"""What invitations begin with."""
+"""The first characters of an invitation."""
 _SPAN: Final = "7d"
 _MEMBERS: Final = 8
 """Peers that are listed by name below a network."""
@@ -85,12 +85,12 @@ def _join(session: Session, args: argparse.Namespace) -> None:
 
 
 def _is_invitation(text: str) -> bool:
-    """Itself, or where it is on the web."""
+    """Whether the text is an invitation, or the address of one on the web."""
     return text.lstrip().startswith(INVITATION) or "://" in text
 
 
 def _accepted(session: Session, text: str, yes: bool) -> wire.InvitationText:
-    """Shows an invitation and asks. Raises Refused, Usage."""
+    """Shows an invitation and asks for consent. Raises Refused, Usage."""
     invitation = session.client.post(
         "/node/v1alpha1/invitations", wire.InvitationView, wire.InvitationText(text=text)
     ).value
@@ -102,7 +102,7 @@ def _accepted(session: Session, text: str, yes: bool) -> wire.InvitationText:
 
 
 def _lines(invitation: wire.InvitationView) -> list[str]:
-    """Returns who invites, and what is asked."""
+    """Returns lines that show who invites, and what the network requires."""
     rows = [
         ("network", invitation.network),
         ("invited by", invitation.by),
@@ -186,7 +186,7 @@ def _invitation_table(rows: Sequence[wire.InvitationState]) -> str:
 
 
 def _show_code(text: str) -> None:
-    """Raises Usage where it does not fit."""
+    """Draws the text as a QR code. Raises Usage if it is too long for one."""
     import segno
 
     try:
@@ -264,7 +264,7 @@ def _exchanged(swarm: wire.SwarmFigures) -> str:
 
 
 def _only_network(session: Session) -> str:
-    """Returns the network that this node is in. Raises Usage where there is none, or more than one."""
+    """Returns the network that this node is in. Raises Usage if there is none, or more than one."""
     found = [each.name for each in session.client.get("/node/v1alpha1/networks", list[wire.NetworkView]).value]
     if len(found) == 1:
         return found[0]
@@ -274,7 +274,7 @@ def _only_network(session: Session) -> str:
 
 
 def _members(shown: wire.NetworkView) -> str:
-    """Lists members that gave a name, after their ids."""
+    """Lists members that gave themselves a name."""
     named = [each for each in shown.members if each.name]
     texts = [clean(kinds.node(each), 100) for each in named[:_MEMBERS]]
     more = f", and {len(named) - _MEMBERS} more with names" if len(named) > _MEMBERS else ""
@@ -302,9 +302,9 @@ def _list_peers(session: Session, _: argparse.Namespace) -> None:
 _PEER = argument("peer", metavar="PEER")
 _PEER_ID: Final = "12D3KooW"
 _PEER_ID_LENGTH: Final = 52
-"""Of a whole one; whose it is that begins so is asked for."""
+"""Characters of a whole peer id; a shorter text is the beginning of one, which the daemon completes."""
 _KEY: Final = "did:key:"
-"""The daemon alone knows the peer of a key."""
+"""Prefix of keys, whose peer only the daemon knows."""
 
 
 @peer.add("show", _PEER, help="print all about one peer", example="12D3KooWQ…")
@@ -337,7 +337,7 @@ def _unblock(session: Session, args: argparse.Namespace) -> None:
 
 
 def _whole(session: Session, peer: str) -> str:
-    """Returns the id or key of a peer, of which the beginning of an id may be given."""
+    """Returns the id or the key of a peer; the daemon completes the beginning of an id."""
     if peer.startswith(_KEY) or (peer.startswith(_PEER_ID) and len(peer) == _PEER_ID_LENGTH):
         return peer
     return session.client.get(f"/node/v1alpha1/peers/{part(peer)}", wire.PeerInfo).value.peer_id

@@ -20,9 +20,9 @@ from odfd.errors import ExitCode, Unreachable
 from odfd.usage import how_many
 
 RESET: Final = "reset"
-"""Of an event: rights of the account changed, and it follows anew."""
+"""Kind of an event: rights of the account changed, and the stream begins anew."""
 LOOK_SECONDS: Final = 0.1
-"""Between two looks for a daemon that is starting."""
+"""Seconds between two attempts to reach a daemon that is starting."""
 _MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED"}
 
 
@@ -90,7 +90,7 @@ def status_text(status: wire.Status) -> str:
 
 
 def account_status_text(status: wire.Status) -> str:
-    """Formats what an account gets: what concerns the datasets that it may read, and that the node is up."""
+    """Formats the status for an account: counts for the datasets that it may read, and that the node is up."""
     datasets, mirrors = (f"{sum(each.values())}  ({_counted(each)})" for each in (status.datasets, status.mirrors))
     return fields(
         [
@@ -178,7 +178,7 @@ def doctor_text(probes: Sequence[wire.Probe]) -> str:
 
 
 def _probes(session: Session, query: dict[str, object]) -> Answer[list[wire.Probe]]:
-    """Collects the results, and shows on a terminal which is there."""
+    """Collects the probes' results, and on a terminal shows the progress."""
     found: list[Answer[wire.Probe]] = []
     stream = output.error_stream()
     shows = not session.quiet and stream.isatty()
@@ -211,13 +211,13 @@ def _watch(session: Session, args: argparse.Namespace) -> None:
         for event in _events(session, query):
             session.line(event.sent, _event_text(event.value))
     except KeyboardInterrupt:
-        # The way in which watching is meant to end.
+        # The usual end of watching.
         return
     raise session.client.gone()
 
 
 def _events(session: Session, query: dict[str, object]) -> Iterator[Answer[wire.EventView]]:
-    """Yields events, and goes on where the stream ends because rights of the account changed."""
+    """Yields events, and reconnects if the stream ends because rights of the account changed."""
     again = True
     while again:
         again = False

@@ -33,7 +33,7 @@ def _ui(session: Session, args: argparse.Namespace) -> None:
 
 
 def _open(url: str) -> None:
-    """By a file of this user's, since every user of the machine may read the words that programs are started with."""
+    """Opens an address by way of a private file, since every user of the machine can read the arguments of programs."""
     place = _private_folder() / "page.html"
     target = html.escape(url, quote=True)
     try:

@@ -107,7 +107,7 @@ def rules_of(file: str) -> wire.NetworkRulesRequest:
 
 
 def _groups(file: str, written: Any) -> dict[str, list[str]]:
-    """Keys by the name of their group. Raises Invalid."""
+    """Returns the keys of each group by its name. Raises Invalid."""
     try:
         found = {group["name"]: group["keys"] for group in written}
     except (TypeError, KeyError) as error:
@@ -118,7 +118,7 @@ def _groups(file: str, written: Any) -> dict[str, list[str]]:
 
 
 def _single(file: str, name: str, keys: list[str]) -> tuple[str, str]:
-    """Raises Invalid."""
+    """Returns the only key of a group with its name. Raises Invalid for more or fewer keys."""
     if not isinstance(keys, list) or len(keys) != 1:
         raise Invalid(
             f"{file}: witness group {name} has more or less than one key",

@@ -1,4 +1,4 @@
-"""``portal``: opens a portal to an auditor, and audits those that others opened."""
+"""``portal``: opens a portal to an auditor, and audits portals that others opened."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from odfd.errors import ExitCode, Usage
 from odfd.usage import at_most
 
 MOST_ROWS: Final = 10_000
-"""Of one answer of the daemon."""
+"""Rows of one answer of the daemon."""
 
 
 commands = Commands()
@@ -93,7 +93,7 @@ def _tail_of(session: Session, args: argparse.Namespace) -> int:
 
 
 def remarks_on(records: wire.Records) -> Iterator[str]:
-    """Yields the remarks for a reader of the rows, or that there are none."""
+    """Yields remarks for a reader of the rows, or that there are none."""
     if not records.rows:
         yield "no records yet"
     if records.dataset is not None and (doubt := doubt_of(records.dataset)):
@@ -101,7 +101,7 @@ def remarks_on(records: wire.Records) -> Iterator[str]:
 
 
 def doubt_of(dataset: wire.DatasetView) -> str | None:
-    """Returns a warning for a reader where not all rows, which are shown as published, may be relied on."""
+    """Returns a warning if not all of the rows, which are shown as published, may be relied on."""
     rely = dataset.rely_on
     if rely is None or rely.blocks >= dataset.blocks:
         return None

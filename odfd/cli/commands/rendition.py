@@ -84,6 +84,6 @@ def _abandon(session: Session, args: argparse.Namespace) -> None:
 
 
 def _can_abandon(session: Session, ref: str, number: int) -> bool:
-    """Returns whether to ask; what was active, or is not there, the node refuses. Raises NotFound."""
+    """Whether the rendition is still being built, so that the user is asked. Raises NotFound for the dataset."""
     rows = session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/renditions", list[wire.RenditionView]).value
     return any(row.number == number and row.state == "Building" for row in rows)

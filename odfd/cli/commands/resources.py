@@ -29,7 +29,7 @@ commands = Commands()
 
 
 def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
-    """Returns the resource itself. Raises NotFound."""
+    """Returns the resource of a kind by its name or id. Raises NotFound."""
     of, slash, rest = name.partition("/")
     if kind is kinds.RESOURCE and slash and (typed := kinds.find(of)).declared:  # also what a list of all leaves out
         return session.client.get(f"{typed.declared}/{part(rest)}", kind.view)
@@ -85,7 +85,7 @@ def _get(session: Session, args: argparse.Namespace) -> int:
 
 
 def _rows(session: Session, kind: kinds.Kind[V], args: argparse.Namespace) -> Answer[list[V]]:
-    """All of a kind, or those with the labels that are asked for."""
+    """Returns all resources of a kind, or those selected by labels."""
     return kind.all(session) if args.labels is None else _labelled(session, kind, args.labels)
 
 
@@ -101,7 +101,7 @@ def _check_watched(kind: kinds.Kind[Any]) -> None:
 
 
 def _check_selection(kind: kinds.Kind[Any], args: argparse.Namespace) -> None:
-    """Raises Usage."""
+    """Raises Usage if labels are combined with names, or the kind has none."""
     if args.labels:
         _check_declared(kind, "have no labels")
     if args.labels and args.names:
@@ -109,7 +109,7 @@ def _check_selection(kind: kinds.Kind[Any], args: argparse.Namespace) -> None:
 
 
 def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list[V]]:
-    """Those with labels that are as was asked."""
+    """Returns the resources of a kind that ``labels`` selects."""
     if kind is kinds.RESOURCE:
         return session.client.get(kind.path, list[kind.view], {"labels": labels})  # type: ignore[name-defined]
     found = kinds.listed(session, kind.declared, {"labels": labels})
@@ -122,7 +122,7 @@ def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list
 
 
 def _name_of(kind: kinds.Kind[Any], sent: Any) -> str:
-    """The name of the resource of a row."""
+    """Returns the resource's name from the JSON of a row."""
     return str(sent["id" if kind is kinds.TASK else "name"])
 
 
@@ -131,7 +131,7 @@ def _several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
 
 
 def _news(session: Session, kind: kinds.Kind[Any], since: str) -> Iterator[Answer[wire.ResourceManifestNews]]:
-    """Yields the news of a watch, and of the next where it ends because rights changed."""
+    """Yields the news of a watch, and begins another one if it ends because rights changed."""
     of_all = kind is kinds.RESOURCE
     path, asked = ("/resource/v1alpha1/watch", {}) if of_all else (kind.declared, {"watch": "true"})
     more = {"since": since} if since else {}
@@ -178,7 +178,7 @@ def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | Non
 
 
 def _dataset_manifest(session: Session, name: str) -> str:
-    """Returns what its chain declares, with what is kept beside it here."""
+    """Returns the manifest of a dataset: declarations of its chain, and settings that this node keeps beside it."""
     path = f"{kinds.DATASET.declared}/{part(name)}"
     if session.output == LEGACY:
         return to_yaml(session.client.get(f"{path}/snapshot", dict[str, Any]).value)
@@ -317,7 +317,7 @@ def _question(kind: kinds.Kind[Any], names: Sequence[str], *, purge: bool) -> st
 
 
 def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace, *, asks: bool) -> Sequence[str]:
-    """Raises Usage, NotFound: nobody is asked about, and nothing is deleted, where one is mistyped."""
+    """Returns the names to delete. Raises Usage, NotFound: if one is mistyped, nothing is asked or deleted."""
     _check_selection(kind, args)
     if args.labels:
         if kind is kinds.RESOURCE:
@@ -343,7 +343,7 @@ def _print_deleted(
     *,
     purge: bool,
 ) -> None:
-    """``told``: what became of each, by its name."""
+    """Prints the result for each deleted resource. ``told``: names and results."""
     text = "\n".join(f"{kind.name} {name} {word}" for name, word in told)
     if gone:
         session.answer(gone[0] if len(gone) == 1 else _several(gone), lambda _: text)
@@ -357,7 +357,7 @@ def _print_deleted(
 
 
 def _ended(before: wire.TaskView, gone: wire.ResourceManifest) -> str:
-    """What became of a task; one that a command began ends by itself too, and then stays in the list."""
+    """Returns the result for a task: one that a command began may have ended by itself, and then stays in the list."""
     if gone.status.get("code") == "cancelled":
         return "cancelled"
     return "deleted" if before.declared else f"was {before.state} before"

@@ -1,6 +1,7 @@
 """``reset``, ``compact``: rewrite the history of a dataset of this node. ``gc``: frees disk space.
 
-With ``--offline-key`` the dry run says what the roots have to sign; the key signs it here, and is never sent anywhere.
+With ``--offline-key`` a dry run returns the statement that the roots have to sign; the key signs it on this machine,
+and is never sent anywhere.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CARE = (
     argument("--offline-key", metavar="FILE", help="file with the dataset's key"),
     YES,
 )
-"""Options of what gives up history."""
+"""Options of commands that drop history."""
 
 
 @commands.add(
@@ -98,7 +99,7 @@ _GIVES_UP: Final = frozenset({"reset", "keep-metadata"})
 
 
 def _given_up(plan: wire.RewriteResult) -> str:
-    """The question for a plan of such an action."""
+    """Returns the question whether to carry out a plan that drops records."""
     count = plan.before - plan.kept
     first = f"block #{plan.kept}" if count == 1 else f"{count:,} blocks from #{plan.kept} on"
     return f"Give up {first} of {plan.ref}, with {'its' if count == 1 else 'their'} records?"

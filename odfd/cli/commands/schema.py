@@ -1,4 +1,4 @@
-"""``schema``: shows the columns of a dataset. ``schema alter``: shows what altering them means, and does it."""
+"""``schema``: shows the columns of a dataset. ``schema alter``: shows what an alteration does, and carries it out."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from odfd.usage import how_many
 
 commands = Commands()
 _AGAIN: Final = 0.25
-"""Seconds between two looks."""
+"""Seconds between two searches."""
 
 
 @commands.add(
@@ -77,7 +77,7 @@ def _search(session: Session, args: argparse.Namespace) -> None:
 
 
 def _until_found(session: Session, request: wire.SearchRequest, patience: float) -> Answer[wire.SearchView]:
-    """Cards come with the first minute in a network, and then now and then."""
+    """Repeats a search until something is found, for ``patience`` seconds: cards arrive within a minute of joining."""
     ends = time.monotonic() + patience
     while True:
         answer = session.client.post("/node/v1alpha1/search", wire.SearchView, request)

@@ -1,4 +1,4 @@
-"""``source``: pushes to the endpoint of a Source, and shows and drops what waits there."""
+"""``source``: pushes to the endpoint of a Source, and shows and drops the pushes that wait there."""
 
 from __future__ import annotations
 

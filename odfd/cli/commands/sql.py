@@ -104,9 +104,7 @@ def _sql(session: Session, args: argparse.Namespace) -> int:
 def _shell(session: Session, request: wire.QueryRequest, form: str) -> int:
     from odfd.cli.sql.shell import Shell, interactive
 
-    session.client.get(
-        "/node/v1alpha1/status", wire.Status
-    )  # whoever has no daemon learns it before the first question
+    session.client.get("/node/v1alpha1/status", wire.Status)  # without a daemon this fails before the first query
     session.remark("A query ends with ;  \\? lists commands, ^C cancels, ^D leaves.")
     shell = Shell(session, request, form)
     shell.run(interactive(shell, os.environ))
@@ -114,7 +112,7 @@ def _shell(session: Session, request: wire.QueryRequest, form: str) -> int:
 
 
 def parameters(given: Sequence[str]) -> dict[str, Any] | list[Any] | None:
-    """Raises Usage where some have names and others none."""
+    """Parses the parameters of a query: a mapping if they have names, else a list. Raises Usage for a mixture."""
     named = {
         name: _value(value)
         for name, found, value in (each.partition("=") for each in given)
@@ -162,7 +160,7 @@ def _read(path: str, hint: str = "-f takes a file of one query, or - for standar
 
 
 def _pins(path: str | None) -> tuple[wire.Pin, ...]:
-    """From a file of pins, or from an answer of ``-o json``."""
+    """Reads pins from a file of pins, or from an answer of ``-o json``. Raises Usage, Invalid."""
     if path is None:
         return ()
     try:

@@ -1,7 +1,7 @@
 """``support``: writes a file of diagnostics about a node, without secrets.
 
-``odfctl`` makes it of answers that the daemon gives anyway, so nothing is in it that its owner could not see. It says
-which part of it is missing, and why.
+``odfctl`` makes it from ordinary answers of the daemon, so it holds nothing that the node's owner could not see. It
+lists the parts that are missing, with the reason.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _PARTS: Final = {
     "validators.json": "/node/v1alpha1/validators",
     "policy.json": "/node/v1alpha1/policy",
 }
-"""Names in the archive, and what the daemon is asked for."""
+"""Names of files in the archive, with the requests that fill them."""
 _SECRETS: Final = re.compile(
     rb"(?P<kept>://)[^/@\s\"]+(?=@)|(?P<named>(?i:token|secret|password|passwd|signature|sig|key)=)[^&\s\"\\]+"
 )
-"""In URLs, as sources of other people may have them: what stands before the host, and parameters of such names."""
+"""Secrets in URLs, as sources may have: user and password before the host, and parameters of these names."""
 MASK: Final = b"********"
 
 
@@ -84,7 +84,7 @@ def _collected(session: Session, missing: dict[str, str]) -> Iterator[tuple[str,
 
 
 def _write(file: Path, parts: Iterator[tuple[str, bytes]]) -> int:
-    """How many secrets were masked. Raises Environment; no part of a file is left then."""
+    """Writes the archive. Returns the number of masked secrets. Raises Environment, and then leaves no file."""
     masked = 0
     try:
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

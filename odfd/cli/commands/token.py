@@ -1,4 +1,4 @@
-"""``token``: makes, lists and revokes the tokens by which an account is asked for from other machines."""
+"""``token``: makes, lists and revokes the tokens by which other machines act as an account."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from odfd.cli.session import Session
 from odfd.errors import Usage
 
 SOONEST: Final = 0.5
-"""Seconds between two looks, which the node answers."""
+"""Least seconds between two updates, each of which the node answers."""
 
 commands = Commands()
 

@@ -93,7 +93,7 @@ def _evidence(session: Session, args: argparse.Namespace) -> None:
     example="lie.odfe\nanswer.json --from ./weather",
 )
 def _recheck(session: Session, args: argparse.Namespace) -> int:
-    """Hand over to the part of the command line that works on files; no daemon is asked."""
+    """Runs the recheck by the offline part of the command line, without a daemon. Returns the exit code."""
     run = importlib.import_module("odfd.cli.offline.recheck").run
     return int(run(session, args))
 

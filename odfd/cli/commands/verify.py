@@ -108,7 +108,7 @@ def can_be_repaired(report: wire.VerifyReport) -> bool:
 
 
 def report_text(report: wire.VerifyReport) -> str:
-    """Formats ``yes:`` or ``no:``, what was checked, and each failure with the values to compare."""
+    """Formats ``yes:`` or ``no:``, the checked parts, and each failure with the values to compare."""
     checked = report.checked
     if report.ok:
         lines = [f"yes: {formatting.plural(report.blocks, 'block')} of {report.ref} hold at level {report.level}"]

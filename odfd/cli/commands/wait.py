@@ -17,7 +17,7 @@ from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
 LOOK_SECONDS: Final = 0.25
-"""Between two looks; one costs the daemon about a millisecond."""
+"""Seconds between two polls; one costs the daemon about a millisecond."""
 
 
 commands = Commands()
@@ -67,7 +67,7 @@ def _now(value: Any) -> str:
 
 
 def _wait_for_task(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
-    """Until it is finished; its fault is that of this command."""
+    """Waits until a task is finished; its fault becomes that of this command. Returns the exit code."""
     if args.timeout is not None:
         holds, value = _until(session, kind, args, conditions.is_finished)
         if not holds:
@@ -82,7 +82,7 @@ def _wait_for_task(session: Session, kind: kinds.Kind[Any], args: argparse.Names
 def _until(
     session: Session, kind: kinds.Kind[Any], args: argparse.Namespace, holds: Callable[[Any], bool]
 ) -> tuple[bool, Any]:
-    """Whether it holds before the time is over, and the JSON that was looked at last."""
+    """Polls until the condition holds or time is up. Returns whether it holds, and the last JSON."""
     patience = seconds(args.timeout) if args.timeout else None
     began = session.clock.monotonic()
     while True:
@@ -95,7 +95,7 @@ def _until(
 
 
 def _fetch(session: Session, kind: kinds.Kind[Any], name: str) -> Any:
-    """Its JSON, of which a condition names fields; ``None`` while it is not there."""
+    """Returns the resource's JSON, whose fields a condition names; ``None`` while the resource does not exist."""
     try:
         return one(session, kind, name).sent
     except NotFound:

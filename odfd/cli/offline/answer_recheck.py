@@ -1,4 +1,4 @@
-"""``trust recheck`` of a proven answer: runs the query over the same blocks, of folders or a daemon, and compares."""
+"""``trust recheck`` of a proven answer: repeats the query on the same blocks, of folders or a daemon, and compares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_FILE: Final = 16 << 20
 
 
 class ProvenAnswer(msgspec.Struct, frozen=True):
-    """A proven answer: its signer and statement, and its rows if they are in the same file."""
+    """A proven answer: its signers and statement, and its rows if they are in the same file."""
 
     predicate: AnswerStatement
     signers: tuple[KeyDid, ...]
@@ -37,7 +37,7 @@ class ProvenAnswer(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The answer to the same query here."""
+    """The answer to the same query on this machine."""
 
     predicate: AnswerStatement
     rows: pa.Table | None
@@ -90,7 +90,7 @@ def run(session: Session, proven: ProvenAnswer, folders: Sequence[str]) -> dict[
 
 
 def _ask(session: Session, request: wire.QueryRequest) -> tuple[Any, pa.Table]:
-    """Asks the daemon for its own statement about its answer, and the rows."""
+    """Returns the daemon's own statement about its answer, and the rows."""
     import pyarrow as pa
 
     from odfd.cli.sql.query import asked
@@ -124,7 +124,7 @@ def _compared(proven: ProvenAnswer, found: Found) -> dict[str, Any]:
 
 
 def _difference(signed: pa.Table, found: pa.Table | None) -> dict[str, Any]:
-    """The first row that differs, of both."""
+    """Returns the first row that differs, in both versions."""
     from chain.data.json_values import plain_rows
 
     assert found is not None

@@ -87,7 +87,7 @@ def _encode(session: Session, args: argparse.Namespace) -> None:
 
 
 def _detail(session: Session, named: str) -> dict[str, Any]:
-    """The manifest with what stands beside it: of a file or a folder's block; a dataset's as the daemon tells it."""
+    """Returns the description of a block: from a file or a folder, or from the daemon for a dataset's block."""
     of_dataset = _OF_DATASET.match(named)
     if of_dataset is None:
         raw = files.read_limited(named, MAX_BLOCK, "block")
@@ -120,7 +120,7 @@ def _of_directory(directory: str, number: str | None, name: str | None) -> Block
 def describe(block: Block) -> dict[str, Any]:
     """Returns ``{kind, version, content, hash, manifestVersion, size}``: the contract of ``block show``.
 
-    ``unknownFields`` besides, where a newer schema wrote what we have no names for.
+    Also ``unknownFields``, if a newer schema wrote fields for which this version has no names.
     """
     return _described(block.version, block_to_builtins(block), _beside(block), block.unknown_fields)
 

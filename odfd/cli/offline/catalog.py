@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from odfd.sampling.dcat_feed import Feed, FoundSource
 
 SHOWN: Final = 10
-"""Datasets that are not taken, told with the reason."""
+"""Datasets left out that are listed with the reason."""
 
 commands = Commands()
 

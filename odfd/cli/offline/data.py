@@ -21,7 +21,7 @@ from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, fields, render
 
 _SAFE: Final = 1 << 53
-"""Beyond this JSON's readers round integers, so they are written as text."""
+"""Integers beyond this are written as text, since readers of JSON round them."""
 
 
 commands = Commands()
@@ -118,7 +118,7 @@ def _ends(times: tuple[instant.Instant, instant.Instant]) -> dict[str, str]:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column's values; where Python's calendar does not reach, or does not know the zone, times in UTC as text."""
+    """Returns a column's values; times that Python's calendar or zones do not cover become UTC texts."""
     try:
         values: list[Any] = column.to_pylist()
     except (ArithmeticError, LookupError, ValueError):
@@ -138,7 +138,7 @@ def _far(value: Any) -> str | None:
 
 
 def _cell(value: Any) -> Any:
-    """A value of JSON: decimals, times, bytes and integers beyond 2^53 as text, NaN and infinities too."""
+    """Returns a value for JSON: decimals, times, bytes, integers beyond 2^53, NaN and infinities as text."""
     match value:
         case None | bool() | str():
             return value

@@ -11,7 +11,7 @@ from chain.store.layout import is_dataset, not_a_dataset
 
 
 def read_limited(name: str, limit: int, what: str) -> bytes:
-    """Reads a file, or standard input for ``-``. Raises NotFound, Invalid when longer, Environment."""
+    """Reads a file, or standard input for ``-``. Raises NotFound, Invalid beyond ``limit`` bytes, Environment."""
     if name == "-":
         raw = sys.stdin.buffer.read(limit + 1)
     else:
@@ -24,12 +24,12 @@ def read_limited(name: str, limit: int, what: str) -> bytes:
 
 
 def is_directory(target: str) -> bool:
-    """Whether the target has the form of a path, which may be absent; its errors then speak of files."""
+    """Whether the target has the form of a path, which may be absent; errors are then about files."""
     return target.startswith((".", "/", "~")) or "/" in target.partition("://")[0] or Path(target).is_dir()
 
 
 def dataset(name: str) -> Path:
-    """Raises NotFound when there is no dataset's folder of that name, Invalid for one of a former format."""
+    """Returns the folder of a dataset. Raises NotFound if there is none, Invalid for one of a former format."""
     from odfd.transfer.former_chain import former_head
 
     path = Path(name).expanduser()
@@ -45,7 +45,7 @@ def dataset(name: str) -> Path:
 
 
 def existing(name: str) -> Path:
-    """Raises NotFound when there is no such file."""
+    """Returns the path of a file. Raises NotFound if there is none."""
     path = Path(name).expanduser()
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "not there"
@@ -54,7 +54,7 @@ def existing(name: str) -> Path:
 
 
 def replace(name: str, data: bytes) -> Path:
-    """Writes a file in one step, so that a failure leaves what was there. Raises Environment."""
+    """Writes a file in one step, so that a failure leaves the old one. Raises Environment."""
     path = Path(name).expanduser()
     staged = path.with_name(f".{path.name}.tmp")
     try:

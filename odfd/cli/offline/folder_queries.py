@@ -1,4 +1,4 @@
-"""Answers one query over folders in the ODF layout, without a daemon: in a state directory that is gone afterwards."""
+"""Answers one query over folders in the ODF layout, without a daemon: in a temporary state directory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ask_folders(request: wire.QueryRequest, folders: Sequence[str], place: Path)
 
 
 def _take(home: StateDirectory, folder: Path) -> None:
-    """All of it is verified, as any import is."""
+    """Imports a folder's dataset, which verifies all of it."""
     done = import_dataset(folder, home.chains, home.objects)
     with home.database.write() as connection:
         catalog = Catalog(Resources(connection))

@@ -35,7 +35,7 @@ class KeyFile:
                     os.fsync(file.fileno())
                 sync_folder(self.path.absolute().parent)
             except OSError:
-                # A part of a key is none, and would be in the way of the next try.
+                # A part of a key is useless, and would prevent the next attempt.
                 self.path.unlink(missing_ok=True)
                 raise
         except OSError as error:

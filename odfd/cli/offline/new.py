@@ -1,4 +1,4 @@
-"""``new``: writes the manifest of a root for a file, from a sample of it, and shows what an ingest would read."""
+"""``new``: writes the manifest of a root for a file, from a sample of it, and shows the rows that would be read."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from chain.model.source import ReadStep
 
 MAX_FETCHED: Final = 64 << 20
-"""Bytes of a file from the web that is looked at."""
+"""Bytes of a file from the web that are downloaded as a sample."""
 ROWS: Final = 10
-"""Shown of a file."""
+"""Rows of a file that are shown."""
 WIDEST: Final = 40
 
 
@@ -98,7 +98,7 @@ def _check_columns(by: Sequence[str], columns: Sequence[str]) -> None:
 
 
 def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
-    """The file itself, or what came from the web, and what it is called."""
+    """Returns the path of the file, downloaded if it is on the web, and the file's name."""
     if not is_url:
         path = files.existing(source)
         return path, path.name
@@ -109,7 +109,7 @@ def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
 
 
 def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
-    """Shows what an ingest of a file would read, by a dataset's source or by a format. Raises Invalid, NotFound."""
+    """Shows the rows that an ingest of a file would read, by a source or by a format. Raises Invalid, NotFound."""
     from odfd.ingest.push import FORMATS
     from odfd.sampling.inference import guessed, step_of
     from odfd.sampling.manifest import read_of
@@ -136,7 +136,10 @@ def _ddl(columns: tuple[tuple[str, str, tuple[str, ...]], ...]) -> list[str]:
 
 
 def _seen(path: Path, name: str, step: ReadStep, *, queried: bool = False) -> dict[str, Any]:
-    """``queried``: a query makes other columns of these. Raises Invalid also for columns that no dataset holds."""
+    """Returns the columns and first rows of a file. ``queried``: a query changes the columns afterwards.
+
+    Raises Invalid, also for columns that no dataset can have.
+    """
     from engines.spark.ingest.text_columns import check_read
     from odfd.sampling.preview import shown
 

@@ -1,7 +1,7 @@
 """``trust recheck FILE``: checks a bundle of evidence and repeats its step, without daemon or network; or an answer.
 
-Everything happens in a folder that is gone afterwards; the engine is one of its own, in the strongest sandbox that
-holds here.
+All files are in a folder that is deleted afterwards; the engine is started for this check, in the strongest sandbox
+that works on this machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from odfd.trust.validation.recheck import RecheckAnswer
 
 PATIENCE_SECONDS: Final = 600.0
-"""For the re-run, all in all."""
+"""Seconds that the re-run may take altogether."""
 CODES: Final = {
     "confirmed": ExitCode.OK,
     "refuted": ExitCode.NO,
@@ -64,7 +64,7 @@ def run(session: Session, args: argparse.Namespace) -> int:
 
 
 def _document(session: Session, args: argparse.Namespace) -> int:
-    """A proven answer, or a proof of two statements."""
+    """Checks a JSON file: a proven answer, or a proof of two statements. Returns the exit code."""
     from odfd.cli.offline import answer_recheck
 
     proven = answer_recheck.read(args.file)
@@ -78,7 +78,7 @@ def _document(session: Session, args: argparse.Namespace) -> int:
 
 
 def _proof(name: str) -> dict[str, Any]:
-    """A proof is checked on the spot: two signatures, two paths. Raises Invalid."""
+    """Checks a proof, which needs no engine: two signatures, two paths. Raises Invalid."""
     from chain.errors import Invalid
     from chain.statements import proof as proofs
 
@@ -107,7 +107,7 @@ def _proof_text(view: dict[str, Any]) -> str:
 
 
 def _answer(case: Unpacked, place: Path) -> RecheckAnswer:
-    """Raises what an engine raises that cannot be started or is lost."""
+    """Repeats the step. Raises the faults of an engine that cannot be started or is lost."""
     import trio
 
     from odfd.errors import sole_faults
@@ -139,11 +139,11 @@ async def _rerun(case: Unpacked, place: Path) -> RecheckAnswer:
 
 
 def _silent(event: str, facts: Mapping[str, object]) -> None:
-    """Drops what the engine goes through: it answers or raises."""
+    """Ignores the engine's events: only its answer or fault counts."""
 
 
 def _view(answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer with its cells where ``trust show`` has them."""
+    """Returns the answer with its cells in the place where ``trust show`` has them."""
     finding = answer.pop("finding", None) or {}
     view = {name: value for name, value in answer.items() if value is not None}
     return {**view, "message": finding.get("message", ""), "cells": finding.get("cells", [])}

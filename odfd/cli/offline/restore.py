@@ -110,7 +110,7 @@ def _shown(report: Report, directory: Path) -> wire.TaskView:
 
 
 FRESH_SECONDS: Final = 86_400
-"""The age of the last backup from which a new one is recommended."""
+"""Age of the last backup, in seconds, from which a new one is recommended."""
 
 
 upgrade = commands.group(

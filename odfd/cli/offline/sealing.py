@@ -1,4 +1,4 @@
-"""Seals a value for one place in a manifest, away from the node, with the public key that the node shows."""
+"""Seals a value for one place in a manifest, without the node, using the public key that the node shows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _HINT: Final = "odfctl secret key of the node prints it"
 
 
 def check_key(key: str) -> None:
-    """Raises Usage for what is no name of a value."""
+    """Raises Usage unless ``key`` can be the name of a value."""
     if not KEY.match(key):
         raise Usage(f"{key[:60]!r} is no name of a value", hint="like apiKey or API_KEY")
 
 
 def read_public_key(path: str) -> dict[str, str]:
-    """Reads what ``odfctl secret key`` printed. Raises NotFound, Environment, Invalid."""
+    """Reads the output of ``odfctl secret key`` from a file. Raises NotFound, Environment, Invalid."""
     try:
         found = json.loads(read_limited(path, _MOST_KEY_BYTES, "key of a node"))
     except (ValueError, RecursionError) as error:
@@ -34,7 +34,7 @@ def read_public_key(path: str) -> dict[str, str]:
 def read_value() -> str:
     """Reads a value from standard input, without the newline that an editor leaves at the end. Raises Invalid.
 
-    It is never an argument: those are seen by other users of a machine.
+    It is never an argument, since other users of the machine can see arguments.
     """
     raw = sys.stdin.buffer.read(MAX_VALUE_BYTES + 3)
     try:
@@ -49,5 +49,5 @@ def read_value() -> str:
 
 
 def sealed_entry(public: dict[str, str], place: tuple[str, str], text: str) -> dict[str, Any]:
-    """Returns what stands under a key of ``spec.secrets``. ``place``: the set and the key. Raises Invalid."""
+    """Returns the entry for a key of ``spec.secrets``. ``place``: the set and the key. Raises Invalid."""
     return {"value": seal_to(public, text, named_binding(*place)), "contentEncoding": JWE}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_directory(session: Session, target: str, level: str, start: int) -> Answer[wire.VerifyReport]:
-    """Returns the report for programs. Raises Usage for a level that needs an engine, NotFound, Environment."""
+    """Verifies a directory. Raises Usage for a level that needs an engine, NotFound, Environment."""
     import msgspec
 
     from chain.store.layout import DirectoryChain, DirectoryObjects
@@ -49,7 +49,7 @@ def check_directory(session: Session, target: str, level: str, start: int) -> An
 
 
 def _tell_former(session: Session, directory: Path) -> None:
-    """Compares a dataset that was converted with the chain of ODF 0.18 in it. Raises Invalid where they differ."""
+    """Shows how a converted dataset compares with its former chain of ODF 0.18. Raises Invalid if they differ."""
     from chain.store.layout import DirectoryChain, DirectoryObjects
     from odfd.transfer.former_comparison import compare_former, is_converted
 
@@ -59,7 +59,7 @@ def _tell_former(session: Session, directory: Path) -> None:
 
 
 def _state(target: str, progress: Progress) -> wire.TaskView:
-    """Progress in the words of a task."""
+    """Returns the progress of the verification in the form of a task."""
     return wire.TaskView(
         id="",
         kind="verify",

@@ -1,1 +1,1 @@
-"""Implements ``odfctl sql``: questions to datasets, and answers as rows."""
+"""Implements ``odfctl sql``: runs queries over datasets, and shows their rows."""

@@ -1,4 +1,4 @@
-"""Writes an answer as it comes, for people (table, vertical, markdown) and for programs."""
+"""Writes an answer as it arrives, for people (table, vertical, markdown) and for programs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from odfd.control.client import Client
 
 MOST: Final = 60
-"""Characters of a cell for people."""
+"""Characters of a cell in formats for people."""
 FORMATS: Final = ("table", "vertical", "csv", "json", "ndjson", "parquet", "arrow", "markdown")
 FILES: Final = ("parquet", "arrow")
-"""Forms that are written from Arrow; the others show values."""
+"""Formats that are written from Arrow; the others are written from JSON values."""
 _NUMBERS: Final = ("int", "uint", "halffloat", "float", "double", "decimal")
-"""Types begin so whose values stand to the right."""
+"""Prefixes of types whose values are aligned to the right."""
 _QUOTED: Final = re.compile(r"[\",\r\n]|^\s|\s$")
 
 
@@ -39,7 +39,7 @@ def write(answered: Answered, form: str) -> None:
 
 
 def show(answered: Shown, form: str) -> None:
-    """Writes the whole answer to standard output in one of the other forms."""
+    """Writes the whole answer to standard output in one of the other formats."""
     _SHOWN[form](answered)
 
 
@@ -55,7 +55,7 @@ def answer(client: Client, request: wire.QueryRequest, form: str) -> Answered | 
 
 
 def explained(request: wire.QueryRequest) -> wire.QueryRequest:
-    """Parses ``EXPLAIN SELECT …`` to its request."""
+    """Turns a request of ``EXPLAIN SELECT …`` into one for the plan; returns others unchanged."""
     word, _, rest = request.sql.lstrip().partition(" ")
     is_said = word.lower() == "explain" and not rest.lstrip().lower().startswith("analyze")
     return msgspec.structs.replace(request, sql=rest, explain=True) if is_said else request
@@ -77,7 +77,7 @@ def check_form(form: str) -> None:
 
 
 def remarks_of(head: wire.QueryHead, rows: int) -> list[str]:
-    """Returns remarks for people: the number of rows, how far they may be relied on, and what they were read from."""
+    """Returns remarks for people: the number of rows, how far they may be relied on, and the blocks that were read."""
     lines = [f"{formatting.plural(rows, 'row')}, {head.standing}"]
     for standing in head.standings:
         if standing.blocks < standing.of:
@@ -139,7 +139,7 @@ def _markdown(answered: Shown) -> None:
 
 
 def _csv(answered: Shown) -> None:
-    """RFC 4180; no value is an empty field, an empty text a quoted one."""
+    """Writes CSV by RFC 4180; null is an empty field, an empty text a quoted one."""
     _print_csv([[name for name, _ in answered.columns]])
     for rows in answered.pages():
         _print_csv(rows)
@@ -155,7 +155,7 @@ def _print_csv(rows: Iterable[Sequence[Any]]) -> None:
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> bytes:
-    """Lines of CSV."""
+    """Returns rows as lines of CSV."""
     return "".join(",".join(map(_field, row)) + "\n" for row in rows).encode("utf-8", "surrogatepass")
 
 
@@ -174,7 +174,7 @@ def _ndjson(answered: Shown) -> None:
 
 
 def ndjson_text(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Lines of JSON. Raises Invalid for names that an object cannot have."""
+    """Returns rows as lines of JSON. Raises Invalid for names that an object cannot have."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Invalid(
             f"two columns are called {twice[0]}", rule="query-columns", hint="an object has each name once: say AS"
@@ -183,7 +183,7 @@ def ndjson_text(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _document(answered: Shown) -> None:
-    """One document, written as rows come."""
+    """Writes one JSON document, while the rows arrive."""
     columns = [{"name": name, "type": kind} for name, kind in answered.columns]
     head = msgspec.to_builtins(answered.head)
     output.say_json(f'{_json(head | {"columns": columns})[:-1]},"rows":[')
@@ -199,7 +199,7 @@ def _json(value: Any) -> str:
 
 
 class _Out(io.RawIOBase):
-    """Standard output, for Arrow."""
+    """Standard output as a file that Arrow can write to."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Writes an answer to new files, which are there when its last row is."""
+"""Writes an answer to new files, which appear once the last row is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odfd.control.client import Client
 
 MOST_FILES: Final = 99_999
-"""Of one export: their names sort as their rows do."""
+"""Files of one export, so that the order of their names is that of their rows."""
 _Rows = Any
 """A batch of Arrow, or a page of values."""
 
@@ -43,7 +43,7 @@ class Exported(NamedTuple):
     remarks: Sequence[str]
     files: Sequence[Path]
     columns: Sequence[tuple[str, str]]
-    """Names, and types as Arrow spells them."""
+    """Names of the columns, and types as Arrow spells them."""
 
 
 def to_files(
@@ -56,8 +56,8 @@ def to_files(
 ) -> Exported:
     """Writes an answer; with ``rows_per_file``, to several files: ``may-00001.csv`` for ``may.csv``.
 
-    ``told`` is called with the rows and bytes written so far, with each page of rows.
-    Raises Usage or Environment where a file cannot be written; then none is.
+    ``told`` is called after each page with the numbers of rows and bytes written so far. Raises Usage or Environment if
+    a file cannot be written, and then leaves none.
     """
     is_arrow = form in FILES
     with (asked if is_arrow else shown)(client, request) as answered, _Files(path, rows_per_file) as files:
@@ -78,12 +78,12 @@ def to_files(
 
 
 def _spelled(columns: Any) -> Sequence[tuple[str, str]]:
-    """Columns of an Arrow schema or of values, with types as Arrow spells them."""
+    """Returns the columns of an Arrow schema or of values, with types as Arrow spells them."""
     return [each if isinstance(each, tuple) else (each.name, str(each.type)) for each in columns]
 
 
 def _pieces(page: _Rows, room: int | None, most: int | None) -> Iterator[_Rows]:
-    """Rows for one file each: for the one that has ``room`` left, and for those behind it."""
+    """Splits a page into rows for one file each: first for the file that has ``room`` left, then for the next ones."""
     start = 0
     while start < len(page):
         take = len(page) if most is None else (room or most)
@@ -92,7 +92,7 @@ def _pieces(page: _Rows, room: int | None, most: int | None) -> Iterator[_Rows]:
 
 
 class _Files:
-    """Files under way, beside where they will be; those that are not kept are gone at the end."""
+    """Files that are being written, beside their final places; those that are not kept are removed at the end."""
 
     def __init__(self, path: Path, rows_per_file: int | None) -> None:
         self._path, self._parted = path, rows_per_file is not None
@@ -100,7 +100,7 @@ class _Files:
         self._remarks: dict[str, None] = {}
         self._writer: RowWriter | None = None
         self._open = ExitStack()
-        """Closes what is under way when it is given up."""
+        """Closes the open writer and file if the export is abandoned."""
 
     def __enter__(self) -> _Files:
         return self
@@ -115,11 +115,11 @@ class _Files:
         return [place for _part, place in self._made]
 
     def written(self) -> int:
-        """Bytes of all files so far, without what waits to be written."""
+        """Returns the bytes of all files so far, without buffered ones."""
         return sum(part.stat().st_size for part, _place in self._made)
 
     def begin(self, form: str, columns: Any) -> None:
-        """The next file; the one before is whole."""
+        """Completes the present file, and begins the next."""
         self._finish()
         if len(self._made) >= MOST_FILES:
             raise Invalid(
@@ -143,7 +143,7 @@ class _Files:
         self._do(self._writer.write, rows)
 
     def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Raises Usage or Environment for what the disk refuses."""
+        """Does some work on a file. Raises Usage or Environment for errors of the disk."""
         try:
             return work(*arguments)
         except OSError as error:
@@ -157,7 +157,7 @@ class _Files:
             self._do(self._open.close)
 
     def keep(self) -> Sequence[str]:
-        """Puts the files in their places; what is to be said of them."""
+        """Moves the files to their final places. Returns remarks on them."""
         self._finish()
         for part, place in self._made:
             self._do(part.replace, place)
@@ -172,13 +172,13 @@ class _Files:
 
 
 def _given_up(writer: RowWriter) -> None:
-    """Closed before its file is, or it would write when it is collected; what comes of it is thrown away."""
+    """Closes an abandoned writer before its file is closed, or it would write when it is collected; ignores errors."""
     with suppress(Exception):
         writer.close()
 
 
 class _Texts:
-    """Rows as lines of text."""
+    """Writes rows as lines of JSON."""
 
     def __init__(self, out: BinaryIO, columns: Sequence[tuple[str, str]]) -> None:
         self._out, self._names = out, [name for name, _ in columns]
@@ -193,7 +193,7 @@ class _Texts:
 
 
 class _Csv(_Texts):
-    """Under a heading."""
+    """Writes rows as CSV below a heading."""
 
     def __init__(self, out: BinaryIO, columns: Sequence[tuple[str, str]]) -> None:
         super().__init__(out, columns)
@@ -204,7 +204,7 @@ class _Csv(_Texts):
 
 
 class _Batches:
-    """Rows as what Arrow writes them with."""
+    """Writes batches by a writer of Arrow."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer

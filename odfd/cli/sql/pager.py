@@ -1,4 +1,4 @@
-"""Shows rows through the pager of the person, on a terminal."""
+"""Shows rows through the user's pager, on a terminal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import subprocess
 
 PAGED: Final = ("table", "vertical", "markdown")
-"""Forms for people."""
+"""Formats for people."""
 _LESS: Final = "FRSX"
-"""Ends by itself where all is on one page; cuts long lines, which arrow keys show."""
+"""Options of ``less``: it ends by itself if all fits on one page, and cuts long lines, which arrow keys show."""
 
 
 def pager_of(environ: Mapping[str, str]) -> Sequence[str] | None:
@@ -58,7 +58,7 @@ def paged(form: str, environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def _wait(process: subprocess.Popen[str]) -> None:
-    """``^C`` is for the pager as long as it is there."""
+    """Waits until the pager ends; ``^C`` is meant for the pager as long as it runs."""
     while True:
         try:
             process.wait()

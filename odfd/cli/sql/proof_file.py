@@ -1,4 +1,4 @@
-"""Writes a proven answer: its rows as ever, and a file with the statement and, where they are few, the rows."""
+"""Writes a proven answer: its rows as usual, and a file with the statement and, if they are few, the rows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from odfd.control.client import Client
 
 MAX_CARRIED: Final = 1 << 20
-"""Bytes of rows that lie in the file, with which the first different one can be told."""
+"""Bytes of rows that the file may hold, by which a recheck can show the first row that differs."""
 
 
 class _Kept(Answered):
-    """An answer that keeps its rows as they pass, if they are few; may be shown too."""
+    """An answer that keeps its rows as they pass, if they are few; it can be shown as values too."""
 
     def __init__(self, answered: Answered) -> None:
         self._answered = answered
@@ -51,7 +51,7 @@ class _Kept(Answered):
                 yield plain_rows(batch.slice(start, 1000))
 
     def carried(self) -> str:
-        """The rows as Arrow in base64; empty where they are too many."""
+        """Returns the rows as Arrow in base64; empty if they are too many."""
         import pyarrow as pa
 
         if self._kept is None:
@@ -65,7 +65,7 @@ class _Kept(Answered):
 
 
 def prove(client: Client, request: wire.QueryRequest, form: str, path: Path) -> Answered:
-    """Rows to standard output, the statement to a new file."""
+    """Writes the rows to standard output, and the statement to a new file."""
     with asked(client, msgspec.structs.replace(request, prove=True)) as answered:
         kept = _Kept(answered)
         if form in FILES:

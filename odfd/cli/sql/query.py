@@ -1,6 +1,6 @@
-"""Runs one query: from its text to rows, with the daemon's metadata of them.
+"""Runs one query: from its text to rows, with the daemon's metadata on them.
 
-Rows to be shown come as JSON values, those for a file as Arrow; loading Arrow takes longer than most queries.
+Rows to show are requested as JSON values, those for a file as Arrow; loading Arrow takes longer than most queries.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PAGE: Final = 1000
 """Rows that are shown together."""
 _NO_SCHEMA: Final = "the answer has no columns"
 Row = Sequence[Any]
-"""Values of JSON."""
+"""Values of one row, as in JSON."""
 
 
 class _Source(io.RawIOBase):
-    """Bytes of rows, as a file that Arrow reads; notes the head before them and the end behind them."""
+    """A file of the rows' bytes that Arrow can read; keeps the head that comes before them and the end after them."""
 
     def __init__(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class _Source(io.RawIOBase):
         return True
 
     def begin(self) -> None:
-        """Up to the first rows."""
+        """Reads until the first rows. Raises Bug if there are none."""
         if not self._more():
             raise Bug(_NO_SCHEMA, rule="answer-type")
 
@@ -57,7 +57,7 @@ class _Source(io.RawIOBase):
         return count
 
     def drain(self) -> None:
-        """To the end, after which nothing was cut off."""
+        """Reads to the end, and so makes sure that the answer was not cut off."""
         while self._more():
             pass
 
@@ -75,7 +75,7 @@ class _Source(io.RawIOBase):
 
 
 class Answered:
-    """An answer in progress."""
+    """An answer in progress, as batches of Arrow."""
 
     def __init__(self, source: _Source, reader: pa.RecordBatchReader) -> None:
         assert source.head is not None
@@ -114,7 +114,7 @@ class Shown:
             raise Bug(_NO_SCHEMA, rule="answer-type")
         self.head = head
         self.columns: Sequence[tuple[str, str]] = columns
-        """Names, and types as Arrow spells them."""
+        """Names of the columns, and types as Arrow spells them."""
         self.rows = 0
 
     def pages(self) -> Iterator[Sequence[Row]]:
@@ -135,14 +135,14 @@ class Shown:
 
 @contextmanager
 def shown(client: Client, request: wire.QueryRequest) -> Iterator[Shown]:
-    """Runs a query. Leaving the block before the end cancels it."""
+    """Runs a query for values of JSON. Leaving the block before the end cancels it."""
     with client.frames("/node/v1alpha1/query", msgspec.structs.replace(request, plain=True)) as frames:
         yield Shown(frames)
 
 
 @contextmanager
 def asked(client: Client, request: wire.QueryRequest) -> Iterator[Answered]:
-    """Runs a query. Leaving the block before the end cancels it."""
+    """Runs a query for batches of Arrow. Leaving the block before the end cancels it."""
     loading = threading.Thread(target=_load, daemon=True)  # meanwhile, the daemon works
     loading.start()
     with client.frames("/node/v1alpha1/query", request) as frames:

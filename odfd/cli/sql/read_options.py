@@ -23,7 +23,7 @@ TIMES: Final = (
 
 @contextmanager
 def without_places() -> Iterator[None]:
-    """Leaves out where in the text of a query a fault is: here the query is ours, and nobody has seen it."""
+    """Removes positions in the query from faults: the text of the query is ours, and the user has not seen it."""
     try:
         yield
     except Fault as fault:
@@ -70,7 +70,7 @@ def last_rows(text: str, count: int) -> str:
 def difference(one: str, other: str, *, apart: str = "") -> str:
     """Builds a query for rows that one of two sources has more often, as many times. ``apart``: ignored columns.
 
-    Equal rows are counted, which the engine does on disk where memory does not suffice; EXCEPT ALL does not.
+    Equal rows are counted, which the engine can do on disk if memory does not suffice; for EXCEPT ALL it cannot.
     """
     both = f'SELECT *{apart}, 1 AS "odfd w" FROM {one} UNION ALL SELECT *{apart}, -1 FROM {other}'
     sums = (

@@ -1,8 +1,9 @@
 """Writes rows as a spreadsheet (xlsx), row by row in bounded memory.
 
 A sheet holds less than a dataset: numbers of 15 digits, times from 1900 on to the millisecond, texts of 32,767
-characters, 1,048,576 rows. A value that is no number or time of a sheet is written as text, and counted; rows that are
-too many begin another sheet; a text that is too long is refused. Texts are texts, also those that begin like formulas.
+characters, 1,048,576 rows. A value that is no number or time of a sheet is written as text, and counted; if there are
+too many rows, another sheet begins; a text that is too long is refused. Texts stay texts, even if they begin like
+formulas.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from chain.wording import agree
 from odfd.cli import formatting
 
 MOST_ROWS: Final = 1_048_575
-"""Of a sheet, below its heading."""
+"""Rows of a sheet, below its heading."""
 MOST_COLUMNS: Final = 16_384
 MOST_TEXT: Final = 32_767
 _DIGITS: Final = 15
 _FIRST_DAY: Final = dt.date(1900, 3, 1)
-"""Before it, sheets count a day that was not."""
+"""Before it, sheets count a day that did not exist."""
 _TO_MILLISECONDS: Final = len("2024-01-01T00:00:00.123")
 _NUMBERS: Final = ("decimal", "int", "uint", "halffloat", "float", "double")
-"""Types begin so whose values are numbers, or text in JSON where it has no such number."""
+"""Prefixes of types whose values are numbers, or texts in JSON if it has no such number."""
 _HINT: Final = "--format csv or parquet has no such limit"
 _Kind = Literal["text", "date", "time", "number"]
 
@@ -57,7 +58,7 @@ class SheetWriter:
         self._begin()
 
     def write(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Values as JSON. Raises Invalid for a text that no cell holds."""
+        """Writes rows of JSON values. Raises Invalid for a text that is too long for a cell."""
         for row in rows:
             if self._row > self._most:
                 self._begin()
@@ -67,7 +68,7 @@ class SheetWriter:
             self._row += 1
 
     def close(self) -> None:
-        """Raises OSError. A second time it does nothing."""
+        """Completes the workbook. Raises OSError. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             try:
@@ -148,7 +149,7 @@ def _date(text: str) -> dt.date | None:
 
 
 def _time(text: str) -> dt.datetime | None:
-    """In UTC, as the text has it."""
+    """Parses a time; ``None`` if a sheet cannot hold it. A time with a zone is in UTC, as the text has it."""
     bare = text.removesuffix("Z").replace(" ", "T")
     if len(bare) > _TO_MILLISECONDS and bare[_TO_MILLISECONDS:].strip("0"):
         return None

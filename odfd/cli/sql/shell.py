@@ -1,7 +1,7 @@
-"""Runs the shell of ``odfctl sql``: questions one after another, with history and completion.
+"""Runs the shell of ``odfctl sql``: queries one after another, with history and completion.
 
-A query ends with a semicolon and may have many lines; a command begins with a backslash. ``^C`` gives up the line, or
-the query that runs, never the shell; ``^D`` leaves. A mistake is told, and the shell goes on.
+A query ends with a semicolon and may have many lines; a command begins with a backslash. ``^C`` cancels the line, or
+the running query, never the shell; ``^D`` leaves. A mistake is reported, and the shell continues.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ COMMANDS: Final[Mapping[str, str]] = {
 def completions(
     before: str, datasets: Sequence[str], columns: Mapping[str, Sequence[str]], functions: Collection[str]
 ) -> Iterator[tuple[str, int]]:
-    """Words for the text before the cursor, and how many characters of it each replaces. ``columns``: of datasets."""
+    """Yields words for the text before the cursor, and how many of its characters each replaces.
+
+    ``columns``: names of columns by dataset.
+    """
     if command := _COMMAND.match(before.lstrip()):
         yield from ((each, len(command[0])) for each in COMMANDS if each.startswith(command[0]))
         return
@@ -84,11 +87,11 @@ _FUNCTIONS: Final = (
     "length", "list", "lower", "max", "median", "min", "quantile_cont", "rank", "regexp_matches", "replace", "round",
     "row_number", "strftime", "string_agg", "substr", "sum", "trim", "upper",
 )  # fmt: skip
-"""That are proposed."""
+"""Functions that are proposed."""
 
 
 class Shell:
-    """One session. ``ask``: builds the request for a statement."""
+    """One session of the shell. ``request``: the settings of each query; ``form``: the format of answers."""
 
     def __init__(self, session: Session, request: wire.QueryRequest, form: str) -> None:
         self._session, self._request, self.form = session, request, form
@@ -114,7 +117,7 @@ class Shell:
                 output.remark("cancelled")
 
     def take(self, text: str) -> bool:
-        """Runs one query or command; returns whether the session continues. Raises its fault."""
+        """Runs one query or command. Returns whether the session continues. Raises its fault."""
         if text.startswith("\\"):
             return self._command(text)
         if statement := text.rstrip("; \n"):
@@ -125,7 +128,7 @@ class Shell:
         return True
 
     def proposals(self, before: str) -> Iterable[tuple[str, int]]:
-        """Yields the same as ``completions``, with names of the node."""
+        """Returns proposals as ``completions`` does, with datasets and columns of the node."""
         if not self._datasets:
             self._look()
         for name in [name for name in self._datasets if name in before and name not in self._columns]:
@@ -184,7 +187,7 @@ class Shell:
         try:
             schema = self._session.client.get(f"/dataset/v1alpha1/datasets/{part(name)}/schema", wire.Schema)
         except Fault:
-            return ()  # it has none yet; whoever asks for it is told
+            return ()  # it has no columns yet; a query for it reports that
         return [column.name for column in schema.value.fields if is_visible(column.name)]
 
 
@@ -199,7 +202,7 @@ def interactive(shell: Shell, environ: Mapping[str, str]) -> Callable[[], str]:
 
 
 def prompting(shell: Shell, session: Any) -> Callable[[], str]:
-    """Returns a reader where Enter ends a command, and a query that ends with a semicolon; else it begins a line."""
+    """Returns a reader in which Enter ends a command, or a query with a final semicolon; else it begins a line."""
     from prompt_toolkit.completion import Completer, Completion
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.key_binding import KeyBindings
@@ -209,7 +212,7 @@ def prompting(shell: Shell, session: Any) -> Callable[[], str]:
             try:
                 found = list(shell.proposals(document.text_before_cursor))
             except Fault:
-                return  # the daemon is away: the next question tells it
+                return  # the daemon is away: the next query reports it
             for word, replaced in found:
                 yield Completion(word, start_position=-replaced)
 
@@ -224,7 +227,7 @@ def prompting(shell: Shell, session: Any) -> Callable[[], str]:
         event.current_buffer.validate_and_handle()
 
     def read() -> str:
-        """^C cancels the query that is read, whatever handler the prompt has left behind."""
+        """Reads one input. Restores the handler of ``^C`` afterwards, whatever handler the prompt has left behind."""
         try:
             return str(
                 session.prompt(

@@ -28,7 +28,7 @@ _TYPES: Final = (
     ("large_string", "sc:Text"),
     ("decimal", "sc:Float"),  # the standard has no exact number; the file has
 )
-"""By the beginning of a type in Arrow's spelling; the first that fits."""
+"""Croissant's types by the beginning of a type in Arrow's spelling; the first that fits."""
 _LIST: Final = re.compile(r"(?:large_)?list<[^:<>]+: ([^<>]+?)(?: not null)?>")
 _CONTEXT: Final = {
     "@language": "en",
@@ -73,7 +73,7 @@ _ROWS: Final = "rows"
 
 
 def dataset(rows: Described) -> dict[str, Any]:
-    """Builds the document. Raises Invalid for several files, which the standard holds in archives alone."""
+    """Builds the document. Raises Invalid for several files, which the standard holds in archives only."""
     if len(rows.files) != 1:
         raise Invalid(
             f"Croissant describes one file of rows, not {len(rows.files)}",
@@ -143,7 +143,7 @@ def _id(column: str) -> str:
 
 
 def _kind(column: DescribedColumn, form: str) -> tuple[str, bool] | None:
-    """The type of a column, and whether a row has several values of it."""
+    """Returns the type of a column, and whether a row has several values of it; ``None``: no type fits."""
     plain = _plain(column.type)
     if plain is not None:
         return plain, False

@@ -1,6 +1,6 @@
-"""Gathers what documents of other standards say of exported rows: from the daemon, and from the written files.
+"""Gathers the facts for documents about exported rows: from the daemon, and from the written files.
 
-Such a document goes wherever its files go, so it names no input that this node keeps private.
+Such a document is passed on with its files, so it names no input that this node keeps private.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ class DescribedFile(NamedTuple):
 class DescribedColumn(NamedTuple):
     name: str
     type: str
-    """As Arrow spells it: ``decimal128(5, 2)``."""
+    """Type as Arrow spells it: ``decimal128(5, 2)``."""
     comment: str
     required: bool
 
 
 class Described(NamedTuple):
-    """Exported rows of one dataset, and what is known of the dataset."""
+    """Exported rows of one dataset, with facts about the dataset."""
 
     detail: wire.DatasetDetail
     head: wire.QueryHead
     form: str
-    """``csv``, ``ndjson`` or ``parquet``."""
+    """Format of the files: ``csv``, ``ndjson`` or ``parquet``."""
     files: Sequence[DescribedFile]
     columns: Sequence[DescribedColumn]
     key: Sequence[str]
-    """Columns of which no two rows have equal values; empty: none is known."""
+    """Columns of which no two rows have equal values; empty: none are known."""
     sources: Sequence[tuple[str, str]]
     """Name and id of each input that this node shows to others."""
     unnamed: int
-    """Inputs that are not among them."""
+    """Number of inputs that are not in ``sources``."""
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -62,15 +62,15 @@ class Described(NamedTuple):
 
     @property
     def license_url(self) -> str:
-        """Empty: there is none, or it is of no scheme of the web; the chain is not ours to trust."""
+        """The licence's URL; empty if there is none, or it is no web address: chains are not trusted."""
         url = self.detail.license.website_url if self.detail.license else ""
         return url if url.startswith(("https://", "http://")) else ""
 
 
 def described(client: Client, ref: str, form: str, exported: Exported, *, current: bool) -> Described:
-    """Asks the daemon about the dataset, and hashes the files.
+    """Requests the dataset's details from the daemon, and hashes the files.
 
-    ``current``: the rows are those that hold, so that the primary key of the source is one of the rows too.
+    ``current``: the rows are those that hold, so that the primary key of the source is unique among them too.
     """
     detail = client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/detail", wire.DatasetDetail).value
     schema = client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/schema", wire.Schema).value
@@ -101,12 +101,12 @@ def _primary_key(source: dict[str, Any] | None) -> list[str]:
 
 
 def _shown_inputs(client: Client, inputs: Sequence[str]) -> list[tuple[str, str]]:
-    """Inputs that this node shows to others; one that is not held here is not known to be public."""
+    """Returns the inputs that this node shows to others; one that is not held here is not known to be public."""
     shown = []
     for each in inputs:
         identity = each.rpartition("(")[2].removesuffix(")")
         if not identity.startswith("did:"):
-            continue  # its author never said which dataset it is
+            continue  # its author never wrote which dataset it is
         try:
             view = client.get(f"/node/v1alpha1/datasets/{part(identity)}", wire.DatasetView).value
         except NotFound:

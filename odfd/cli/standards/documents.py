@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odfd.control.client import Client
 
 FORMS: Final = ("csv", "ndjson", "parquet")
-"""Forms of rows that a document can be about: readers of the standards know these."""
+"""Formats of rows that a document can describe: readers of the standards know these."""
 _DOCUMENTS: Final[Mapping[str, tuple[str, Callable[[Described], dict[str, Any]]]]] = {
     "frictionless": (frictionless.FILE, frictionless.package),
     "croissant": (croissant.FILE, croissant.dataset),
@@ -27,7 +27,7 @@ _DOCUMENTS: Final[Mapping[str, tuple[str, Callable[[Described], dict[str, Any]]]
 
 
 def check_documents(names: Sequence[str], form: str, rows_per_file: int | None) -> None:
-    """Checks what was asked for before any row is read. Raises Usage."""
+    """Checks the requested documents before any row is read. Raises Usage."""
     if names and form not in FORMS:
         raise Usage(f"rows as {form} are not described", hint=f"--format {' or '.join(FORMS)}")
     if "croissant" in names and rows_per_file is not None:
@@ -58,7 +58,7 @@ def write_documents(client: Client, args: argparse.Namespace, form: str, exporte
 
 
 def _write(place: Path, document: dict[str, Any]) -> None:
-    """Whole or not at all. Raises Usage or Environment for what the disk refuses."""
+    """Writes a document whole or not at all. Raises Usage or Environment for errors of the disk."""
     part = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         part.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

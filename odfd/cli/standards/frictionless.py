@@ -14,7 +14,7 @@ from odfd.cli.standards.described import Described, DescribedColumn, DescribedFi
 
 FILE: Final = "datapackage.json"
 MOST_FILES: Final = 1000
-"""Resources of a package: each holds the schema once more."""
+"""Resources of a package, each of which repeats the schema."""
 _MEDIA_TYPES: Final = {"csv": "text/csv", "ndjson": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
 _TYPES: Final = (
     ("bool", {"type": "boolean"}),
@@ -37,7 +37,7 @@ _TYPES: Final = (
     ("fixed_size_list", {"type": "array"}),
     ("struct", {"type": "object"}),
 )
-"""By the beginning of a type in Arrow's spelling; the first that fits."""
+"""Types of Table Schema by the beginning of a type in Arrow's spelling; the first that fits."""
 
 
 def package(rows: Described) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def package(rows: Described) -> dict[str, Any]:
 
 
 def slug(text: str) -> str:
-    """A name as the standard wants them: lower-case letters, digits, ``.``, ``_`` and ``-``."""
+    """Returns a name as the standard requires it: lower-case letters, digits, ``.``, ``_`` and ``-``."""
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-") or "dataset"
 
 

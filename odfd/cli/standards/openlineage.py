@@ -1,7 +1,7 @@
 """Writes transactions of a derived dataset as run events of OpenLineage. Pure.
 
-A transaction is a run, the dataset's transform its job. The chain knows one time of a transaction, so that START and
-COMPLETE of its run have the same. Datasets are named by their ids, which are the same on every node; local names are
+A transaction is a run, the dataset's transform its job. The chain has one time for a transaction, so START and COMPLETE
+of its run have the same time. Datasets are named by their ids, which are the same on every node; local names are
 symlinks. Facets that begin with ``odf_`` are ours. Spec: OpenLineage 2-0-2.
 """
 
@@ -16,7 +16,7 @@ from odfd.control import wire
 
 NAMESPACE: Final = "odf"
 LOCAL: Final = "odfd"
-"""Namespace of names that datasets have on this node alone."""
+"""Namespace of names that datasets have only on this node."""
 PRODUCER: Final = f"urn:odfd:{__version__}"
 _SPEC: Final = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/"
 _FACETS: Final = "https://openlineage.io/spec/facets/"
@@ -24,7 +24,7 @@ _RUNS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://opendatafabric.org/runs")
 
 
 class Derivation(NamedTuple):
-    """The facts that hold of all runs of one dataset."""
+    """The facts that are common to all runs of one dataset."""
 
     dataset: wire.DatasetView
     names: Mapping[str, str]
@@ -32,7 +32,7 @@ class Derivation(NamedTuple):
 
 
 def run_events(about: Derivation, block: wire.BlockDetail, transform: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Builds START and COMPLETE of the run that ``block``, an ExecuteTransform, is the result of.
+    """Builds START and COMPLETE of the run whose result is ``block``, an ExecuteTransform.
 
     ``transform``: the query in force at the block, as in its SetTransform. A run has the same id on each node.
     """
@@ -116,12 +116,12 @@ def _dataset_facets(about: Derivation, dataset: str, version: str | None) -> dic
 
 
 def _standard(path: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A facet of the standard: ``1-1-0/SQLJobFacet``."""
+    """Builds a facet of the standard: ``1-1-0/SQLJobFacet``."""
     return {"_producer": PRODUCER, "_schemaURL": f"{_FACETS}{path}.json#/$defs/{path.partition('/')[2]}", **fields}
 
 
 def _facet(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A facet of ours; the standard's schema of its kind lets it have any fields."""
+    """Builds a facet of our own; the standard's schema of its kind allows any fields."""
     return {"_producer": PRODUCER, "_schemaURL": _SPEC + kind, **fields}
 
 

@@ -1,4 +1,4 @@
-"""Reads the transactions of a derived dataset, to tell of them as runs."""
+"""Reads the transactions of a derived dataset, to write them as runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE: Final = 500
 
 
 class TransactionRuns:
-    """The newest transactions of one dataset. Raises Invalid for a root, which derives nothing."""
+    """The newest transactions of one dataset. Raises Invalid for a root, which has no runs."""
 
     def __init__(self, client: Client, ref: str, limit: int) -> None:
         self._client, self._path = client, f"/dataset/v1alpha1/datasets/{part(ref)}"
@@ -33,7 +33,7 @@ class TransactionRuns:
         self._about = Derivation(view, names)
         self._blocks = self._newest("ExecuteTransform", limit + 1)
         self.left_out = len(self._blocks) > limit
-        """Whether there are older ones."""
+        """Whether there are older transactions."""
         self._blocks = self._blocks[:limit][::-1]
         self._transforms = self._newest("SetTransform", None)
         self._known: dict[str, dict[str, Any]] = {}
@@ -56,7 +56,7 @@ class TransactionRuns:
         return self._client.get(f"{self._path}/blocks/{part(block)}", wire.BlockDetail).value
 
     def _newest(self, kind: str, most: int | None) -> list[wire.BlockView]:
-        """Blocks with such an event, newest first; ``None``: all."""
+        """Returns the newest blocks with such an event, newest first. ``most``: how many; ``None``: all."""
         found: list[wire.BlockView] = []
         query: dict[str, object] = {"kind": [kind]}
         while most is None or len(found) < most:

@@ -1,4 +1,4 @@
-"""Shows a node that is looked at again and again, on a terminal, by Textual: imported by ``odfctl top`` alone."""
+"""Shows the repeatedly polled state of a node on a terminal, by Textual: only ``odfctl top`` imports it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from odfd.cli.top.look import Look, Need, needs, rates
 from odfd.control import wire
 
 MOST: Final = 200
-"""Rows of a table; the heading counts the others."""
+"""Rows of a table; the heading has the number of all."""
 _NEEDS: Final = (
     TableColumn[Need]("STATE", lambda need: need.state),
     TableColumn[Need]("WHAT", lambda need: need.what),
@@ -86,7 +86,7 @@ class TopApp(App[None]):
             self.call_from_thread(self.show, look)
 
     def _show_fault(self, fault: Fault) -> None:
-        """Shows a fault above what was shown, which stays."""
+        """Shows a fault in place of the facts at the top; the tables stay."""
         self.query_one("#node", Static).update(clean(f"{fault.message}: {fault.hint}", WHOLE))
 
     def show(self, look: Look) -> None:
@@ -115,7 +115,7 @@ class TopApp(App[None]):
         self.query_one("#node", Static).update(clean("  ".join(filter(None, facts)), WHOLE))
 
     def _table(self, part: str, rows: Sequence[Any], columns: Sequence[TableColumn[Any]]) -> None:
-        """Builds the table: cells are untrusted text, never markup. The selected row stays."""
+        """Fills a table, and keeps the selected row. Cells are untrusted text, never markup."""
         title = dict(_PARTS)[part]
         more = f", the first {MOST}" if len(rows) > MOST else ""
         self.query_one(f"#{part}-title", Static).update(f"{title}: {len(rows):,}{more}" if rows else f"{title}: none")
@@ -144,7 +144,7 @@ def _running_first(task: wire.TaskView) -> tuple[bool, str]:
 
 
 def _with_rate(columns: Sequence[TableColumn[Any]], rate: Callable[[Any], float | None]) -> list[TableColumn[Any]]:
-    """Before the last column, which says something at length."""
+    """Adds a column of rates before the last column, which holds long messages."""
 
     def said(row: Any) -> str:
         found = rate(row)

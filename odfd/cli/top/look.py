@@ -12,7 +12,7 @@ from odfd.runtime.clock import Clock
 
 SECOND: Final = 1e9
 SELDOM: Final = 10.0
-"""Seconds between two looks at what costs the node a step for each dataset."""
+"""Seconds between two requests whose cost grows with the number of datasets."""
 TROUBLED: Final = {
     "refuted": "what it says of its computation is not what comes out of it",
     "accused": "a validator found that its computation gives something else",
@@ -20,7 +20,7 @@ TROUBLED: Final = {
     "damaged": "what lies on this disk is not what was written",
     "unsigned": "its head is signed by nobody",
 }
-"""States of a dataset that wait for a person."""
+"""States of a dataset in which a person has to act, with their meaning."""
 MOST_FAILED: Final = 5
 """Failed tasks that are listed."""
 
@@ -36,7 +36,7 @@ class Need(NamedTuple):
 
 class Look(NamedTuple):
     at: float
-    """Seconds on a clock that only goes forward."""
+    """Seconds of a monotonic clock."""
     status: wire.Status
     tasks: Sequence[wire.TaskView]
     mirrors: Sequence[wire.MirrorView]
@@ -77,7 +77,7 @@ class Looker:
 
 
 def rates(before: Look | None, now: Look) -> dict[str, float]:
-    """Bytes a second that came for each mirror, by id, and for each task that counts bytes; of those that moved."""
+    """Returns the bytes a second of each mirror and each task that counts bytes, by id; only of those that moved."""
     passed = now.at - before.at if before else 0.0
     if before is None or passed <= 0:
         return {}
