@@ -53,7 +53,7 @@ class FoundSource(NamedTuple):
 
     name: str
     place: str
-    """An address of the web, or the dataset's id in Open Data Fabric."""
+    """A web address, or the dataset's id in Open Data Fabric."""
     form: str
     """Key in READS; ``odf`` for a dataset to mirror."""
     manifest: str

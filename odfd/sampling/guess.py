@@ -1,4 +1,4 @@
-"""Defines what is guessed of a file: the read step of a manifest, its columns, and what is not sure."""
+"""Defines the guess about a file: the read step of a manifest, its columns, and doubts."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ SAMPLE: Final = 1 << 20
 """Most bytes of text that are examined."""
 LINES: Final = 1000
 _HEAD: Final = 30
-"""Lines among which the header is looked for."""
+"""Lines among which the header is searched."""
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _STEPS: Final[dict[str, type[ReadStep]]] = {
     "Csv": ReadCsv,

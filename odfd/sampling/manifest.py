@@ -16,7 +16,7 @@ from odfd.sampling.guess import Guess
 
 
 def proven(text: str, name: str) -> ReadStep:
-    """Returns the read step of a manifest's source. Raises Invalid."""
+    """Returns the read step of the source in a manifest, with its columns. Raises Invalid."""
     (manifest,) = parse_manifests(text, f"{name}.yaml")
     assert isinstance(manifest.content, DatasetSnapshot)
     for event in manifest.content.metadata:
@@ -44,7 +44,7 @@ def manifest_text(name: str, found: Guess, url: str | None = None) -> str:
 
 
 def sharded_text(name: str, text: str, shards: int, by: Sequence[str]) -> str:
-    """The same as a resource, which says how rows are divided: the format's own kind has no place for it."""
+    """Rewrites a manifest as a Dataset resource with shards, for which the format's own kind has no field."""
     _, metadata = text.split("\n  metadata:\n", 1)
     said = {"kind": "Root", "shards": {"number": shards, "by": list(by)}}
     head = ["$schema: Dataset", "headers:", *_yaml({"name": name}, 2), "spec:", *_yaml(said, 2)]

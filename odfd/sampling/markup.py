@@ -1,4 +1,4 @@
-"""Guesses which elements of an XML document are its rows: of those that occur more than once, the outermost."""
+"""Guesses which elements of an XML document are its rows: the outermost of those that occur more than once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chain.visible import visible
 from odfd.sampling.guess import Guess
 
 DEPTH: Final = 16
-"""Elements within one another that are looked at."""
+"""Depth of elements within one another that is looked at."""
 PATHS: Final = 1000
 """Different paths that are counted."""
 _HTML: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
@@ -21,7 +21,7 @@ _SAID: Final = 3
 
 
 def markup(data: bytes) -> Guess:
-    """Returns a read step of kind Xml. Raises Invalid for HTML, and where no element occurs twice."""
+    """Returns a read step of kind Xml. Raises Invalid for HTML, and if no element occurs twice."""
     if _HTML.match(data):
         raise Invalid(
             "this is HTML, a page for people",
@@ -43,7 +43,7 @@ def markup(data: bytes) -> Guess:
 
 
 def _counted(data: bytes) -> Counter[str]:
-    """How often each path of elements occurs, as far as the sample is well formed."""
+    """Counts how often each path of elements occurs, as far as the sample is well formed."""
     counts: Counter[str] = Counter()
     above: list[str] = []
     parser = expat.ParserCreate()
@@ -66,4 +66,4 @@ def _counted(data: bytes) -> Counter[str]:
 
 
 class _Stop(Exception):
-    """A document type, whose entities are not read."""
+    """Stops the parser at a document type, whose entities are not read."""
