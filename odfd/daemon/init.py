@@ -1,6 +1,6 @@
 """Writes the first settings file of a node: ``odfd init``. Prompts on a terminal for values without a flag.
 
-The file appears whole and checked, or not at all; one that is there is never touched.
+The file appears whole and checked, or not at all; an existing one is never changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _QUESTIONS: Final = (
     ("policy.profile", "what it is for: laptop, mirror, validator or archive"),
     ("node.state-dir", "where it keeps chains, data and keys"),
 )
-"""Keys that are asked for, and in what words."""
+"""Settings that are prompted for, with the text of the prompt."""
 
 
 def target(environ: Mapping[str, str], named: Path | None) -> Path:
@@ -44,7 +44,7 @@ def init(
 
     ``pairs``: KEY=VALUE, of any other settings.
 
-    Raises Invalid for what no setting takes, Refused where the file is there, Environment, ConfigError.
+    Raises Invalid for a value that no setting takes, Refused if the file exists, Environment, ConfigError.
     """
     if os.path.lexists(file):
         raise Refused(
@@ -65,7 +65,7 @@ def init(
 
 
 def unusual_socket(environ: Mapping[str, str], loaded: Loaded) -> str:
-    """Returns the node's socket if ``odfctl`` has to be told it; empty: it is where ``odfctl`` looks."""
+    """Returns the node's socket if ``odfctl`` needs it as an argument; empty: ``odfctl`` finds it by itself."""
     socket = loaded.settings.control.socket
     usual = environ.get("ODFD_SOCKET") or str(paths.socket(environ, paths.state_dir(environ), own_state=False))
     return "" if socket == usual else socket
@@ -80,7 +80,7 @@ def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _asked(chosen: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
-    """Answers; an empty one means the default, which for a place stays unsaid."""
+    """Prompts for values; an empty answer means the default, which is not written for the state directory."""
     found: dict[str, Any] = {}
     for name, words in _QUESTIONS:
         if name in chosen:
@@ -109,7 +109,7 @@ def _answer(name: str, question: str) -> Any:
 
 
 def _accepted(name: str, text: str) -> Any:
-    """Raises Invalid."""
+    """Returns the value of a setting from its text. Raises Invalid."""
     key = _key(name)
     value, problem = schema.accept(key, schema.from_text(key, text), f"--set {name}")
     if problem is not None:

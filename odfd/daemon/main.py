@@ -30,14 +30,14 @@ if TYPE_CHECKING:  # it imports structlog, which must come after lean_imports
 ENGINES = {"spark": "engines.spark.__main__"}
 """Engines that can be run by themselves; each module has ``main(arguments) -> exit code``."""
 SERVICES = "odfd.node.assembly"
-"""Has ``build_node``."""
+"""The module with ``build_node``."""
 COLLECTED_AFTER: Final = 10_000
-"""Containers made and not yet freed after which the collector looks at them, 700 as Python comes: taking thousands of
-blocks at once it spent a twelfth of all time looking at what is in use."""
+"""Containers made and not yet freed after which the collector runs; Python's default is 700. With that, while thousands
+of blocks are taken, the collector used a twelfth of all time to look at objects in use."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point. Returns the exit code."""
+    """Runs ``odfd``. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["engine"] and len(words) > 1 and words[1] in ENGINES:
         return int(importlib.import_module(ENGINES[words[1]]).main(words[2:]) or 0)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.flush()
         return code
     except BrokenPipeError:
-        # The reader of our output has seen enough (odfd config show | head): nothing is wrong.
+        # The reader of our output has ended (odfd config show | head): this is no error.
         output.leave()
         return ExitCode.OK
     except ConfigError as error:
@@ -116,7 +116,7 @@ def _loaded(args: argparse.Namespace) -> Loaded:
 
 
 def _run(args: argparse.Namespace) -> int:
-    # What only the daemon needs is imported here: `odfd config` stays quick.
+    # Modules that only the daemon needs are imported here: `odfd config` stays quick.
     with lean_imports():
         from chain.struct_types import learn_struct_types
         from odfd.daemon import wiring
@@ -126,8 +126,8 @@ def _run(args: argparse.Namespace) -> int:
     set_umask()
     loaded = _loaded(args)
     log.configure_by(loaded.settings.node)
-    # Modules stay until the end. Looking at what they hold took a tenth of importing them, and each full collection
-    # afterwards stopped everything for 0.1 to 0.2 s.
+    # Modules stay until the end. Collections of their objects took a tenth of the time of imports, and each full
+    # collection afterwards stopped everything for 0.1 to 0.2 s.
     gc.disable()
     build = _services()
     learn_struct_types()

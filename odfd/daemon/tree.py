@@ -1,6 +1,6 @@
 """Runs the daemon's tree of parts: starts them in order, handles signals, notifies systemd, and stops them in order.
 
-SIGTERM and SIGINT stop and drain; a second one stops at once. SIGHUP reloads. It knows nothing of what the parts do.
+SIGTERM and SIGINT stop and drain; a second one stops at once. SIGHUP reloads. This module does not know the parts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class DaemonContext:
-    """The surroundings of the tree."""
+    """The services of the process that the tree uses."""
 
     notifier: Notifier
     clock: Clock
     logger: Logger
     jitter: Callable[[], float]
     reload: Callable[[], str]
-    """Take over new settings; say in a few words how it went. Raises nothing for bad settings."""
+    """Applies new settings; returns the outcome in a few words. Raises nothing for bad settings."""
     readiness: Readiness = field(default_factory=Readiness)
 
 
@@ -74,7 +74,7 @@ async def _obey(
 
 
 async def _stay_alive(notifier: Notifier) -> None:
-    """Notifies from the event loop itself, so that the manager acts when that is stuck."""
+    """Notifies from the event loop itself, so that the service manager acts when the loop is stuck."""
     while True:
         notifier.alive()
         await trio.sleep(notifier.watchdog_seconds / 2)

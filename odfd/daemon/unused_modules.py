@@ -1,4 +1,4 @@
-"""Keeps modules that libraries load where they are installed, and a daemon never uses, out of its memory."""
+"""Keeps modules out of a daemon's memory that libraries load if they are installed, and that it never uses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ UNUSED: Final = (
     "rich",  # structlog would print traces of exceptions with it: our log's are one line
     "greenlet",  # structlog would keep contexts by its threads, and ours are of trio
 )
-"""Each is imported within ``try`` by the library named here, which does without it."""
+"""The libraries named here import these within ``try``, and work without them."""
 
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """Keeps imports within the block from loading any of them, and NumPy for flatbuffers."""
+    """Prevents imports within the block from loading the unused modules, and NumPy for flatbuffers."""
     with kept_out(UNUSED):
         import_flatbuffers()
         yield

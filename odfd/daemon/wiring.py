@@ -43,7 +43,7 @@ CONTROL_FD = "control"
 
 @dataclass(slots=True)
 class SettingsInForce:
-    """The current settings."""
+    """Holds the current settings, which a reload replaces."""
 
     loaded: Loaded
 
@@ -89,7 +89,7 @@ async def run(
 
 
 def _event_hearer(meter: NodeMeter) -> Callable[[Event], None]:
-    """Counts events, and logs them at level debug as the part ``events``."""
+    """Returns a callback that counts events, and logs them at level debug as the part ``events``."""
     count, logger = counted_by(meter), structlog.get_logger(part="events")
 
     def heard(event: Event) -> None:
@@ -102,7 +102,7 @@ def _event_hearer(meter: NodeMeter) -> Callable[[Event], None]:
 
 
 def _exporter(settings: Settings, clock: SystemClock, meter: NodeMeter, logger: Logger) -> SpanExporter | None:
-    """Makes spans, and what sends them; neither without an endpoint, for which nothing is imported then."""
+    """Makes the tracer and its exporter; ``None`` without an endpoint, for which nothing is imported then."""
     if not settings.traces.endpoint:
         return None
     from odfd.obs.span_exporter import SpanExporter
@@ -128,7 +128,7 @@ def _board(settings: Settings, clock: SystemClock, logger: Logger, hearers: tupl
 
 @contextmanager
 def _listening(settings: Settings, environ: MutableMapping[str, str]) -> Iterator[socket.socket]:
-    """The socket that the service manager hands us, or one of our own, bound before anything slow begins."""
+    """Yields the socket that the service manager passes, or one of our own, bound before anything slow begins."""
     given = take_sockets(environ)
     if given:
         inherited = given.pop(CONTROL_FD, None) or given.pop(next(iter(given)))
