@@ -1,1 +1,1 @@
-"""Serves Arrow Flight SQL: accepts connections, and answers the process that implements it."""
+"""Serves Arrow Flight SQL: accepts connections, and answers requests of the process that implements the protocol."""

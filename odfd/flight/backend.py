@@ -1,6 +1,6 @@
-"""Serves the Flight SQL process: queries, and the list of datasets. An ASGI application.
+"""Answers requests of the Flight SQL process: queries, and the list of datasets. An ASGI application.
 
-The process speaks for whoever gave a token: with one that is known it asks as the node's owner, without one as anybody.
+The process forwards the token of its client: with a known token it has the owner's read access, without one anybody's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FlightRequest(msgspec.Struct, frozen=True, kw_only=True):
     request: wire.QueryRequest | None = None
     unbound: bool = False
     piped: bool = False
-    """Rows are read from a pipe, whose descriptor goes with the first frame."""
+    """Whether rows are read from a pipe, whose descriptor is sent with the first frame."""
 
 
 class FlightDataset(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class FlightAnswers(Protocol):
     ) -> None: ...
 
     def states(self, *, owner: bool) -> list[tuple[str, ChainState]]:
-        """Datasets by name. Called from worker threads."""
+        """Returns the datasets with their names and states. Called from worker threads."""
 
 
 class FlightBackend:
@@ -121,7 +121,7 @@ def _flight_dataset(name: str, state: ChainState) -> FlightDataset:
         try:
             columns = to_arrow(schema_of(state.schema)).remove_metadata()
         except Fault:
-            pass  # it is told when the dataset is read
+            pass  # the fault is reported when the dataset is read
         else:
             schema = base64.b64encode(columns.serialize().to_pybytes()).decode()
     fold, key = fold_of(state)

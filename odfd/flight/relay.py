@@ -1,4 +1,4 @@
-"""Relays clients of Flight to the process that speaks it: counts them, ends TLS, and passes bytes."""
+"""Relays connections of Flight clients to the process that speaks Flight: limits them, ends TLS, passes bytes on."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from p2p.budget.silent_connections import SilentConnections
 
 PIECE: Final = 1 << 20
 IDLE_SECONDS: Final = 1800.0
-"""Without a byte in a direction before a connection is closed: clients ping, or connect again."""
+"""Seconds without a byte in a direction after which a connection is closed: clients ping, or connect again."""
 HANDSHAKE_SECONDS: Final = 10.0
-"""Until a client has said its first word."""
+"""Seconds until a client must have sent its first bytes."""
 _ENDED: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class Relay:
     """Relays connections, ``most`` at once, an eighth of them for each address except this machine.
 
-    Half of them may have said nothing yet; the oldest of those make room for newcomers.
+    At most half of them may be silent, without a first byte; the oldest silent ones make room for newcomers.
     """
 
     def __init__(self, inside: Path, most: int, tls: ssl.SSLContext | None, logger: Logger) -> None:
@@ -75,7 +75,7 @@ class Relay:
                     await _pass_on(inside, outside, nursery.cancel_scope)
 
     async def _rows(self, inside: trio.socket.SocketType, outside: trio.socket.SocketType) -> None:
-        """From the process to a client, in a thread: a turn of the loop for each piece costs more than the piece."""
+        """Passes bytes from the process to a client in a thread: a turn of the event loop for each piece costs more."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_shut_when_cancelled, inside, outside)
             numbers = inside.fileno(), outside.fileno()
@@ -83,7 +83,7 @@ class Relay:
             nursery.cancel_scope.cancel()
 
     async def _greeted(self, client: trio.SocketStream) -> tuple[trio.abc.Stream, bytes]:
-        """Returns what speaks with the client, and its first words; nothing of one that is gone."""
+        """Returns the stream to the client, and its first bytes; none if the client is gone."""
         outside: trio.abc.Stream = client
         with suppress(*_ENDED):
             if self._tls is not None:
@@ -104,7 +104,7 @@ async def _shut_when_cancelled(*sockets: trio.socket.SocketType) -> None:
 
 
 async def _pass_on(source: trio.abc.Stream, target: trio.abc.Stream, scope: trio.CancelScope) -> None:
-    """To the end, which ends the other direction too."""
+    """Passes bytes on until the end, and then cancels the other direction too."""
     with suppress(*_ENDED):
         while True:
             with trio.move_on_after(IDLE_SECONDS) as patience:
@@ -116,7 +116,7 @@ async def _pass_on(source: trio.abc.Stream, target: trio.abc.Stream, scope: trio
 
 
 def _spliced(source: int, target: int) -> None:
-    """To the end, within the kernel: nothing is copied that is not looked at. Shutting the sockets down ends it."""
+    """Passes bytes on until the end, within the kernel, without copies. Shutting the sockets down ends it."""
     out, into = os.pipe2(os.O_CLOEXEC)
     with os.fdopen(out, "rb"), os.fdopen(into, "wb"), suppress(OSError):
         fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIECE)
@@ -126,7 +126,7 @@ def _spliced(source: int, target: int) -> None:
 
 
 def _moved(source: int, target: int, most: int, waits: tuple[int, int]) -> int:
-    """Bytes; 0 at the end. Looks whether they can be moved only where they could not. Raises OSError."""
+    """Moves bytes. Returns their number; 0 at the end. Polls only if nothing can be moved at once. Raises OSError."""
     while True:
         with suppress(BlockingIOError):
             return os.splice(source, target, most)

@@ -1,6 +1,6 @@
 """Runs Flight SQL: a confined process that speaks it, the sockets to and from it, and the listeners for clients.
 
-A process that ends is started again after a growing pause; its clients connect anew, and nothing else notices.
+A process that ends is started again after a growing pause; its clients connect anew, and nothing else is affected.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tls import tls_context
 
 MEMORY: Final = 2 << 30
-"""Bytes of the process."""
+"""Bytes of memory that the process may use."""
 PROCESSES: Final = 512
-"""Threads included."""
+"""Processes and threads that it may have."""
 START_SECONDS: Final = 60.0
 AGAIN: Final = Backoff(first=0.5, most=30.0)
 _INSIDE: Final = PurePosixPath("/odf/flight")
@@ -41,7 +41,7 @@ _LAST_WORDS: Final = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightListener:
-    """The public listener."""
+    """The public addresses, their TLS files, and the limit of connections."""
 
     addresses: tuple[tuple[str, int], ...]
     certificate: str
@@ -50,7 +50,7 @@ class FlightListener:
 
 
 class FlightServer:
-    """The server. ``backend`` answers the process. ``urls``: its addresses, for people, while it runs."""
+    """The Flight SQL server. ``backend`` answers the process. ``urls``: its addresses, for people, while it runs."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class FlightServer:
         self.urls: tuple[str, ...] = ()
         self.process: ConfinedProcess | None = None
         self.born = trio.Event()
-        """The next process is there."""
+        """Set, and replaced by a new event, whenever a process becomes ready."""
 
     async def run(self, life: Life) -> None:
-        """Runs until stopped. Raises Environment when it cannot listen, Refused where no sandbox is strong enough."""
+        """Runs until stopped. Raises Environment when it cannot listen, Refused if no sandbox is strong enough."""
         tls = None
         if self._listener.certificate:
             tls = tls_context(self._listener.certificate, self._listener.key, "flight.certificate", ("h2",))
@@ -95,7 +95,7 @@ class FlightServer:
             self.urls = ()
 
     async def _answer(self, place: Path, begun: trio.Event) -> None:
-        """Answers the process."""
+        """Answers the process's requests."""
 
         @contextmanager
         def respond(_: trio.SocketStream) -> Iterator[Response]:
@@ -108,7 +108,7 @@ class FlightServer:
             await HttpServer("flight", [listener], respond, self._logger, Limits()).run(Life())
 
     async def _keep(self, place: Path, begun: trio.Event) -> None:
-        """A process, and the next when it has ended."""
+        """Keeps a process running: starts another one whenever one has ended."""
         choice, failures = await self._choose(), 0
         while True:
             (place / SERVED).unlink(missing_ok=True)
@@ -153,7 +153,7 @@ async def _is_ready(process: ConfinedProcess) -> bool:
 
 
 async def _last_lines(process: ConfinedProcess) -> str:
-    """Its last words, when it says no more."""
+    """Waits until the process closes its standard error. Returns the last line."""
     output = b""
     while piece := await process.stderr.receive_some(1 << 16):
         output = (output + piece)[-_LAST_WORDS:]
@@ -163,7 +163,7 @@ async def _last_lines(process: ConfinedProcess) -> str:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Makes a folder of sockets, whose paths are short whatever the state directory's is."""
+    """Makes a folder for sockets, with a short path even if the state directory's path is long."""
     place = Path(tempfile.mkdtemp(prefix="odfd-flight-"))
     try:
         yield place
