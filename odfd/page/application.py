@@ -1,7 +1,7 @@
-"""Serves a browser: files of the page to anyone on this machine, the API to its sessions, nothing to other pages.
+"""Serves a browser: the page's files to anyone on this machine, the API to its sessions, nothing to other pages.
 
-The API is the one of the control socket, and of it only what the page does: a session cannot read files of the machine,
-change who may write, or delete a dataset.
+The API is that of the control socket, limited to the requests that the page makes: a session cannot read files of the
+machine, change who may write, or delete a dataset.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POLICY: Final = "; ".join((
     "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
     "require-trusted-types-for 'script'", "trusted-types 'none'",
 ))  # fmt: skip
-"""No script but the page's own files; no text becomes markup, whoever writes the code; nothing leaves for elsewhere."""
+"""Only the page's own scripts run; no text becomes markup, whoever writes the code; nothing goes to other origins."""
 _ALWAYS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -57,7 +57,7 @@ _ACTS: Final = (
     "POST /dataset/v1alpha1/datasets/*/verify", "POST /dataset/v1alpha1/datasets/*/lineage",
     "POST /dataset/v1alpha1/datasets/*/trust/resolve", "POST /node/v1alpha1/evidence/*",
 )  # fmt: skip
-"""What a session may do beside reading; ``*`` is one step of a path."""
+"""Requests that a session may make besides reading; ``*`` is one step of a path."""
 _DOES: Final = re.compile("|".join(re.escape(act).replace(r"\*", "[^/]+") for act in _ACTS))
 _VERSIONED: Final = re.compile(f"/[^/]+/{VERSION}/")
 _NO_SESSION: Final = Refused(
@@ -82,17 +82,17 @@ def page_files() -> Mapping[str, PageFile]:
 
 
 class PageEndpoint(NamedTuple):
-    """How the page is requested."""
+    """The addresses and tokens by which the page is requested."""
 
     places: frozenset[str]
-    """Hosts, with ports."""
+    """Hosts with ports by which a browser may address the page."""
     scheme: str = "http"
     tokens: Tokens | None = None
-    """Tokens that open a session, beside the addresses of ``odfctl ui``."""
+    """Tokens that open a session, besides the addresses of ``odfctl ui``."""
 
 
 class PageApplication:
-    """The application; ``api`` serves what has a version in its path."""
+    """The application; ``api`` serves the paths that contain a version."""
 
     def __init__(
         self, api: Application, sessions: PageSessions, endpoint: PageEndpoint, now: Callable[[], float]
@@ -114,7 +114,7 @@ class PageApplication:
             await _respond(send, http_status(fault), json.dumps(to_problem(fault)).encode(), PROBLEM_JSON)
 
     def _check_place(self, scope: Message, headers: Mapping[bytes, bytes]) -> None:
-        """Raises Refused for what another page asks, or who was led here by a name that is not this machine's."""
+        """Raises Refused for a request from another page, or one by a host name that is not the page's."""
         host, origin = (_text(headers, name) for name in (b"host", b"origin"))
         if host not in self._endpoint.places:
             raise Refused("the page is asked for by the address that odfctl ui tells", rule="page-host")
@@ -153,7 +153,7 @@ class PageApplication:
         return await _respond(send, 200, json.dumps({"key": opened.key}).encode(), "application/json", cookie)
 
     async def _is_known(self, token: str) -> bool:
-        """Raises Refused for a token that is not in the file, Environment for a file that cannot be."""
+        """Whether a token is in the file of tokens. Raises Refused for one that is not, Environment for a bad file."""
         tokens = self._endpoint.tokens
         return tokens is not None and await trio.to_thread.run_sync(tokens.admits, token)
 
@@ -162,7 +162,7 @@ class PageApplication:
             raise _NO_SESSION
 
     def _name(self, headers: Mapping[bytes, bytes]) -> str:
-        """Returns the name of the cookie. Ports share cookies: two nodes of one machine have two names."""
+        """Returns the name of the cookie. Ports share cookies, so two nodes of one machine need two names."""
         return f"{self._secure and '__Host-'}odfd-page-{_text(headers, b'host').rpartition(':')[2]}"
 
     def _set_cookie(self, headers: Mapping[bytes, bytes], value: str, seconds: int) -> str:
@@ -174,12 +174,12 @@ class PageApplication:
 
 
 def _is_asked(scope: Message) -> bool:
-    """Whether a path is one of the API, and none of a file."""
+    """Whether a path is one of the API, and not of a file."""
     return _VERSIONED.match(scope["path"]) is not None
 
 
 async def _token(receive: Receive) -> str:
-    """Raises Refused for what is none."""
+    """Reads the token in a request's body. Raises Refused if there is none."""
     body, more = b"", True
     while more and len(body) <= MAX_TOKEN_BODY:
         message = await receive()
@@ -203,7 +203,7 @@ async def _file(scope: Message, send: Send) -> None:
 
 
 def _guarding(send: Send) -> Send:
-    """The API's answers, with the headers that keep them from other pages and from caches."""
+    """Adds headers to the API's answers that keep them from other pages and from caches."""
 
     async def guarded(message: Message) -> None:
         if message["type"] == "http.response.start":

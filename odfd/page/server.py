@@ -1,6 +1,6 @@
 """Runs the page's server: from the start if the settings have an address, else on the loopback on request.
 
-Beyond this machine it speaks TLS alone, by the names of its certificate, and to whoever gives a token.
+Beyond this machine it speaks only TLS, by the names of its certificate, and requires a token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PageServer:
     """Serves the page over ``api``, which the node sets when it is complete."""
 
     def __init__(self, settings: Http, secret: Callable[[], str], logger: Logger) -> None:
-        """``settings``: those of ``ui``."""
+        """``settings``: the HTTP settings, of which those of ``ui`` are used. ``secret``: makes a new secret."""
         self._address, self._settings = settings.ui, settings
         self._place = parsed(settings.ui or ANYWHERE, "http.ui")
         self._sessions = PageSessions(secret)

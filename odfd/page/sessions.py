@@ -1,7 +1,7 @@
 """Keeps the page's sessions, and the tokens that open one each. Pure: time and randomness are given.
 
-A session is known by two secrets. The cookie is kept from scripts, but browsers send it to every port of a host; the
-key is for scripts of the page's own origin alone, port and all. Neither is worth anything without the other.
+A session is identified by two secrets. The cookie is hidden from scripts, but browsers send it to every port of a host;
+the key is known only to scripts of the page's own origin, including its port. Neither is worth anything alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 TOKEN_SECONDS: Final = 120.0
-"""For a token to be used, once."""
+"""Seconds in which a token can be used, once."""
 SESSION_SECONDS: Final = 12 * 3600.0
-"""Without a request, after which a session is over."""
+"""Seconds without a request after which a session ends."""
 TOKENS: Final = 16
-"""Unused ones; the oldest makes room."""
+"""Unused tokens at once; the oldest makes room."""
 SESSIONS: Final = 32
-"""The one that was used longest ago makes room."""
+"""Sessions at once; the least recently used makes room."""
 
 
 class PageSecrets(NamedTuple):
@@ -34,7 +34,7 @@ class _Session:
 
 
 class PageSessions:
-    """Holds only digests, so that a memory dump opens no session. ``secret()`` gives a new secret."""
+    """Keeps sessions and tokens as digests only: a memory dump opens no session. ``secret()`` makes a secret."""
 
     def __init__(self, secret: Callable[[], str]) -> None:
         self._secret = secret
@@ -42,7 +42,7 @@ class PageSessions:
         self._sessions: dict[bytes, _Session] = {}
 
     def invite(self, now: float) -> str:
-        """Makes a token."""
+        """Makes a token that opens one session."""
         self._forget(now)
         token = self._secret()
         while len(self._tokens) >= TOKENS:
@@ -56,7 +56,7 @@ class PageSessions:
         return None if self._tokens.pop(_digest(token), None) is None else self.open(now)
 
     def open(self, now: float) -> PageSecrets:
-        """Opens a session of an otherwise authenticated user."""
+        """Opens a session for a user who was authenticated otherwise."""
         self._forget(now)
         while len(self._sessions) >= SESSIONS:
             del self._sessions[min(self._sessions, key=lambda one: self._sessions[one].used)]
