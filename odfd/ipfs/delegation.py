@@ -1,6 +1,6 @@
-"""Keeps the IPNS name of a dataset whose key is offline: a long-lived record by that key points to a writer's name.
+"""Delegates the IPNS name of a dataset whose key is offline: a long-lived record by that key points to a writer's name.
 
-Made where the key is, checked where it is published. docs/spec/trust.md#ipns; ADR 0009.
+The record is made where the key is, and checked where it is published. docs/spec/trust.md#ipns; ADR 0009.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
 
 LIFETIME: Final = 400 * 86400 * instant.SECOND
-"""As long as a writer's right may last."""
+"""Nanoseconds that a record is valid: as long as a writer's right may last."""
 TTL: Final = 3600 * instant.SECOND
 
 
 def delegate(key: SigningKey, name: str, now: Instant) -> bytes:
-    """Signs the record by which ``key``'s name points to ``name``, of a node."""
+    """Signs the record by which the IPNS name of ``key`` points to ``name``, that of a node."""
     sequence = now // instant.SECOND
     return record.seal(Pointer(value=f"/ipns/{name}", sequence=sequence, expires=Instant(now + LIFETIME), ttl=TTL), key)
 
 
 def check_delegation(raw: bytes, dataset: DatasetId, name: str) -> None:
-    """Raises Invalid unless the dataset's own key points to ``name``."""
+    """Raises Invalid unless the record is signed by the dataset's own key and points to ``name``."""
     pointer = record.unseal(raw, dataset)
     if pointer.value != f"/ipns/{name}":
         raise Invalid(

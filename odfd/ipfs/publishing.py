@@ -1,9 +1,9 @@
 """Publishes datasets to IPFS: adds changes since the last publication, then points the IPNS name to the result.
 
-The daemon's own folder says how far the last publication came: its head is written last, so one that was cut off is
-gone on with, and a daemon that lost everything gets everything. What is added lies among the daemon's own files, which
-its collector leaves alone; blocks of a history that was given up go with the whole folder, which is then built anew.
-Nothing leaves without being hashed on the way. ADR 0009.
+The Kubo daemon's own folder records the last publication: its head is written last, so an interrupted publication is
+continued, and a daemon that lost everything gets everything. Added files lie among the daemon's own files (MFS), which
+its collector keeps; blocks of an abandoned history go with the whole folder, which is then built anew. Every object is
+hashed before it is sent. ADR 0009.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from p2p.kubo.rpc import Ipfs
 HOME: Final = "/odfd"
 """Folder of published datasets in the daemon's own file system (MFS)."""
 LIFETIME: Final = 7 * 86400 * instant.SECOND
-"""Of a record: how long a name resolves without a renewal."""
+"""Nanoseconds that a name resolves without a renewal of its record."""
 TTL: Final = 60 * instant.SECOND
-"""How long others may remember where a name points."""
+"""Nanoseconds that others may cache the target of a name."""
 FILES: Final = 512
-"""Added at once, at most, and so many bytes of them unless one is larger."""
+"""Files added at once, at most; and at most BYTES of them, unless one is larger."""
 BYTES: Final = 32 << 20
 _HEAD_LIMIT: Final = 200
 
@@ -54,12 +54,12 @@ def folder_of(dataset: DatasetId) -> str:
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset's contents on IPFS, and how much was added now."""
+    """A dataset's contents on IPFS, with the counts of this publication."""
 
     dataset: DatasetId
     head: Multihash
     size: int
-    """Blocks in all."""
+    """Number of all blocks."""
     root: str
     """CID of the folder."""
     name: str | None
@@ -67,11 +67,11 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int = 0
     objects: int = 0
     bytes: int = 0
-    """Of objects."""
+    """Bytes of the objects that were added."""
 
 
 class Publisher:
-    """The publisher of one node. The caller ensures one publication of a dataset at a time."""
+    """Publishes datasets of one node. The caller ensures one publication of a dataset at a time."""
 
     def __init__(
         self, ipfs: Ipfs, database: Database, chains: ChainStore, objects: ObjectReader, keys: KeyStore
@@ -107,20 +107,20 @@ class Publisher:
         await self._ipfs.put_record(record.name_of(dataset), raw)
 
     async def withdraw(self, dataset: DatasetId) -> None:
-        """Removes the folder; the daemon's collector frees what nothing else names. Raises Remote."""
+        """Removes the folder; the daemon's collector frees files that nothing else names. Raises Remote."""
         await self._ipfs.remove(folder_of(dataset))
 
     async def root(self, dataset: DatasetId) -> str | None:
         return await self._ipfs.root_of(folder_of(dataset))
 
     def key(self, dataset: DatasetId) -> SigningKey | None:
-        """Returns the key that signs records: the dataset's, or the node's own while that is offline."""
+        """Returns the key that signs records: the dataset's, or the node's while that is offline; ``None``: neither."""
         if not self._keys.has_dataset_key(dataset):
             return None
         return self._keys.node_key() if self._keys.is_offline(dataset) else self._keys.dataset_key(dataset)
 
     def _goal(self, dataset: DatasetId, served: int) -> Signed:
-        """Returns what to publish: the signed state, or else the current one."""
+        """Returns the newest signed state. Raises Refused if it is not here, or may not all be passed on."""
         goal = signed_state(self._database, self._chains, dataset)
         if not goal.is_here:
             raise Refused(
@@ -134,7 +134,7 @@ class Publisher:
         return goal
 
     async def _published(self, dataset: DatasetId, folder: str, size: int) -> int:
-        """Blocks that are on IPFS already; what is there of another history goes."""
+        """Returns the number of blocks that are on IPFS already; removes the folder of another history."""
         raw = await self._ipfs.read(f"{folder}/{HEAD}", _HEAD_LIMIT)
         if raw is None:
             return 0
@@ -152,7 +152,7 @@ class Publisher:
             return None
 
     def _pages(self, dataset: DatasetId, start: int, stop: int) -> Iterator[list[_File]]:
-        """Files to add, some at a time, those that blocks name before the blocks."""
+        """Yields files to add, some at a time, with objects before the blocks that name them."""
         chain = self._chains.chain(dataset)
         named = NamedObjects(load_state(chain, start), self._objects)
         page: list[_File] = []
@@ -208,7 +208,7 @@ class _File(NamedTuple):
 
 
 def _next_sequence(raw: bytes | None, whose: DatasetId, value: str, now: Instant) -> int:
-    """Above that of the record before, and of all that a node with a right clock could have signed and lost."""
+    """Returns a sequence above the last record's, and above any that a node with a right clock signed and lost."""
     try:
         before = None if raw is None else record.unseal(raw, whose)
     except Invalid:

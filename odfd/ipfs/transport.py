@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_HOPS: Final = 3
-"""Names that point to names: the dataset's own to that of the node which writes while its key is offline."""
+"""Names that point to names: the dataset's own to that of the node which writes while the dataset's key is offline."""
 _IPFS, _IPNS = "/ipfs/", "/ipns/"
 _COPY: Final = 1 << 20
 _WAITING: Final = 16
@@ -35,7 +35,7 @@ _WAITING: Final = 16
 
 
 def place_of(source: str) -> str | None:
-    """Parses ``/ipfs/CID`` or ``/ipns/NAME``; ``None`` for other text. Raises Invalid."""
+    """Parses ``/ipfs/CID`` or ``/ipns/NAME``, or a URL of both; ``None`` for other text. Raises Invalid."""
     kinds = (("ipfs://", _IPFS, record.check_cid), ("ipns://", _IPNS, record.check_key_name))
     for scheme, root, check in kinds:
         for start in (scheme, root):
@@ -52,7 +52,7 @@ def home_of(dataset: DatasetId) -> str:
 
 
 def no_ipfs() -> Refused:
-    """Makes the fault for IPFS operations where the settings name no Kubo."""
+    """Returns the fault for IPFS operations if the settings name no Kubo."""
     return Refused(
         "this node has no IPFS", rule="ipfs-none",
         hint="run a Kubo beside it, and set [ipfs] api = 'http://127.0.0.1:5001' in the settings",
@@ -60,7 +60,7 @@ def no_ipfs() -> Refused:
 
 
 class IpfsTransport:
-    """The transport of datasets on IPFS."""
+    """Fetches datasets from IPFS."""
 
     is_fixed = True
     few = 256
@@ -107,7 +107,7 @@ class IpfsTransport:
                         await send.send(part)
 
     def _unpack(self, stream: io.BufferedReader, folder: Path, take: Take) -> None:
-        """Files named by a hash, as a tar stream gives them."""
+        """Writes the files of a tar stream that are named by a hash into a folder. Raises Refused, Remote."""
         make_folder(folder)
         try:
             with disk(folder), tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -126,7 +126,7 @@ class IpfsTransport:
                     with (folder / name).open("wb") as file:
                         shutil.copyfileobj(content, file, _COPY)
         except (tarfile.TarError, ValueError) as error:
-            # ValueError: what tarfile raises for sparse files whose map is no list of numbers.
+            # tarfile raises ValueError for sparse files whose map is no list of numbers.
             raise Remote(
                 f"the Kubo gave a folder that ends too early or is none: {error}", rule="ipfs-answer"
             ) from error
