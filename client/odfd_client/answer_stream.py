@@ -1,6 +1,6 @@
-"""Reads the answer to a query as it comes: frames around one Arrow IPC stream, and the facts before and after it.
+"""Reads the answer to a query as it arrives: frames with one Arrow IPC stream, and the metadata before and after it.
 
-A frame is a byte that says what it is, four of length, and so many bytes. An answer that ends without its last frame
+A frame is one byte for its kind, four for its length, and so many bytes of content. An answer without its last frame
 was cut off, and raises; it never looks like one with fewer rows.
 """
 
@@ -23,7 +23,7 @@ _MAX_FRAME = 1 << 24
 
 
 class Frames:
-    """The frames of one answer."""
+    """Reads the frames of one answer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -48,7 +48,7 @@ class Frames:
 
 
 class _Rows(io.RawIOBase):
-    """The Arrow stream in the frames. ``end``: what the last frame said, once it was read."""
+    """The Arrow stream in the frames, as a file. ``end``: the content of the last frame, once it was read."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames, self._rest = frames, memoryview(b"")
@@ -74,7 +74,7 @@ class _Rows(io.RawIOBase):
 
 
 class Answer:
-    """Rows, once, as they arrive, and their sources. Use it with ``with``, or read it to its end."""
+    """The rows of an answer, read once as they arrive, with their sources. Use it with ``with``, or read all of it."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -135,9 +135,9 @@ class Answer:
 
 
 class Reader:
-    """Batches as they come, for whatever takes an Arrow stream: it has the interface of Arrow's C streams.
+    """The batches of an answer for any library that takes an Arrow stream: it has the interface of Arrow's C streams.
 
-    ``error`` is what ended it, for a library that tells it in words of its own.
+    ``error``: the error that ended the stream, for libraries that report it in their own words.
     """
 
     def __init__(self, answer: Answer) -> None:

@@ -27,7 +27,7 @@ class NotFound(OdfdError):
 
 
 class HandedOver(NotFound):
-    """Another rendition of the dataset is the active one now: rows of the past differ, and no more come in here."""
+    """Another rendition of the dataset is active now: its past rows differ, and no more rows come in here."""
 
 
 class Refused(OdfdError):
@@ -35,7 +35,7 @@ class Refused(OdfdError):
 
 
 class HoldLost(Refused):
-    """A hold expired or was released: what was read under it may be another history by now."""
+    """A hold expired or was released: the history that was read under it may have changed by now."""
 
 
 class Conflict(OdfdError):

@@ -1,5 +1,4 @@
-"""Builds the predicates of a query: columns, comparisons, and values, which are sent as parameters, never in the
-text."""
+"""Builds the predicates of a query: columns, comparisons, and values, which are sent as parameters, never as text."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ class Predicate:
     """A condition on rows. ``&``, ``|`` and ``~`` join them (Python's ``and`` cannot)."""
 
     _parts: tuple[str | tuple[Value], ...]
-    """Text, and values in tuples of one."""
+    """Pieces of SQL text, and values in tuples of one."""
 
     def __and__(self, other: Predicate) -> Predicate:
         return Predicate(("(", *self._parts, " AND ", *other._parts, ")"))
@@ -139,7 +138,7 @@ def _checked(value: Value) -> Value:
 
 
 def _bound(value: Value, parameters: Parameters) -> str:
-    """A parameter with a name of its own, as the type that the value has."""
+    """Adds a value to ``parameters`` under a new name. Returns its SQL, as the type that the value has."""
     name = f"p{len(parameters)}"
     if isinstance(value, bytes):
         parameters[name] = value.hex()

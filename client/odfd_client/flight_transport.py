@@ -1,4 +1,4 @@
-"""Speaks to a node by Arrow Flight: the same questions and frames as over HTTP, as actions of its Flight server."""
+"""Connects to a node by Arrow Flight: the same requests and frames as over HTTP, as actions of its Flight server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FlightExchange(Exchange):
         self._rest = memoryview(b"")
 
     def exactly(self, count: int) -> bytes:
-        """Raises Unreachable where the answer ends before."""
+        """Reads exactly ``count`` bytes. Raises Unreachable if the answer ends before."""
         pieces = []
         while count:
             while not self._rest:
@@ -63,7 +63,7 @@ class FlightTransport(Transport):
         body: Mapping[str, object] | None = None,
         patience: float | None = ANSWER_SECONDS,
     ) -> Exchange:
-        """Raises Refused, Unreachable."""
+        """Sends a query, the only request over Flight besides ``get``. Raises Refused, Unreachable."""
         if (method, path) != ("POST", "/node/v1alpha1/query") or query:
             raise Refused(f"{path} is not told over Flight", rule="flight-question", hint="connect() to the socket")
         return self._acted(QUERY, json.dumps(body, allow_nan=False).encode(), patience)
@@ -104,7 +104,7 @@ class FlightTransport(Transport):
 
 @contextmanager
 def _translated_faults(path: str) -> Iterator[None]:
-    """Within it, a fault of the connection is told as one of ours."""
+    """Converts errors of the connection within the block to errors of this package."""
     try:
         yield
     except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as error:

@@ -19,32 +19,32 @@ _SYSTEM = ("offset", "op", "system_time")
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """A handover. What was made of the rows so far, with ``changes``, is what the next rendition contains."""
+    """A handover. The results of the rows so far, changed by ``changes``, equal those of the next rendition."""
 
     time: str
     old: str
     """Id of the rendition that ended."""
     new: str
     changes: Query | None
-    """Rows with ``op``: 1 retracts a row of before, 0 adds one. ``None``: both contain the same. Read them before the
-    next item is asked for: until then the histories are held."""
+    """Rows with ``op``: 1 retracts an earlier row, 0 adds one. ``None``: both contain the same rows. Read them before
+    the next item: until then the histories are held."""
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a rendition, as the node says it."""
+    """The end of a rendition, as the node describes it."""
 
     time: str
     old: tuple[Pin, ...]
-    """Of each shard."""
+    """The cut of each shard at the end."""
     new: tuple[Pin, ...]
     equal: bool
     columns: tuple[str, ...] | None
 
     @classmethod
     def of(cls, transport: Transport, dataset: str) -> Ending:
-        """Raises NotFound: it has not ended, or its data is gone; Bug."""
+        """Requests the end of a rendition. Raises NotFound: it has not ended, or its data is gone; Bug."""
         said = transport.get(f"/dataset/v1alpha1/datasets/{part(dataset)}/handover")
         try:
             columns = said.get("columns")
@@ -60,9 +60,9 @@ class Ending:
 def switched(
     transport: Transport, selection: Selection, demand: Demand, ending: Ending, position: Position
 ) -> Generator[Switched, None, Position]:
-    """Yields the handover while both histories are held. Returns the position behind it.
+    """Yields the handover while both histories are held. Returns the position after it.
 
-    ``position``: up to where the former rendition was read, which may be beyond its end.
+    ``position``: how far the former rendition was read, possibly beyond its end.
     """
     read = tuple(Pin(each.id, each.id, each.block, each.sequence_number) for each in position.parts)
     with ExitStack() as held:
@@ -81,7 +81,7 @@ def switched(
 
 
 def _changes(selection: Selection, read: Sequence[Pin], ending: Ending) -> tuple[str, Parameters]:
-    """SQL for rows that one of both has more often, as many times; equal rows are counted."""
+    """Builds SQL for rows that one of both has more often, as many times; equal rows are counted."""
     parameters: Parameters = {}
     where = "" if selection.where is None else f" WHERE {selection.where.sql(parameters)}"
     named = selection.columns or ending.columns
@@ -101,7 +101,7 @@ def _changes(selection: Selection, read: Sequence[Pin], ending: Ending) -> tuple
 
 
 def _standing(pins: Sequence[Pin]) -> str:
-    """What holds in a rendition: rows that fold together are in one shard."""
+    """Formats the table of a rendition's current rows; rows of one key are always in one shard."""
     parts = [f"SELECT * FROM current.{quoted(pin.id)}" for pin in pins]  # noqa: S608  quoted
     return f"current.{quoted(pins[0].id)}" if len(pins) == 1 else f"({' UNION ALL BY NAME '.join(parts)})"
 
@@ -114,7 +114,7 @@ def cross(
     follow: bool,
     seconds: float,
 ) -> Generator[Update | Switched, None, None]:
-    """Implements ``Dataset.cross``. ``log``: a source of the dataset with an id, or of the name that was asked for."""
+    """Implements ``Dataset.cross``. ``log``: returns a source for a dataset's id, or for the requested name."""
     dataset = str(log(asked[0].name).describe()["id"]) if position is None else position.id
     while True:
         source = log(dataset)
@@ -134,7 +134,7 @@ def cross(
 def _to_the_end(
     source: Source, dataset: str, position: Position | None, asked: tuple[Selection, Demand]
 ) -> Generator[Update | Switched, None, Position]:
-    """Yields what a rendition has before its end, and the handover."""
+    """Yields the rows of a rendition up to its end, and the handover. Returns the position after it."""
     ending = Ending.of(source.transport, dataset)
     ids = [pin.id for pin in ending.old]
     if position is not None and [each.id for each in position.parts] != ids:
@@ -142,7 +142,7 @@ def _to_the_end(
         raise Refused(said, rule="shard-listen", hint="begin anew with the collection's name")
     parts = position.parts if position is not None else ()
     if not all(map(_reaches, parts, ending.old)) or not parts:
-        # A shard that was read beyond its end is as it is; the difference is computed from there.
+        # A shard that was read beyond its end stays so; the difference is computed from there.
         up_to = (
             [
                 Pin(each.id, each.id, each.block, each.sequence_number) if _reaches(each, pin) else pin

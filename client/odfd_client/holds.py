@@ -1,7 +1,7 @@
-"""Holds a dataset's history while somebody reads it: a lease at the node, renewed by a thread of its own.
+"""Holds a dataset's history while a program reads it: a lease at the node, renewed by a thread.
 
-The thread renews whether rows are read or not, so a reader that is only slow loses nothing. Where the node says that
-the hold is lost, or was not reached until it expired, that is told: by ``check``, by ``dataset`` and at the end.
+The thread renews whether rows are read or not, so a slow reader loses nothing. If the node reports that the hold is
+lost, or could not be reached until the hold expired, ``check``, ``dataset`` and the end raise HoldLost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from odfd_client.values import Pin
 
 SECONDS: Final = 900
 _RENEWALS: Final = 3
-"""In the time that a hold lives: two may fail."""
+"""Renewals in the lifetime of a hold: two may fail."""
 
 
 class Hold:
@@ -35,14 +35,14 @@ class Hold:
         begun: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``begun``: before it was asked for, by ``clock``, whose seconds only grow."""
+        """``begun``: a time before the hold was requested, by ``clock``, a monotonic clock in seconds."""
         try:
             self.id, self.time, self.pin = str(answer["id"]), str(answer["time"]), Pin.of(answer["pin"])
             shards = tuple(map(Pin.of, answer.get("shards", ())))
         except (KeyError, TypeError) as error:
             raise Bug("the node's hold is not understood", rule="answer") from error
         self.pins = shards or (self.pin,)
-        """The pin of each shard, where all of a collection with several are held."""
+        """The pin of each shard, if all shards of a collection are held."""
         self._transport, self._seconds, self._clock = transport, seconds, clock
         self._until = begun + seconds
         self._lost: HoldLost | None = None
@@ -57,7 +57,7 @@ class Hold:
         return Dataset(self._transport, Selection(name), self.pins)
 
     def check(self) -> None:
-        """Raises HoldLost where the history may be another one by now."""
+        """Raises HoldLost if the history may have changed by now."""
         if self._lost is None and not self._ended.is_set() and self._clock() >= self._until:
             self._lost = HoldLost(
                 f"hold {self.id} could not be renewed in its {self._seconds} seconds",
@@ -68,7 +68,7 @@ class Hold:
             raise self._lost
 
     def release(self) -> None:
-        """Ends it; once more does nothing. Raises HoldLost where it had ended before, Unreachable."""
+        """Ends the hold; a second call does nothing. Raises HoldLost if it had ended before, Unreachable."""
         if self._ended.is_set():
             return
         self.check()
@@ -82,7 +82,7 @@ class Hold:
             raise self._lost from error
 
     def renew(self) -> None:
-        """Lets it live its seconds from now on, as the thread does by itself. Raises HoldLost, Unreachable."""
+        """Extends the hold by its seconds from now, as the thread does regularly. Raises HoldLost, Unreachable."""
         begun = self._clock()
         try:
             self._transport.ask("PUT", f"/node/v1alpha1/holds/{part(self.id)}", body={"seconds": self._seconds}).close()
@@ -113,11 +113,11 @@ class Hold:
             except HoldLost:
                 return
             except OdfdError:
-                continue  # asked again; `check` tells where it takes too long
+                continue  # the thread tries again; `check` reports when it takes too long
 
 
 def take(transport: Transport, ref: str, at: str | None, seconds: int, note: str) -> Hold:
-    """Raises NotFound, Invalid, Refused, Unreachable."""
+    """Takes a hold. Raises NotFound, Invalid, Refused, Unreachable."""
     if transport.is_remote:
         raise Refused("holds are taken at the node's own socket", rule="hold-remote", hint="connect() without a URL")
     said = {"ref": ref, "seconds": seconds, "note": note} | ({} if at is None else {"at": at})
@@ -131,18 +131,18 @@ def take(transport: Transport, ref: str, at: str | None, seconds: int, note: str
 
 
 class HeldTogether:
-    """Holds of several datasets at one time: ``held["a"]`` is the dataset as of it. Leaving it ends them."""
+    """Holds of several datasets at one time: ``held["a"]`` is the dataset as of it. Leaving the block ends them."""
 
     def __init__(self, holds: Mapping[str, Hold]) -> None:
         self._holds, self._open = dict(holds), ExitStack()
 
     @property
     def time(self) -> str:
-        """The time of all; where every dataset is sealed, that of the newest block."""
+        """The common time; if every dataset is sealed, that of the newest block."""
         return max(hold.time for hold in self._holds.values())
 
     def __getitem__(self, ref: str) -> Dataset:
-        """Raises HoldLost, and KeyError for another dataset."""
+        """Returns a held dataset. Raises HoldLost, and KeyError for another dataset."""
         return self._holds[ref].dataset
 
     def __enter__(self) -> Self:
@@ -159,7 +159,10 @@ class HeldTogether:
 
 
 def take_together(transport: Transport, refs: Sequence[str], at: str | None, seconds: int, note: str) -> HeldTogether:
-    """``at`` is ``None``: the greatest time that is complete in all. Raises as ``take``; then none is held."""
+    """Takes holds of several datasets. ``at``: ``None`` is the greatest time that is complete in all.
+
+    Raises as ``take`` does, and then holds none.
+    """
     if len(set(refs)) != len(refs) or not refs:
         raise Invalid("name each dataset once, and one at least", rule="dataset", hint='c.at(None, "a", "b")')
     if at is None:
@@ -177,7 +180,7 @@ def take_together(transport: Transport, refs: Sequence[str], at: str | None, sec
 
 
 def _complete(described: Sequence[Any]) -> str | None:
-    """The last millisecond before the first time that is open; ``None``: all are sealed, and none is."""
+    """Returns the last millisecond before the least upper; ``None``: all datasets are sealed, so there is none."""
     try:
         uppers = [each["frontiers"]["upper"] for each in described]
         times = [datetime.datetime.fromisoformat(each) for each in uppers if each is not None]

@@ -1,4 +1,4 @@
-"""Keeps proven answers: rows, and the statement that a node signed of them."""
+"""Keeps proven answers: rows, and the statement that a node signed about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from odfd_client.errors import Environment
 
 MAX_CARRIED = 1 << 20
-"""Bytes of rows that lie in a file beside the statement, by which the first different one can be told."""
+"""Bytes of rows that a file may hold beside the statement, by which a check can show the first row that differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Proof:
     """A proven answer that others can check: ``odfctl trust recheck FILE``."""
 
     rows: pa.Table
-    """In the order of their columns."""
+    """The rows, in the order of the answer."""
     statement: dict[str, Any]
     """A signed statement (DSSE) of query, pins, engine and hash of the rows."""
 
@@ -34,7 +34,7 @@ class Proof:
         return {"rows": self._carried(), "statement": self.statement}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Raises Environment."""
+        """Writes the document to a file. Raises Environment."""
         place = Path(path)
         part = place.with_name(f".{place.name}.{os.getpid()}")
         try:

@@ -1,7 +1,7 @@
-"""Defines queries and datasets, which are lazy; each is read at one cut for ever.
+"""Defines queries and datasets, which are lazy; each object is always read at one cut.
 
-Nothing is asked before rows, or what they are read from, are asked for. The first answer says where each dataset was
-cut; later readings of the same object are pinned there. A new ``open`` or ``sql`` reads the newest.
+Nothing is requested before rows, pins or other facts of the answer are read. The first answer tells where each dataset
+was cut; later readings of the same object are pinned there. A new ``open`` or ``sql`` reads the newest.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 _AS_OF, _AT_BLOCK, _AS_AT = "FOR SYSTEM_TIME AS OF", "AT BLOCK", "AS AT"
 _KINDS = {_AS_OF: "as-of", _AT_BLOCK: "at-block", _AS_AT: "as-at"}
-"""Words of time, and what the node calls them where there is no SQL."""
+"""The node's names for clauses of time in requests without SQL."""
 Statement: TypeAlias = "tuple[str, dict[str, Any] | list[Any] | None]"
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The requirement on everything that is read. ``cut``: read only what satisfies it, instead of an error."""
+    """The requirement on all data that is read. ``cut``: read only the part that satisfies it, instead of an error."""
 
     require: str | None = None
     cut: bool = False
@@ -56,7 +56,7 @@ class Query:
         return self._ask()
 
     def reader(self) -> pa.RecordBatchReader:
-        """Rows as they come, once, in bounded memory. A query takes at most the node's ``query.seconds`` in all."""
+        """Returns the rows as they arrive, once, in bounded memory. The node's ``query.seconds`` limits its time."""
         files = self.files()
         return self._ask().reader().arrow() if files is None else files.reader(self._columns)
 
@@ -102,7 +102,7 @@ class Query:
 
     @property
     def standing(self) -> str:
-        """How far the data may be relied on: the weakest of all datasets."""
+        """How far the data may be relied on: the weakest standing of all datasets."""
         return self._known().standing
 
     @property
@@ -117,7 +117,7 @@ class Query:
     def prove(self) -> Proof:
         """Returns the answer with the node's signature, for others to check: see ``docs/sql.md`` of the node.
 
-        Raises Refused where another run could give other rows: the error says what to write instead.
+        Raises Refused if another run could give other rows: the error says what to write instead.
         """
         with self._ask(prove=True) as answer:
             rows = answer.to_arrow()
@@ -128,7 +128,7 @@ class Query:
     _columns: Sequence[str] = ()
 
     def files(self, *, keep: bool = False) -> SliceFiles | None:  # noqa: ARG002
-        """Returns the slices that hold the rows; ``None`` where it is no whole log, or the node is elsewhere.
+        """Returns the slices that hold the rows; ``None`` if they are not a whole log, or the node is remote.
 
         ``keep``: their descriptors stay open until ``close``.
         """
@@ -154,7 +154,7 @@ class Selection:
     name: str
     current: bool = False
     clauses: tuple[tuple[str, str], ...] = ()
-    """Words of time, and what they say."""
+    """Clauses of time, and their values."""
     columns: tuple[str, ...] = ()
     where: Predicate | None = None
     limit: int | None = None
@@ -168,7 +168,7 @@ class Selection:
         return text + (f" LIMIT {self.limit}" if self.limit is not None else ""), parameters
 
     def source(self) -> str:
-        """Formats the table, with its times."""
+        """Formats the table, with its clauses of time."""
         times = "".join(f" {words} {literal(said)}" for words, said in self.clauses)
         return ("current." if self.current else "") + quoted(self.name) + times
 
@@ -209,7 +209,7 @@ class Dataset(Query):
         return super()._known()
 
     def at(self, when: str | datetime.date) -> Dataset:
-        """Selects the state known then, by the times of the blocks. A time without a zone is in UTC."""
+        """Selects the state known at ``when``, by the times of the blocks. A time without a zone is in UTC."""
         return self._at(_AS_OF, instant(when))
 
     def at_block(self, block: int | str) -> Dataset:
@@ -244,7 +244,7 @@ class Dataset(Query):
         return self._with(limit=rows)
 
     def require(self, facts: str, *, cut: bool = False) -> Dataset:
-        """Refuses what does not satisfy ``facts`` (``attested:2``); ``cut``: reads as far as it does."""
+        """Refuses data that does not satisfy ``facts`` (``attested:2``); ``cut``: reads only the part that does."""
         return Dataset(self._transport, self._selection, (), Demand(facts, cut))
 
     def pinned(self, *pins: Pin) -> Dataset:
@@ -252,7 +252,7 @@ class Dataset(Query):
         return Dataset(self._transport, self._selection, pins, self._demand)
 
     def chains(self) -> list[Dataset]:
-        """The dataset at this cut, as its shards: each a chain with offsets of its own."""
+        """Returns the shards of the dataset at this cut: each is a chain with offsets of its own."""
         return [
             Dataset(self._transport, replace(self._selection, name=pin.id), (replace(pin, name=pin.id),), self._demand)
             for pin in self.pins
@@ -273,10 +273,10 @@ class Dataset(Query):
     def cross(
         self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
     ) -> Generator[Update | Switched, None, None]:
-        """Yields what ``listen`` does, and goes on where that ends with HandedOver: a ``Switched`` says what differs.
+        """Yields the items of ``listen``, and continues after a handover: a ``Switched`` has the differing rows.
 
-        Any number of handovers are crossed, also those that came before ``after`` was saved. Of a node at its own
-        socket; elsewhere a handover is not told. Everything else is as for ``listen``.
+        Any number of handovers are crossed, also those before ``after`` was saved. Only a node at its own socket
+        reports handovers, not one at a URL. Everything else is as for ``listen``.
         """
         from odfd_client.handovers import cross  # it makes queries
 
@@ -294,10 +294,10 @@ class Dataset(Query):
     def listen(
         self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
     ) -> Generator[Update, None, None]:
-        """Rows of the log as they come, each exactly once from a saved position on; ``None``: from the first.
+        """Yields rows of the log as they appear, each exactly once after a saved position; ``None``: from the first.
 
-        ``follow=False`` ends when all that is there was given. ``seconds``: the longest until the node is asked though
-        it told no news, which it tells over its socket alone.
+        ``follow=False`` ends after all existing rows. ``seconds``: the longest pause until the node is asked without
+        news, which it sends only over its socket.
         """
         self._check_whole()
         position = Position.parse(after) if isinstance(after, str) else after
@@ -307,9 +307,9 @@ class Dataset(Query):
     def subscribe(
         self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
     ) -> Generator[Snapshot | Update, None, None]:
-        """First a ``Snapshot`` of what holds, then ``Update`` by ``Update`` each later row of the log, each once.
+        """Yields a ``Snapshot`` of the current rows, then as ``Update`` each later row of the log, once.
 
-        With a saved position it goes on after that, without a snapshot. Everything else is as for ``listen``.
+        With a saved position it continues after that, without a snapshot. Everything else is as for ``listen``.
         """
         from odfd_client.snapshots import subscribe  # it makes datasets
 
@@ -319,7 +319,7 @@ class Dataset(Query):
         return subscribe(self._transport, self._selection, self._demand, follow=follow, seconds=seconds)
 
     def _check_whole(self) -> None:
-        """Raises Invalid for a selection that is not followed."""
+        """Raises Invalid for a selection that cannot be followed."""
         if self._selection.current or self._selection.clauses or self._selection.limit is not None:
             hint = "leave out current(), at(), at_block(), as_at() and limit(); select() and where() are understood"
             raise Invalid("a listener follows the whole log", rule="listen", hint=hint)
@@ -333,7 +333,7 @@ class Dataset(Query):
 
 
 class _Log(Source):
-    """A dataset for a listener."""
+    """The log of a dataset as the source of a listener."""
 
     def __init__(self, transport: Transport, selection: Selection, demand: Demand) -> None:
         super().__init__(transport, selection.name, always=demand.require is not None, whole=selection.where is None)
@@ -353,7 +353,7 @@ class _Log(Source):
 
 
 class _RemoteLog(_Log):
-    """A log of a node that tells only what anybody may read: datasets, and rows."""
+    """The log of a dataset at a node that answers only public requests: datasets, and rows."""
 
     def newest(self, dataset: str) -> str:
         return str(self.transport.get(f"/node/v1alpha1/datasets/{part(dataset)}")["head"])
@@ -390,17 +390,17 @@ def body_of(statement: Statement, pins: Sequence[Pin], demand: Demand) -> dict[s
 
 
 def reading_of(pins: Sequence[Pin], demand: Demand) -> dict[str, Any]:
-    """Builds the part of a body that says which cut is read."""
+    """Builds the part of a body that selects the cut to read."""
     body: dict[str, Any] = {"pins": [pin.said() for pin in pins]} if pins else {}
     if len({(pin.name, pin.at) for pin in pins}) < len(pins):
-        body["byPins"] = True  # shards of one name, which may mean others by now
+        body["byPins"] = True  # shards of one name, which may have other shards by now
     if demand.require is not None:
         body |= {"require": demand.require} | ({"cut": True} if demand.cut else {})
     return body
 
 
 def _distinct(columns: Sequence[str]) -> bool:
-    """Whether each is named once; names of SQL are compared without case."""
+    """Whether each column is named once; SQL compares names without case."""
     return len({each.lower() for each in columns}) == len(columns)
 
 

@@ -1,4 +1,4 @@
-"""Connects to a node: ``connect`` is where to begin."""
+"""Connects to a node: ``connect`` is the entry point of this package."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def connect(
 ) -> Client:
     """Connects to a node at a control socket: the given one, ``ODFD_SOCKET``, or the default of daemons.
 
-    A URL (``http://HOST:PORT``, ``grpc://HOST:PORT``) reaches a node that answers questions over HTTP or Flight, about
-    what it has published; with a ``token`` of its ``flight.tokens``, about all. ``https://HOST:PORT`` of its
-    ``api.listen`` with a ``token`` of an account answers about what that account may read. ``ca_file``: certificates
-    (PEM) that the one of a node at ``https`` or ``grpc+tls`` is checked against, in place of the system's. Raises
-    Unreachable where none answers, Refused for a token that is not good, Invalid.
+    A URL (``http://HOST:PORT``, ``grpc://HOST:PORT``) reaches a node that answers queries over HTTP or Flight on the
+    datasets that it has published; with a ``token`` of its ``flight.tokens``, on all. ``https://HOST:PORT`` of its
+    ``api.listen`` with a ``token`` of an account answers on the datasets that the account may read. ``ca_file``:
+    certificates (PEM) that verify the node's own at ``https`` or ``grpc+tls``, in place of the system's. Raises
+    Unreachable if no node answers, Refused for an invalid token, Invalid.
     """
     if ca_file is not None and not (is_url(socket) and str(socket).startswith(("https:", "grpc+tls:"))):
         raise Invalid("certificates are for TLS", rule="url", hint="https://HOST:PORT, or grpc+tls://HOST:PORT")
@@ -63,15 +63,16 @@ class Client:
     def hold(self, ref: str, *, at: str | None = None, seconds: int = SECONDS, note: str = "") -> Hold:
         """Keeps a dataset's history as it is: ``with c.hold("weather") as held: held.dataset.to_arrow()``.
 
-        ``at``: a time that is complete; else as it is now. It is renewed until the block ends, and expires ``seconds``
-        after its program died. Raises NotFound, Invalid, Refused; its end raises HoldLost where it was lost.
+        ``at``: a time that is complete; by default now. The hold is renewed until the block ends, and expires
+        ``seconds`` after the program died. Raises NotFound, Invalid, Refused; its end raises HoldLost if it was lost.
         """
         return take(self._transport, ref, at, seconds, note)
 
     def at(self, time: str | None, *refs: str, seconds: int = SECONDS, note: str = "") -> HeldTogether:
         """Holds several datasets at one time: ``with c.at(None, "a", "b") as held: held["a"].to_arrow()``.
 
-        ``None``: the greatest time that is complete in all of them. As ``hold``, of which each dataset gets one.
+        ``time``: ``None`` is the greatest time that is complete in all of them. Each dataset gets a hold, as of
+        ``hold``.
         """
         return take_together(self._transport, refs, time, seconds, note)
 

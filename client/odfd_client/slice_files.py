@@ -1,6 +1,6 @@
 """Reads the log of a dataset from its slices, whose descriptors the node passes over its socket.
 
-Rows do not go through the node: Arrow maps the files, which stay readable whatever the node collects meanwhile.
+Rows do not go through the node: Arrow maps the files, which stay readable even if the node collects them meanwhile.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from odfd_client.transport import Transport, parsed
 from odfd_client.values import NodeMetadata
 
 _SAME = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.float64())
-"""Types that queries give as they lie in slices, besides integers and decimals."""
+"""Types that are the same in slices and in answers of queries, besides integers and decimals."""
 
 
 @dataclass(frozen=True)
 class SliceFile:
-    """A file, and the offsets of its first and last row."""
+    """A mapped slice, with the offsets of its first and last row."""
 
     content: mmap.mmap
     first: int
@@ -34,14 +34,14 @@ class SliceFile:
 
 
 class SliceFiles:
-    """The files of one cut."""
+    """The slices of one cut."""
 
     def __init__(self, told: NodeMetadata, schema: pa.Schema, files: Sequence[SliceFile], rows: int) -> None:
         self.told, self.schema, self._files, self._rows = told, schema, files, rows
 
     @property
     def paths(self) -> list[str]:
-        """The files as processes of this user find them, while the descriptors are kept open."""
+        """Paths by which other processes of this user can open the files, while the descriptors are kept open."""
         return [f"/proc/{os.getpid()}/fd/{each.descriptor}" for each in self._files if each.descriptor is not None]
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class SliceFiles:
         return self._files[-1].last if self._files else -1
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        """Reads a table. Raises Bug where the number of rows differs from the node's."""
+        """Reads a table. Raises Bug if the number of rows differs from the node's."""
         table = self._dataset(self._files).to_table(columns=list(columns) or None)
         if table.num_rows != self._rows:
             raise Bug(f"the slices have {table.num_rows} rows, not {self._rows}", rule="answer")
@@ -66,7 +66,7 @@ class SliceFiles:
         return self._read(self._files, columns, None)
 
     def between(self, columns: Sequence[str], first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of offsets ``first`` to ``last``. Raises Bug where the files do not have as many."""
+        """Yields the rows of offsets ``first`` to ``last``. Raises Bug if the files have fewer or more."""
         import pyarrow.compute as pc
 
         count, expected = 0, 0
@@ -96,7 +96,8 @@ class SliceFiles:
 
 
 def slice_files(transport: Transport, body: Mapping[str, object], *, keep: bool = False) -> SliceFiles | None:
-    """Returns the files of a log; ``None`` where types of queries differ from its own. Raises the node's error.
+    """Returns the slices of a log; ``None`` if the types of queries differ from those in slices. Raises the node's
+    error.
 
     ``keep``: their descriptors stay open until ``close``.
     """
@@ -133,7 +134,7 @@ def slice_files(transport: Transport, body: Mapping[str, object], *, keep: bool 
 
 
 def _given(schema: pa.Schema) -> pa.Schema | None:
-    """The types that a query gives; ``None``: not all are known here."""
+    """Returns the schema with the types that a query returns; ``None``: not all types are known here."""
     fields = []
     for field in schema:
         kind = field.type

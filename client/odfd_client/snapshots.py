@@ -1,4 +1,4 @@
-"""Delivers what holds in a dataset, and then every change to it, each once."""
+"""Delivers the current rows of a dataset, and then every change to it, each once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from odfd_client.values import Pin, Position
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The rows that held up to a position; updates after it are the differences to them."""
+    """The current rows at a position; the updates after it are the changes to them."""
 
     rows: Dataset
-    """Read them before the next update is asked for: until then the history is held."""
+    """Read them before the next update: until then the history is held."""
     position: Position
 
 
@@ -27,7 +27,7 @@ def subscribe(
 ) -> Generator[Snapshot | Update, None, None]:
     """Implements ``Dataset.subscribe`` without a position.
 
-    A node that is reached by a URL gives no holds: a history that is rewritten while its snapshot is read is an error.
+    A node at a URL gives no holds: a history that is rewritten while its snapshot is read is an error.
     """
     plain = Dataset(transport, selection, (), demand)
     note = "the snapshot of a subscription"

@@ -1,13 +1,13 @@
 """Reads datasets of a node in Spark: ``spark.read.format("odf")`` and ``spark.readStream.format("odf")``.
 
-Needs pyspark 4.1, which ``odfd_client`` does not bring; say ``spark.dataSource.register(OdfDataSource)`` once. A
-batch is read at the cut that the driver saw, in as many tasks as ``partitions`` says, by ranges of offsets; each shard
-of a collection has one task at least. The offsets of a stream are positions in the chain, or in each shard: the offset
-of a row, and the block up to which was read. So a batch that Spark
-does again, over restarts too, has the same rows, and a history that was rewritten ends the stream.
+Needs pyspark 4.1, which ``odfd_client`` does not install; call ``spark.dataSource.register(OdfDataSource)`` once. A
+batch is read at the cut that the driver saw, in ``partitions`` tasks by ranges of offsets; each shard of a collection
+has one task at least. The offsets of a stream are positions in the chain, or in each shard: the offset of a row, and
+the block up to which was read. So a batch that Spark repeats, also after a restart, has the same rows, and a rewritten
+history ends the stream.
 
-Options: ``node`` (a socket or a URL that executors reach too; else as ``connect()``), ``token`` and ``caFile`` as
-``connect()`` takes them, ``current``, ``asOf``, ``atBlock``, ``asAt``, ``partitions``, ``pushFilters``. A stream
+Options: ``node`` (a socket or a URL that executors can reach too; by default as ``connect()``), ``token`` and
+``caFile`` as for ``connect()``, ``current``, ``asOf``, ``atBlock``, ``asAt``, ``partitions``, ``pushFilters``. A stream
 follows the whole log; it takes no time and no ``current``.
 """
 
@@ -49,7 +49,7 @@ _COMPARED = {
 
 @dataclass(frozen=True)
 class _ReadOptions:
-    """The options of a read; goes to executors."""
+    """The options of a read, which are sent to executors."""
 
     name: str
     node: str | None
@@ -60,11 +60,11 @@ class _ReadOptions:
     ca_file: str | None
     pushes: bool = False
     where: Predicate | None = None
-    """Of rows that need not be sent."""
+    """Filter for rows, so that the node need not send the others."""
 
     @classmethod
     def of(cls, options: Any) -> _ReadOptions:
-        """Raises Invalid."""
+        """Parses Spark's options. Raises Invalid."""
         said = {key.lower(): str(value) for key, value in options.items()}
         if unknown := sorted(set(said) - set(_KNOWN)):
             hint = "node, token, caFile, current, asOf, atBlock, asAt, partitions and pushFilters are"
@@ -91,17 +91,17 @@ class _ReadOptions:
         return found if self.where is None else found.where(self.where)
 
     def chain(self, pin: Pin) -> Dataset:
-        """One chain of it, at this cut."""
+        """Returns one chain of the dataset, at this cut."""
         return replace(self, name=pin.id).dataset().pinned(pin)
 
 
 @contextmanager
 def scan(session: SparkSession, name: str, **options: str) -> Iterator[DataFrame]:
-    """A frame of a dataset that Spark reads by itself where it can, while the block lasts.
+    """Yields a frame of a dataset that Spark reads by itself if it can; valid within the block.
 
-    Where the rows are a whole log and its slices are on this machine, as Spark's tasks are, Spark's own reader of
-    Parquet has them, with its pruning and its speed. The slices stay readable to the end of the block, whatever the
-    node collects. Otherwise, the frame is that of the format ``odf``. Options are those of the format.
+    If the rows are a whole log and its slices are on the machine of Spark's tasks, Spark's own reader of Parquet reads
+    them, with its pruning and its speed. The slices stay readable to the end of the block, even if the node collects
+    them. Otherwise, the frame is that of the format ``odf``. Options are those of the format.
     """
     asked = _ReadOptions.of({"path": name, **options})
     files = asked.dataset().files(keep=True) if _is_local(session) else None
@@ -115,7 +115,7 @@ def scan(session: SparkSession, name: str, **options: str) -> Iterator[DataFrame
 
 
 def _is_local(session: SparkSession) -> bool:
-    """Whether its tasks run on this machine; a session of Spark Connect does not tell."""
+    """Whether the session's tasks run on this machine; False for Spark Connect, which does not tell."""
     with suppress(PySparkException):
         return bool(session.sparkContext.master.startswith("local"))
     return False
@@ -128,7 +128,7 @@ def _scanned(session: SparkSession, files: SliceFiles) -> DataFrame:
 
 @dataclass
 class _Rows(InputPartition):  # type: ignore[misc]
-    """Rows of offsets ``first`` to ``last`` at one cut; ``None``: all."""
+    """Rows of offsets ``first`` to ``last`` at one cut; ``None``: all rows."""
 
     pin: dict[str, Any]
     first: int | None = None
@@ -161,7 +161,7 @@ class OdfDataSource(DataSource):  # type: ignore[misc]
 
 
 class _BatchReader(DataSourceReader):  # type: ignore[misc]
-    """One cut, for ever the same rows."""
+    """Reads one cut, which always has the same rows."""
 
     def __init__(self, asked: _ReadOptions, schema: StructType) -> None:
         self._asked, self._schema = asked, schema
@@ -179,10 +179,10 @@ class _BatchReader(DataSourceReader):  # type: ignore[misc]
 
 
 class _FilteringReader(_BatchReader):
-    """A reader that takes filters, where the session pushes them down: Spark refuses one that takes them in another."""
+    """A reader with pushed filters, for sessions that push them; in others Spark refuses a reader with this method."""
 
     def pushFilters(self, filters: list[spark.Filter]) -> list[spark.Filter]:  # noqa: N802  Spark's name
-        """Leaves out at the node what Spark would drop. Spark looks at all rows that come itself."""
+        """Passes filters to the node, so that it leaves out other rows. Spark applies all filters again itself."""
         known = [found for each in filters if (found := _predicate(each)) is not None]
         for each in known:
             where = self._asked.where
@@ -191,7 +191,7 @@ class _FilteringReader(_BatchReader):
 
 
 class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """The log as it grows. An offset is what ``odfd_client`` calls a position."""
+    """Reads the log as it grows. An offset of Spark is a position of ``odfd_client``."""
 
     def __init__(self, asked: _ReadOptions, schema: StructType) -> None:
         self._asked, self._schema = asked, schema
@@ -207,7 +207,7 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return Position.of(parts).said()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises NotFound where what was read before is no longer what the chain says."""
+        """Returns the rows between two positions in parts. Raises NotFound if the history was rewritten."""
         began, until = (Position.parse(json.dumps(said)) for said in (start, end))
         if began.block:
             self._check(began, until)
@@ -220,7 +220,7 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return found
 
     def _check(self, position: Position, until: Position) -> None:
-        """Raises NotFound where what was read is no longer what the chains say."""
+        """Raises NotFound if the chains have another history than the one that was read."""
         try:
             is_same = [each.id for each in position.parts] == [each.id for each in until.parts] and all(
                 self._asked.chain(Pin(each.id, each.id, each.block, each.sequence_number)).last_offset() == each.offset
@@ -242,7 +242,7 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
 
 def _predicate(expression: spark.Filter) -> Predicate | None:
-    """``None``: of a kind, a column or a value that is left to Spark."""
+    """Converts a filter of Spark; ``None``: its kind, column or value is left to Spark."""
     name: tuple[str, ...] = getattr(expression, "attribute", ())
     if len(name) != 1:
         return None
@@ -256,7 +256,7 @@ def _predicate(expression: spark.Filter) -> Predicate | None:
 
 
 def _ranges(pin: Pin, first: int, last: int, count: int) -> list[InputPartition]:
-    """Offsets ``first`` to ``last`` in parts of one size."""
+    """Divides offsets ``first`` to ``last`` into parts of equal size."""
     rows = last - first + 1
     count = max(0, min(count, rows))
     edges = [first + rows * place // count for place in range(count + 1)] if count else []
@@ -264,7 +264,7 @@ def _ranges(pin: Pin, first: int, last: int, count: int) -> list[InputPartition]
 
 
 def _batches(asked: _ReadOptions, schema: StructType, rows: _Rows) -> Iterator[pa.RecordBatch]:
-    """As Spark wants them: of exactly its types."""
+    """Yields batches with exactly Spark's types."""
     wanted = to_arrow_schema(schema, timezone="UTC")
     dataset = asked.chain(Pin.of(rows.pin)).select(*wanted.names)
     for batch in _within(dataset, rows, wanted.names):
@@ -272,7 +272,7 @@ def _batches(asked: _ReadOptions, schema: StructType, rows: _Rows) -> Iterator[p
 
 
 def _within(dataset: Dataset, rows: _Rows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """From the slices where they are on this machine, or else as the node reads them."""
+    """Yields rows from the slices if they are on this machine, else from the node."""
     if rows.first is None or rows.last is None:
         return iter(dataset.reader())
     if (files := dataset.files()) is not None:
@@ -285,7 +285,7 @@ def _spark_schema(schema: pa.Schema) -> StructType:
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """A type of Spark's that holds all values. Nanoseconds that are not whole microseconds end the reading."""
+    """Returns a type of Spark that holds all values. Nanoseconds that are not whole microseconds make the read fail."""
     wider = {
         pa.uint8(): pa.int16(),
         pa.uint16(): pa.int32(),

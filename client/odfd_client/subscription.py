@@ -1,7 +1,7 @@
 """Delivers new rows of a dataset, each once. Events of the node trigger reads, offsets identify new rows.
 
-A position is the offset of the last row that was delivered, and the block up to which was read. What comes later must
-stand on that block: where a history was rewritten, a listener ends with an error and never skips or repeats rows.
+A position is the offset of the last row that was delivered, and the block up to which was read. Later blocks must
+follow that block: if a history was rewritten, a listener ends with an error and never skips or repeats rows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _RENAMES = 8
 """Attempts to read a collection by its name while that changes."""
 _MAX_EVENT = 1 << 24
 _RESET = "reset"
-"""The last event of a stream of an account whose rights changed."""
+"""Kind of the last event of a stream whose account's rights changed."""
 _LATEST = 1 << 62
-"""An event of this number never was: the node says so at once, by which the listener knows that it is listened to."""
+"""An event number that never existed: the node reports that at once, and so confirms that the stream has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +41,29 @@ class Update:
     position: Position
     standing: str
     complete: bool = False
-    """Whether they are the last rows of one cut: with them, all rows of all shards came, up to one time."""
+    """Whether they are the last rows of one cut: then all rows of all shards were delivered, up to one time."""
 
 
 class Source(ABC):
     """The port of a subscription to a node."""
 
     def __init__(self, transport: Transport, ref: str, *, always: bool, whole: bool) -> None:
-        """``always``: there may be new rows though there is no new block. ``whole``: no row is left out."""
+        """``always``: there may be new rows without a new block. ``whole``: no row is filtered out."""
         self.transport, self.ref, self.always, self.whole = transport, ref, always, whole
         self.together = not ref.startswith("did:")
-        """Whether all shards are meant, where there are several."""
+        """Whether all shards are read, if there are several."""
 
     @abstractmethod
     def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
-        """Rows of a dataset, by its id, after an offset in their order; their offsets are the last column, ``mark``.
+        """Returns the rows of a dataset, by its id, after an offset, in order; the last column, ``mark``, has their
+        offsets.
 
-        ``pin``: up to it; else all.
+        ``pin``: the cut up to which is read; ``None``: the newest.
         """
 
     @abstractmethod
     def cut(self, name: str) -> tuple[Pin, ...]:
-        """The cuts of all shards of a dataset, by its name, at one time."""
+        """Returns the cuts of all shards of a dataset, by its name, at one time."""
 
     def describe(self) -> dict[str, Any]:
         return self.named(self.ref)
@@ -86,7 +87,7 @@ class Source(ABC):
             return False
 
     def has_ended(self, dataset: str) -> bool:
-        """Whether another rendition took the place of this one, which gets no rows any more."""
+        """Whether another rendition has replaced this one, which gets no more rows."""
         if self.transport.is_remote:
             return False
         found = self.transport.get(f"/dataset/v1alpha1/datasets/{part(dataset)}/renditions")
@@ -100,7 +101,7 @@ class Source(ABC):
         )
 
     def stands_on(self, position: Position) -> None:
-        """Raises NotFound where the block of a position is no longer of the chain."""
+        """Raises NotFound if the block of a position is no longer in the chain."""
         if not self.holds(position):
             raise NotFound(
                 f"block #{position.sequence_number} of {self.ref} is not the one that was listened to: its history was"
@@ -124,7 +125,7 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
     with closing(told) as news:
         while True:
             news.clear()
-            ended = follow and source.has_ended(dataset)  # asked first: what it got before is given before
+            ended = follow and source.has_ended(dataset)  # asked first: rows from before the end are delivered first
             newest = "" if shards else source.newest(dataset)
             if shards or source.always or newest != seen:
                 done = False
@@ -147,11 +148,11 @@ def _check_position(source: Source, after: Position | None, ids: Sequence[str]) 
 
 
 Some = Generator[Update, None, tuple[bool, Position | None]]
-"""Updates; then whether they were all of one cut, and the position after them."""
+"""Updates; returns whether they were all rows of one cut, and the position after them."""
 
 
 def _marked(updates: Some) -> Some:
-    """The same, of which the last is marked where it completes its cut. Each waits for the next one."""
+    """Passes updates on, each when the next one has come; marks the last one if it completes its cut."""
     waiting: Update | None = None
     while True:
         try:
@@ -173,7 +174,7 @@ def _marked(updates: Some) -> Some:
 def of_shards(
     source: Source, shards: Sequence[str], position: Position | None, up_to: Sequence[Pin] | None = None
 ) -> Some:
-    """Yields what is there after a position, up to one time of all shards: shard by shard, in the order of offsets."""
+    """Yields the rows after a position, up to one time of all shards: shard by shard, in the order of offsets."""
     parts = [Position(each, -1, "", -1) for each in shards] if position is None else list(position.parts)
     for place, pin in enumerate(_cut(source, shards) if up_to is None else up_to):
         done = (parts[place].block, parts[place].sequence_number) == (pin.block, pin.sequence_number)
@@ -193,7 +194,7 @@ def of_shards(
 
 
 def _cut(source: Source, shards: Sequence[str]) -> Sequence[Pin]:
-    """One time of these shards, whatever the collection's name means by now: theirs changes at a handover."""
+    """Returns the cuts of these shards at one time, also if a handover gave the collection's name other shards."""
     for _ in range(_RENAMES):
         pins = source.cut(str(source.named(shards[0])["name"]))
         if tuple(each.id for each in pins) == tuple(shards):
@@ -204,7 +205,7 @@ def _cut(source: Source, shards: Sequence[str]) -> Sequence[Pin]:
 def delivered(
     source: Source, dataset: str, position: Position | None, up_to: Pin | None = None
 ) -> Generator[Update, None, tuple[bool, Position | None]]:
-    """Yields what is there after a position, in one query; returns whether that was all, and the position after it."""
+    """Yields the rows after a position, in one query. Returns whether they were all, and the position after them."""
     with source.after(dataset, -1 if position is None else position.offset, _MARK, up_to) as answer:
         (pin,) = answer.told.pins
         if pin.id != dataset:
@@ -219,7 +220,7 @@ def delivered(
                     moved = True
                     yield Update(batch.drop_columns([_MARK]), position, answer.told.standing)
         except Refused as refusal:
-            # Whoever takes rows slowly uses up the time of a query: the next one goes on where it stopped.
+            # A slow reader uses up the time of a query: the next query continues where it stopped.
             if not moved or refusal.rule != "query-deadline":
                 raise
             return False, position
@@ -227,7 +228,7 @@ def delivered(
 
 
 def _after(batch: pa.RecordBatch, position: Position | None, pin: Pin, *, whole: bool) -> Position:
-    """The position after a batch. Raises Bug where a row is one again, or, of ``whole`` logs, where one is missing."""
+    """Returns the position after a batch. Raises Bug for a repeated row, or, in ``whole`` logs, a missing one."""
     offsets = batch.column(batch.schema.get_field_index(_MARK))
     last = -1 if position is None else position.offset
     rises = not offsets.null_count and offsets[0].as_py() > last
@@ -240,7 +241,7 @@ def _after(batch: pa.RecordBatch, position: Position | None, pin: Pin, *, whole:
 
 
 class _Pauses:
-    """Pauses between questions to a node that tells its news to others on its machine alone."""
+    """Pauses between reads of a remote node, which sends events only on its own machine."""
 
     def clear(self) -> None: ...
 
@@ -251,10 +252,10 @@ class _Pauses:
 
 
 def _events(transport: Transport) -> Exchange:
-    """Returns the stream of events from now on. Raises what the node says."""
+    """Returns the stream of events from now on. Raises the node's error."""
     events = transport.ask("GET", "/resource/v1alpha1/events", {"since": _LATEST}, patience=None)
     try:
-        # It says that an event of this number never was, and from then on misses none.
+        # The node reports that an event of this number never existed; from then on it misses none.
         events.line(_MAX_EVENT)
     except BaseException:
         events.close()
@@ -263,10 +264,10 @@ def _events(transport: Transport) -> Exchange:
 
 
 class _News:
-    """Reads the node's events in a thread of its own and remembers whether one was about one of the chains."""
+    """Reads the node's events in a thread, and notes whether one was about one of the chains."""
 
     def __init__(self, transport: Transport, ids: Sequence[str], name: str) -> None:
-        """``ids``: of all shards; the first one's name is that of all."""
+        """``ids``: those of all shards. ``name``: the dataset's name, which a rename of the first shard changes."""
         self._ids, self._name = ids, name
         self._come = threading.Event()
         self._fault: OdfdError | None = None
@@ -283,7 +284,7 @@ class _News:
         self._come.clear()
 
     def wait(self, seconds: float) -> None:
-        """Until there is news, or so long. Raises Unreachable when the node is gone."""
+        """Waits until there is news, or for ``seconds``. Raises Unreachable when the node is gone."""
         self._come.wait(seconds)
         if self._fault is not None:
             raise self._fault
@@ -314,7 +315,7 @@ class _News:
             self._come.set()
 
     def _goes_on(self) -> bool:
-        """Asks anew, as rights of the account changed. Returns whether anybody still listens."""
+        """Opens a new stream, as rights of the account changed. Returns whether the listener is still open."""
         events = _events(self._transport)
         with self._lock:
             former, self._events = self._events, events

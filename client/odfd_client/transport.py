@@ -1,4 +1,4 @@
-"""Speaks HTTP/1.1 over the control socket of a node, one connection a request."""
+"""Speaks HTTP/1.1 to a node, over its control socket or a URL, with one connection for each request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from odfd_client.errors import Bug, Invalid, OdfdError, Refused, Unreachable, from_problem
 
 ANSWER_SECONDS = 60.0
-"""For a short answer to begin."""
+"""Seconds until a short answer has to begin."""
 MAX_ANSWER = 256 << 20
 """Bytes of one JSON answer."""
 _MOST_TOGETHER = 253
@@ -57,7 +57,7 @@ def is_url(text: object) -> bool:
 
 class _Connection(http.client.HTTPConnection):
     opened: socket.socket | None = None
-    """Stays when the library gives ``sock`` to the answer, as it does where a node closes after one."""
+    """The socket, kept here as the library takes ``sock`` away if the node closes the connection after an answer."""
 
     def connect(self) -> None:
         super().connect()
@@ -71,7 +71,7 @@ class _TlsConnection(http.client.HTTPSConnection, _Connection):
 
 
 class _UnixSocket(socket.socket):
-    """Keeps the descriptors of files that come with bytes."""
+    """A socket that keeps the file descriptors received with its bytes."""
 
     def __init__(self) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -112,7 +112,7 @@ class Exchange:
         self._connection, self._response, self._path = connection, response, path
 
     def exactly(self, count: int) -> bytes:
-        """Raises Unreachable where the answer ends before."""
+        """Reads exactly ``count`` bytes. Raises Unreachable if the answer ends before."""
         with translated_faults(self._path):
             data = self._response.read(count)
         if len(data) < count:
@@ -120,7 +120,7 @@ class Exchange:
         return data
 
     def line(self, most: int) -> bytes:
-        """Returns a line with its end. Raises Unreachable where there is none."""
+        """Returns a line with its end. Raises Unreachable if the answer ends before."""
         with translated_faults(self._path):
             data = self._response.readline(most)
         if not data.endswith(b"\n"):
@@ -157,13 +157,13 @@ class Exchange:
 
 
 class Transport:
-    """Talks to the node that listens at ``path``: a socket, or a URL of HTTP, with certificates of its own for TLS.
+    """Sends requests to the node at ``path``: a socket, or a URL of HTTP, with its own TLS authorities if given.
 
-    ``token``: of an account, for a node that answers accounts at its URL.
+    ``token``: that of an account, for a node that answers accounts at its URL.
     """
 
     def __init__(self, path: Path | str, ca_file: str | os.PathLike[str] | None = None, token: str = "") -> None:
-        """Raises Invalid where the file of certificates cannot be used, or a token would be sent in the clear."""
+        """Raises Invalid if the file of certificates cannot be used, or a token would be sent unencrypted."""
         self.path = path
         if token and not _is_kept_to(str(path)):
             raise Invalid("a token is not sent in the clear", rule="url", hint="https://HOST:PORT")
@@ -173,7 +173,7 @@ class Transport:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is a URL, which serves only public data without a token."""
+        """Whether the node is at a URL, where without a token it serves only public data."""
         return self._url is not None
 
     def ask(
@@ -210,7 +210,7 @@ class Transport:
         return _Connection(host, port, timeout=patience)
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
-        """Returns the JSON of an answer."""
+        """Sends a GET request. Returns the JSON of the answer."""
         exchange = self.ask("GET", path, query)
         try:
             return parsed(exchange.whole())
@@ -218,7 +218,7 @@ class Transport:
             exchange.close()
 
     def post(self, path: str, body: Mapping[str, object]) -> Any:
-        """Returns the JSON of an answer."""
+        """Sends a POST request. Returns the JSON of the answer."""
         exchange = self.ask("POST", path, body=body)
         try:
             return parsed(exchange.whole())
@@ -227,7 +227,7 @@ class Transport:
 
 
 def _is_kept_to(url: str) -> bool:
-    """Whether what is sent to a URL is read by the node alone: by TLS, or on this machine."""
+    """Whether only the node can read requests to a URL: they are encrypted, or stay on this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return parts.scheme == "https" or host in ("localhost", "::1") or host.startswith("127.")
@@ -244,7 +244,7 @@ def _tls(ca_file: str | os.PathLike[str]) -> ssl.SSLContext:
 
 @contextmanager
 def translated_faults(path: Path | str) -> Iterator[None]:
-    """Converts connection errors within it to errors of this package."""
+    """Converts connection errors within the block to errors of this package."""
     try:
         yield
     except TimeoutError as error:
@@ -266,7 +266,7 @@ def gone(path: Path | str) -> Unreachable:
 
 
 def parsed(data: bytes) -> Any:
-    """Raises Bug."""
+    """Decodes JSON. Raises Bug."""
     try:
         return json.loads(data)
     except ValueError as error:

@@ -12,7 +12,7 @@ from odfd_client.errors import Bug, Invalid
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """The cut of a dataset for an answer. A query with it gives the same rows."""
+    """The cut of a dataset for an answer. A query with this pin gives the same rows."""
 
     name: str
     id: str
@@ -20,7 +20,7 @@ class Pin:
     """Hash of the last block that was read."""
     sequence_number: int
     at: str = ""
-    """What the query says of time at this dataset."""
+    """The clause of time for this dataset in the query, if any."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Pin:
@@ -93,7 +93,7 @@ class DatasetInfo:
     state: str
     owner: bool
     rely_on: str
-    """By which fact it may be relied on; empty: by none that is known."""
+    """The fact by which the dataset may be relied on; empty: none is known."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> DatasetInfo:
@@ -118,26 +118,26 @@ class DatasetInfo:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The progress of a listener. ``str`` of it is one line of JSON; ``parse`` reads that."""
+    """The progress of a listener. ``str`` formats it as one line of JSON, which ``parse`` reads."""
 
     id: str
-    """Of the dataset."""
+    """Id of the dataset."""
     offset: int
-    """Of the last row that was delivered; -1: none."""
+    """Offset of the last row that was delivered; -1: none."""
     block: str
-    """Hash of the last block that was read for it; what comes later must stand on it."""
+    """Hash of the last block that was read; later blocks must follow it."""
     sequence_number: int
     shards: tuple[Position, ...] = ()
-    """Of a collection with several shards, the progress in each, that in the first too."""
+    """Positions in each shard of a collection with several, including the first."""
 
     @property
     def parts(self) -> tuple[Position, ...]:
-        """The progress in each chain."""
+        """The position in each chain."""
         return self.shards or (self,)
 
     @classmethod
     def of(cls, parts: Sequence[Position]) -> Position:
-        """The progress in all of these shards."""
+        """Joins the positions in all shards."""
         first = parts[0]
         return first if len(parts) == 1 else replace(first, shards=tuple(parts))
 
@@ -152,7 +152,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Raises Invalid."""
+        """Parses the text of a position. Raises Invalid."""
         try:
             values = dict(json.loads(text))
             shards = tuple(cls(**dict(each)) for each in values.pop("shards", ()))
