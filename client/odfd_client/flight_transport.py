@@ -21,7 +21,7 @@ DATASETS, QUERY = "odfd.datasets", "odfd.query"
 
 
 class FlightExchange(Exchange):
-    """An answer as the results of a Flight action."""
+    """Reads an answer from the results of a Flight action."""
 
     def __init__(self, client: flight.FlightClient, results: Iterator[flight.Result], path: str) -> None:
         self._client, self._results, self._path = client, results, path

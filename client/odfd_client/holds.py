@@ -25,7 +25,7 @@ _RENEWALS: Final = 3
 
 
 class Hold:
-    """A hold that was taken; a context manager that ends it. ``pin`` reads the rows that are held."""
+    """A hold of a dataset's history, until it is released or its ``with`` block ends. ``pin`` reads the held rows."""
 
     def __init__(
         self,

@@ -149,7 +149,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The selection of a dataset's rows."""
+    """Selects rows of a dataset: by time, columns, condition and limit."""
 
     name: str
     current: bool = False
@@ -278,7 +278,7 @@ class Dataset(Query):
         Any number of handovers are crossed, also those before ``after`` was saved. Only a node at its own socket
         reports handovers, not one at a URL. Everything else is as for ``listen``.
         """
-        from odfd_client.handovers import cross  # it makes queries
+        from odfd_client.handovers import cross  # that module imports this one
 
         self._check_whole()
         position = Position.parse(after) if isinstance(after, str) else after
@@ -311,7 +311,7 @@ class Dataset(Query):
 
         With a saved position it continues after that, without a snapshot. Everything else is as for ``listen``.
         """
-        from odfd_client.snapshots import subscribe  # it makes datasets
+        from odfd_client.snapshots import subscribe  # that module imports this one
 
         self._check_whole()
         if after is not None:

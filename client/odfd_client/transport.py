@@ -149,7 +149,7 @@ class Exchange:
                 self._connection.opened.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self.interrupt()  # or closing would wait for whoever reads
+        self.interrupt()  # else closing would wait for a reader in another thread
         for each in self.descriptors():
             os.close(each)
         self._response.close()
@@ -236,7 +236,7 @@ def _is_kept_to(url: str) -> bool:
 def _tls(ca_file: str | os.PathLike[str]) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # or ssl.SSLError, a subclass
         raise Invalid(
             f"no certificates can be read from {os.fspath(ca_file)}: {error}", rule="ca-file", hint="a file in PEM"
         ) from error
@@ -252,7 +252,7 @@ def translated_faults(path: Path | str) -> Iterator[None]:
     except (http.client.HTTPException, ConnectionError, ValueError, AttributeError) as error:
         # A response that another thread closed raises the last two.
         raise gone(path) from error
-    except OSError as error:  # a URL: no such name, no way there
+    except OSError as error:  # for a URL: an unknown host, or no route to it
         hint = "is its http.query on, and is this its address?"
         raise Unreachable(f"no node answers at {path}: {error}", rule="connection", hint=hint) from error
 

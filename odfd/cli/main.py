@@ -88,7 +88,7 @@ def _run(words: Sequence[str]) -> int:
             raise Usage(f"odfctl {name} has no manifests to show", hint="like odfctl get dataset NAME -o manifest")
         if args.output in SHAPES and not args.lists_things:
             raise Usage(f"odfctl {name} has no -o {args.output}", hint="odfctl get KIND has")
-        if not gc.isenabled():  # of a program (``odfd.cli.start``)
+        if not gc.isenabled():  # run as a program (``odfd.cli.start``)
             gc.freeze()
             gc.enable()
         code = args.run(Session(args), args) or ExitCode.OK

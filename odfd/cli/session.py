@@ -46,7 +46,7 @@ class Session:
         self.verbose: bool = args.verbose
         self.clock = SystemClock()
         self._socket: str | None = args.socket
-        self._account: str | None = getattr(args, "account", None)  # programs make sessions too
+        self._account: str | None = getattr(args, "account", None)  # other programs make sessions without it
         self._node: str | None = getattr(args, "node", None)
         self._files = getattr(args, "token_file", None), getattr(args, "ca_file", None)
         self._client: Client | None = None

@@ -33,7 +33,7 @@ _ALL: Final = RowSelection()
 
 
 class FlightRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of the process."""
+    """A request of the Flight SQL process to the node."""
 
     token: str
     request: wire.QueryRequest | None = None

@@ -57,7 +57,7 @@ class Relay:
                 self._logger.info("a client of Flight was left", address=visitor, error=str(error))
             finally:
                 self._visitors[visitor] -= 1
-                self._visitors += Counter()  # only those that are there
+                self._visitors += Counter()  # drops addresses without connections
 
     async def _connected(self, client: trio.SocketStream, visitor: str) -> None:
         with trio.move_on_after(HANDSHAKE_SECONDS) as greeting, self._silent.silent(visitor, greeting):

@@ -63,7 +63,7 @@ class ContainerJob(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     network: bool
     owner: str
-    """Name of the dataset that the container belongs to; it has one container at a time."""
+    """Id of the dataset that the container belongs to; it has one container at a time."""
     folder: Path
     """An empty folder for the container's reports and for files that podman needs."""
 

@@ -153,7 +153,7 @@ def groups_after(chains: Sequence[ChainReader], count: int, *, by_time: bool) ->
 
 
 def copied_group(deps: IngestDependencies, group: Group, state: ChainState) -> Copied:
-    """Builds the events of a group for the chain in ``state``, into which the rows of all shards of the group go."""
+    """Builds the events of a group for the chain in ``state``, which represents all shards of its own rendition."""
     if len(group.blocks) == 1:
         return _copied_blocks(deps, group.blocks[0], state)
     metadata = tuple(block for block in group.blocks[0] if not isinstance(block.event, AddData))

@@ -279,7 +279,7 @@ class SourceMoved(Conflict):
 
 
 def _as_fetched(before: ChainState) -> Choose:
-    """Returns a function that returns the source in force, if the chain is still at the source state ``before``.
+    """Returns a function that returns the source in force, if source and source state are still those of ``before``.
 
     It raises SourceMoved otherwise: rows fetched earlier would be committed after those of another source or state.
     """

@@ -42,7 +42,7 @@ class MergeLimits(NamedTuple):
     """Limits of the files that are merged into one."""
 
     size: int
-    """Bytes."""
+    """Bytes of the merged files together."""
     rows: int
 
 

@@ -45,7 +45,7 @@ class EventReader:
         self._size = 0
 
     def feed(self, part: bytes) -> Iterator[ServerEvent]:
-        """Yields the events that ``part`` completes. Raises Invalid for one without an id, Refused if it is large."""
+        """Yields the events that ``part`` completes. Raises Invalid for one without id, Refused for one too large."""
         text = self._rest + self._decoder.decode(part)
         if held := text.endswith("\r"):  # it may be half of a line's end
             text = text[:-1]

@@ -81,13 +81,13 @@ def check_secret(written: str, what: str) -> None:
 
 
 def check_user_info(written: str) -> None:
-    """Raises Invalid for a ``user:password`` whose password is not made of variables alone."""
+    """Raises Invalid for a ``user:password`` whose password has text or a default besides variables."""
     if _with_defaults(written).partition(":")[2]:
         raise _written_out("a password")
 
 
 def check_url_password(url: str) -> None:
-    """Raises Invalid for a URL whose password is not made of variables alone."""
+    """Raises Invalid for a URL whose password has text or a default besides variables."""
     if found := _USER_INFO.match(_with_defaults(url)):
         check_user_info(found[1])
 

@@ -2,8 +2,8 @@
 
 The Kubo daemon's own folder records the last publication: its head is written last, so an interrupted publication is
 continued, and a daemon that lost everything gets everything. Added files lie among the daemon's own files (MFS), which
-its collector keeps; blocks of an abandoned history go with the whole folder, which is then built anew. Every object is
-hashed before it is sent. ADR 0009.
+its collector keeps; blocks of an abandoned history go with the whole folder, which is then built anew. Nothing is sent
+without a check of its hash. ADR 0009.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class _Sent(io.RawIOBase):
 
     def __init__(self, session: Session, file: BinaryIO, name: str) -> None:
         self._file, self._name, self._done = file, name, 0
-        self._total = os.fstat(file.fileno()).st_size or None  # None of a pipe too
+        self._total = os.fstat(file.fileno()).st_size or None  # None for a pipe too
         self._meter = Meter(session, output.error_stream())
 
     def readable(self) -> bool:

@@ -76,7 +76,7 @@ def _join(session: Session, args: argparse.Namespace) -> None:
     else:
         declare(session, "Network", args.name, {"bootstrap": args.bootstrap})
         for each in args.bootstrap:
-            with contextlib.suppress(Remote):  # it is dialled again and again; the table says how many are connected
+            with contextlib.suppress(Remote):  # the node dials it again; the table shows how many are connected
                 session.client.post("/node/v1alpha1/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=each))
         joined = session.client.get(f"/node/v1alpha1/networks/{part(args.name)}", wire.NetworkView)
     kinds.NETWORK.show(session, joined)

@@ -31,7 +31,7 @@ commands = Commands()
 def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     """Returns the resource of a kind by its name or id. Raises NotFound."""
     of, slash, rest = name.partition("/")
-    if kind is kinds.RESOURCE and slash and (typed := kinds.find(of)).declared:  # also what a list of all leaves out
+    if kind is kinds.RESOURCE and slash and (typed := kinds.find(of)).declared:  # a list of all leaves some out
         return session.client.get(f"{typed.declared}/{part(rest)}", kind.view)
     if kind.single:
         return session.client.get(f"{kind.path}/{part(name)}", kind.view)

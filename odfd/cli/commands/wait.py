@@ -45,7 +45,7 @@ def _wait(session: Session, args: argparse.Namespace) -> int:
     condition = conditions.parse(args.condition)
     condition.check(kind.view)
     if kind.name == "task":
-        one(session, kind, args.name)  # raises NotFound: one that is not there never will be
+        one(session, kind, args.name)  # raises NotFound: an absent task never appears
     holds, value = _until(session, kind, args, condition.holds)
     if not holds:
         session.remark(

@@ -29,7 +29,7 @@ class KeyFile:
             opened = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
             try:
                 with os.fdopen(opened, "w") as file:
-                    os.fchmod(opened, _MODE)  # whatever the umask takes away
+                    os.fchmod(opened, _MODE)  # independent of the umask
                     file.write(seed + "\n")
                     file.flush()
                     os.fsync(file.fileno())

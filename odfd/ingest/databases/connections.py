@@ -106,7 +106,7 @@ class Postgres(Database):
     """Reads PostgreSQL by the driver of Apache Arrow, which decodes PostgreSQL's binary form."""
 
     def __init__(self, url: str) -> None:
-        from adbc_driver_postgresql import dbapi  # 20 MB that a daemon has no use for
+        from adbc_driver_postgresql import dbapi  # 20 MB that a daemon does not need
 
         self._error = dbapi.Error
         try:
@@ -142,7 +142,7 @@ class Mysql(Database):
     """Stands for a parameter until the percent signs of the query are escaped; no text of YAML has this character."""
 
     def __init__(self, url: str) -> None:
-        import pymysql  # which a daemon has no use for
+        import pymysql  # a daemon does not need it
 
         self._error = pymysql.MySQLError
         parts = urllib.parse.urlsplit(url)

@@ -57,7 +57,7 @@ class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
     taken: TakenObjects | None = None
     """Knows the objects of a bucket that were taken."""
     dataset: str = ""
-    """The dataset's id, from which the name of its session with a broker is made."""
+    """The dataset's id, which identifies its session with a broker, and its container."""
     options: FetchOptions | None = None
     """Options of the source beyond its fetch step."""
     columns: DataSchema | None = None

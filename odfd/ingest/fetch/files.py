@@ -129,7 +129,7 @@ def check_time(pattern: str, form: str) -> None:
         )
     try:
         dt.datetime.strptime("", form)
-    except (ValueError, re.error) as error:  # re.error: a part that is there twice
+    except (ValueError, re.error) as error:  # re.error: a directive occurs twice
         if "does not match" not in str(error):
             raise Invalid(
                 f"timestampFormat {form!r} is not read: {error}",

@@ -23,7 +23,7 @@ from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, check_user_info
 
 OFFSETS: Final = "w3id.org/odfd/kafka"
-"""Kind of the source states."""
+"""Kind of a source state: the next offset of each partition, and the topic's id."""
 MAX_BROKERS: Final = 16
 _URL: Final = re.compile(r"(kafka(?:\+tls)?)://(?:([^@/]*)@)?([^/@?#]+)/([A-Za-z0-9._-]{1,249})\Z")
 _BROKER: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}\Z")

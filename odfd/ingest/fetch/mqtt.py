@@ -23,7 +23,7 @@ from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_secret, fill
 
 SESSION: Final = "w3id.org/odfd/mqtt"
-"""Kind of the source states."""
+"""Kind of a source state: the messages of the last transaction."""
 TLS_PORT: Final = 8883
 """The port registered for MQTT with TLS: at this port TLS is used even if the host has no scheme."""
 PLAIN: Final = "mqtt"

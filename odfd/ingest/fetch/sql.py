@@ -36,7 +36,7 @@ from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import FilledTemplate, check_secret, check_text, check_url_password, fill
 
 CURSOR: Final = "w3id.org/odfd/cursor"
-"""Kind of the source states."""
+"""Kind of a source state: the position of the last row by the cursor."""
 _SCHEME: Final = re.compile(r"([a-z]+)://")
 _PASSWORD: Final = re.compile(r"[?&]password=([^&#]*)")
 _NAME: Final = "the rows of its query"

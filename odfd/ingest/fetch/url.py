@@ -97,7 +97,7 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
     check_url_password(step.url)
     _split(step.url, step.url)
     scheme = _SCHEME.match(step.url)
-    # A variable may bring the scheme, or be what has none.
+    # A variable at the start of the URL may provide the scheme.
     if (scheme is None and TEMPLATE.match(step.url) is None) or (scheme and scheme[1].lower() not in _SCHEMES):
         raise _no_scheme(scheme[1] if scheme else "", step.url)
     for text in (step.url, *(header.value for header in step.headers or ())):
@@ -277,7 +277,7 @@ def _fetched(
 ) -> Fetched:
     etag, modified = headers.get("ETag"), http_date(headers.get("Last-Modified"))
     state = None
-    if etag and not tells(etag, job.settings.variables):  # else everybody who has the chain would read it there
+    if etag and not tells(etag, job.settings.variables):  # else the chain would publish the value
         state = SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=etag)
     elif modified is not None:
         state = SourceState(source_name=DEFAULT_SOURCE, kind=LAST_MODIFIED, value=render(modified))

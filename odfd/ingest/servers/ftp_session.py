@@ -187,7 +187,7 @@ def fault_of(error: Exception, path: str) -> Fault:
         return error
     if isinstance(error, ftplib.error_perm) and code_of(error) in ("550", "553"):
         return NotFound(f"there is no file {path!r}, or it may not be read", rule=FTP, hint="is the URL right?")
-    if isinstance(error, ValueError):  # of the client, for what would end a command
+    if isinstance(error, ValueError):  # from the client, for characters that would end a command
         return Invalid("user, password or path hold what no command of FTP may", rule=FTP, hint="see docs/sources.md")
     if isinstance(error, ftplib.Error):
         return Remote(f"the server answers {code_of(error)}", rule=FTP, hint="try again later")
