@@ -16,6 +16,8 @@ FILES: Final = ":files"
 
 
 class Candidate(NamedTuple):
+    """A word that may stand at the cursor."""
+
     word: str
     told: str = ""
     """A short description."""

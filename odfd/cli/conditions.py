@@ -30,6 +30,8 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Exists:
+    """The condition that a resource exists, or does not."""
+
     wanted: bool
 
     def check(self, view: type[msgspec.Struct]) -> None:
@@ -41,6 +43,8 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Compares:
+    """The condition that a field of a resource compares with an operand."""
+
     field: str
     sign: str
     operand: str

@@ -25,6 +25,8 @@ _Named: TypeAlias = wire.DatasetView | wire.FlowView | wire.MirrorView | wire.Ne
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[V]):
+    """A kind of resource: its names, its path in the API, and the columns of its table."""
+
     name: str
     aliases: tuple[str, ...]
     path: str

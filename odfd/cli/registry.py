@@ -9,6 +9,8 @@ from odfd.cli.command import Subparsers
 
 
 class CommandEntry(NamedTuple):
+    """A command of ``odfctl`` with its help text and module."""
+
     name: str
     help: str
     module: str
@@ -16,6 +18,8 @@ class CommandEntry(NamedTuple):
 
 
 class CommandGroup(NamedTuple):
+    """Commands that help lists under one title."""
+
     title: str
     entries: tuple[CommandEntry, ...]
 

@@ -40,6 +40,8 @@ SYSTEM_SOCKET: Final = Path("/run/odfd/control.sock")
 
 
 class Session:
+    """The context of one run: client, output format, and how much is printed."""
+
     def __init__(self, args: argparse.Namespace) -> None:
         self.output: str = args.output
         self.quiet: bool = args.quiet

@@ -43,6 +43,8 @@ class FlightRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlightDataset(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset as the Flight SQL process lists it; ``schema``: an Arrow schema in base64."""
+
     name: str
     schema: str
     offset: str
@@ -72,6 +74,8 @@ class FlightAnswers(Protocol):
 
 
 class FlightBackend:
+    """The ASGI application that answers the Flight SQL process."""
+
     def __init__(self, answering: FlightAnswers, tokens: Tokens, logger: Logger) -> None:
         self._answering, self._tokens, self._logger = answering, tokens, logger
 

@@ -29,6 +29,8 @@ _PIECE: Final = re.compile(r"\*+|\?|\[[!^]?\]?[^\]/]*\]|.", re.DOTALL)
 
 
 class StoredObject(NamedTuple):
+    """An object of a bucket, as a listing has it."""
+
     key: str
     size: int
     tag: str

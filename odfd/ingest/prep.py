@@ -30,6 +30,8 @@ MAX_AT_ONCE: Final = 8 << 20
 
 
 class Prepared(NamedTuple):
+    """A file after all steps of preparation."""
+
     path: Path
     remarks: tuple[str, ...] = ()
     """Choices made during preparation, as sentences for people."""
@@ -76,6 +78,8 @@ def _is_gzip(path: Path) -> bool:
 
 
 class PackedFile(NamedTuple):
+    """A file to decompress; ``name``: the file's name in messages."""
+
     path: Path
     name: str
     settings: IngestSettings

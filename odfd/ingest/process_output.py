@@ -19,6 +19,8 @@ Beside = Callable[[], Awaitable[None]]
 
 
 class ProcessEnd(NamedTuple):
+    """The exit code of a process, and its last words."""
+
     code: int
     said: str
     """The end of its standard error, as text."""

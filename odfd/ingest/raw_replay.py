@@ -42,6 +42,8 @@ from odfd.ingest.snapshots import has_own_times
 
 
 class RawReplay(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a replay of one transaction."""
+
     outcome: Literal["same", "equivalent", "differs", "rewritten"]
     """``equivalent``: the same rows in a slice of other bytes. ``rewritten``: the history has no such block now."""
     message: str = ""

@@ -50,6 +50,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refetched(msgspec.Struct, frozen=True, kw_only=True):
+    """A fetched document of another node's source, and the rows computed from it."""
+
     sha256: str
     """SHA-256 of the bytes as they came."""
     size: int

@@ -21,6 +21,8 @@ MAX_ID: Final = 4 << 10
 
 
 class ServerEvent(NamedTuple):
+    """One complete event of a stream."""
+
     id: str
     type: str
     data: str

@@ -66,6 +66,8 @@ _NO_SESSION: Final = Refused(
 
 
 class PageFile(NamedTuple):
+    """A file of the page, with its media type."""
+
     content: bytes
     media_type: str
 

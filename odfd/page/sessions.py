@@ -23,6 +23,8 @@ SESSIONS: Final = 32
 
 
 class PageSecrets(NamedTuple):
+    """The two secrets of a session."""
+
     cookie: str
     key: str
 

@@ -23,12 +23,16 @@ _PIECE: Final = 1 << 20
 
 
 class DescribedFile(NamedTuple):
+    """A written file of rows, with its size and hash."""
+
     name: str
     bytes: int
     sha256: str
 
 
 class DescribedColumn(NamedTuple):
+    """A column of exported rows."""
+
     name: str
     type: str
     """Type as Arrow spells it: ``decimal128(5, 2)``."""

@@ -35,6 +35,8 @@ class Need(NamedTuple):
 
 
 class Look(NamedTuple):
+    """The answers of a node to one poll."""
+
     at: float
     """Seconds of a monotonic clock."""
     status: wire.Status

@@ -18,6 +18,8 @@ _PARAMETER: Final = re.compile(
 
 
 class EventParameter(NamedTuple):
+    """One parameter of an event, with its type."""
+
     name: str
     kind: str
     """The full name of the type: ``uint256`` for ``uint``."""
@@ -30,6 +32,8 @@ class EventParameter(NamedTuple):
 
 
 class EventSignature(NamedTuple):
+    """The name and the parameters of an event."""
+
     name: str
     parameters: tuple[EventParameter, ...]
 
