@@ -1,4 +1,4 @@
-"""Tells who watches how to go on after the daemon went away, from the last version that was told."""
+"""Adds to a watch's fault the command that continues it after the daemon went away, from the last version printed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from odfd.errors import Unreachable
 
 @dataclass(slots=True)
 class LastVersion:
-    """The version of the log that was told last."""
+    """The version of the resource log that was printed last; ``None``: none yet."""
 
     version: str | None
 
 
 @contextmanager
 def goes_on_from(command: str, since: str | None) -> Iterator[LastVersion]:
-    """Adds to the fault of a daemon that went away the ``command`` that goes on without a gap."""
+    """Adds ``command`` to the fault of an unreachable daemon, to continue the watch of the block without a gap."""
     last = LastVersion(since)
     try:
         yield last

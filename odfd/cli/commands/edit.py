@@ -63,7 +63,7 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
         except Invalid as fault:
             tries, told = tries + 1, fault
             if tries == _TRIES:
-                raise  # an editor that runs by itself would go on for ever
+                raise  # an editor without a user would repeat this for ever
             wrong = "".join(f"{_WRONG}{line}\n" for line in _fault_text(fault).splitlines())
 
 

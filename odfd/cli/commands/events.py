@@ -59,7 +59,7 @@ def _events(session: Session, args: argparse.Namespace) -> None:
                 _line(session, news.value, news.sent)
                 output.flush()
             raise session.client.gone()
-    except KeyboardInterrupt:  # the way in which watching is meant to end
+    except KeyboardInterrupt:  # the usual end of watching
         return
 
 

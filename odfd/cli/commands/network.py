@@ -246,7 +246,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
 
 
 def _exchanged(swarm: wire.SwarmFigures) -> str:
-    """Says how much of what mirrors fetch at once came from whom."""
+    """Describes how many pieces were exchanged among nodes that mirror the same datasets at once."""
     said = []
     if swarm.from_publishers or swarm.from_mirrors or swarm.refused:
         refused = f"; {formatting.plural(swarm.refused, 'piece')} that were offered did not come" * bool(swarm.refused)

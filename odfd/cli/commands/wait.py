@@ -56,7 +56,7 @@ def _wait(session: Session, args: argparse.Namespace) -> int:
 
 
 def _now(value: Any) -> str:
-    """How a resource stands instead: its phase, and why it failed."""
+    """Formats the phase of a resource for which the condition does not hold, with the reason of a failure."""
     if value is None:
         return ": it is not there"
     status = value.get("status") if isinstance(value, dict) else None

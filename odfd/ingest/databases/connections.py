@@ -269,7 +269,7 @@ def _refused(error: Exception) -> Fault:
 
 
 def _words(error: Exception) -> str:
-    """Of an error with a number, as MySQL's, its text alone."""
+    """Returns the text of an error on one line, without the number that drivers such as MySQL's have before it."""
     match error.args:
         case (int(), str(said)):
             text = said
