@@ -141,20 +141,21 @@ async def test_what_fails_comes_again_under_its_id_and_joins_what_came_meanwhile
         receiver.status = 302
         await alice.apply(dataset("a", "one"))
         for count in range(1, FAILING):
-            await became(lambda count=count: len(receiver.calls) == count)
+            await became(lambda count=count: len(receiver.calls) >= count)
             await became(lambda: not alice.parts.webhooks._at_work)
             now(alice, world, 3600 * SECOND)
         await alice.apply(dataset("a", "two"))
         await alice.apply(dataset("a", "three"))
-        await became(lambda: len(receiver.calls) == FAILING)
+        await became(lambda: len(receiver.calls) >= FAILING)
         await became(lambda: not alice.parts.webhooks._at_work)
         failed = await status(alice)
         assert (failed["phase"], failed["code"]) == ("Failed", "webhook-failed")
         assert failed["message"] == "it answered 302; 1 delivery waits"
+    before = len(receiver.calls)
     async with world.running("alice", **INSIDE) as alice:
         receiver.status = 200
         now(alice, world, 3600 * SECOND)
-        await became(lambda: len(receiver.calls) == FAILING + 2)
+        await became(lambda: len(receiver.calls) == before + 2)
         assert len({name for name, _ in receiver.calls[:-1]}) == 1
         first, last = (body["data"] for _, body in receiver.calls[-2:])
         assert first["newRef"] == last["oldRef"]
@@ -198,7 +199,7 @@ async def test_a_delivery_that_fails_for_a_day_is_given_up_and_counted(world: An
         receiver.status = 500
         await alice.apply(dataset("a", "one"))
         for count in range(1, 9):
-            await became(lambda count=count: len(receiver.calls) == count)
+            await became(lambda count=count: len(receiver.calls) >= count)
             await became(lambda: not alice.parts.webhooks._at_work)
             now(alice, world, GIVEN_UP_AFTER)
         assert "webhook.given-up" in {each.kind for each in alice.events.kept()}
