@@ -1,1 +1,1 @@
-"""Operations on datasets: list, show, ingest, pull, export, verify, rewrite, publish."""
+"""Implements the API's operations on datasets: list, show, ingest, pull, export, verify, rewrite, publish."""

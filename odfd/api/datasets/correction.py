@@ -1,4 +1,4 @@
-"""Corrects a row of a ledger by hand: gives it other values, or retracts it."""
+"""Corrects a row of a ledger dataset by hand: gives it other values, or retracts it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odfd.state.directory import StateDirectory
 
 
 class CorrectionOperations:
-    """The part of the ingest service that corrects rows, each request as a task."""
+    """Corrects rows of ledgers for the ingest service, which submits each request as a task."""
 
     def __init__(self, home: StateDirectory, deps: IngestDependencies, events: EventLog) -> None:
         self._home = home
@@ -24,9 +24,9 @@ class CorrectionOperations:
         self._events = events
 
     async def correct(self, entry: DatasetEntry, request: wire.CorrectRequest) -> wire.CorrectResult:
-        """Append the correction. No other writer touches the dataset meanwhile.
+        """Appends the correction, or only plans it in a dry run. No other writer may write the dataset meanwhile.
 
-        Raises Refused for what is not this node's own, and as ``odfd.ingest.correction.correct``.
+        Raises Refused if this node does not own the dataset, and whatever ``odfd.ingest.correction.correct`` raises.
         """
         if not self._home.keys.has_dataset_key(entry.id):
             raise Refused(

@@ -1,7 +1,7 @@
-"""Performs tasks that manifests declare, each once, and shows them and all others in one shape.
+"""Performs each task that a manifest declares once, and shows declared tasks and all others in one shape.
 
-What a command, a flow or a manifest began is a task of the board (``odfd.runtime.tasks``), and a resource of the type
-Task. One that a manifest declares is stored, with its end; the others live as long as the daemon.
+Every task that a command, a flow or a manifest begins is on the board (``odfd.runtime.tasks``) and is shown as a
+resource of the type Task. A declared task is stored, and so is its outcome; the others live as long as the daemon.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ OUTCOME: Final = "Outcome"
 _CANCELLED: Final = "cancelled"
 _GOOD: Final = (Outcome.UPDATED, Outcome.UP_TO_DATE)
 _STOPPED: Final = ("draining", "interrupted")
-"""Rules of faults of what the stop of the daemon cut off, which is begun again after the next start."""
+"""Rules of the faults of a task that the stop of the daemon cut off; it is begun again after the next start."""
 _SPECS: Final[Mapping[str, Mapping[str, str]]] = {
     "pull": {"kind": "Ingest"}, "ingest": {"kind": "Ingest"}, "compact": {"kind": "Compaction"},
     "gc": {"kind": "GarbageCollection"}, "webhook": {"kind": "WebhookCall"},
 }  # fmt: skip
-"""Of kinds of the board that RFC-018 has; others are extensions of their name."""
+"""Specs, by kind of task on the board, of the kinds that RFC-018 defines; others are shown as extensions."""
 _STATES: Final[Mapping[str, Any]] = {
     "Pending": "waiting", "Reconciling": "running", "Ready": "done", "Failed": "failed",
 }  # fmt: skip
 
 
 class TaskController:
-    """Begins a declared task, once, and reports how it ended."""
+    """Begins each declared task once, and reports how it ended."""
 
     conditions: Collection[str] = (OUTCOME,)
 
     def __init__(self, home: StateDirectory, tasks: FlowTasks, clock: Clock) -> None:
         self._home, self._tasks, self._clock = home, tasks, clock
         self._begun: dict[str, Task] = {}
-        """By id of the resource, until the end is stored with it."""
+        """Running and ended tasks by id of the resource; an ended one is removed once its outcome is stored."""
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         held = resource.status.conditions.get(OUTCOME)
@@ -77,7 +77,7 @@ class TaskController:
         if is_cut or (fault is not None and fault.rule in _STOPPED):
             fault = Environment("the daemon stopped before it ended", rule="interrupted", hint="it is begun again")
             return ObservedState(fault=fault, goes_on=False)
-        if fault is not None and fault.rule == UNRESOLVED:  # what it needs went when it began: it waits for that
+        if fault is not None and fault.rule == UNRESOLVED:  # something it needs is gone: it waits for that
             self._begun.pop(resource.id)
             return ObservedState(fault=fault, goes_on=False)
         seen = _seen(_outcome(task, fault), "" if fault is None else fault.hint)
@@ -94,7 +94,10 @@ class TaskController:
             self._tasks.board.cancel(resource.name).is_declared = False
 
     def _plan(self, resource: DeclaredResource) -> FlowPlan:
-        """Raises NotFound for its dataset and what it refers to, while these are not here. Blocking."""
+        """Returns the task as a plan with one task. Blocking.
+
+        Raises NotFound while its dataset, or something else that it refers to, is not here.
+        """
         with self._home.database.read() as connection:
             for key in resource.references:
                 DeclaredStore(connection).meant(TYPE, resource.name, key)
@@ -110,7 +113,7 @@ class TaskController:
 
 
 def check_unchanged(before: DeclaredResource | None, after: DeclaredResource | None) -> None:
-    """Raises Refused for a declared task that would become another one."""
+    """Raises Refused if a declared task would change its name, its spec or its target."""
     if before is None or after is None:
         return
     is_same = (before.name, before.spec, target_of(before.annotations)) == (
@@ -123,7 +126,7 @@ def check_unchanged(before: DeclaredResource | None, after: DeclaredResource | N
 
 
 def _outcome(task: Task, fault: Fault | None) -> ConditionValue:
-    """How a finished task ended, as it is stored."""
+    """Returns the condition that is stored for a finished task."""
     end = end_of(task)
     if end.outcome in _GOOD:
         return ConditionValue(value=end.outcome.value, message=end.message)
@@ -136,12 +139,15 @@ def _seen(outcome: ConditionValue, hint: str) -> ObservedState:
     told = {OUTCOME: outcome}
     if not outcome.code:
         return ObservedState(told=told)
-    # Refused: it is not begun again by itself.
+    # Refused, so that the controller does not begin it again.
     return ObservedState(told=told, fault=Refused(outcome.message, rule=outcome.code, hint=hint))
 
 
 def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequence[DeclaredResource]]:
-    """Returns what lists the tasks that no manifest declares. ``since``: the start of the daemon."""
+    """Returns a function that lists the tasks on the board that no manifest declares.
+
+    ``since``: when the daemon started.
+    """
 
     def one(task: Task) -> DeclaredResource:
         began = task.submitted_at or since
@@ -178,14 +184,14 @@ def _status(task: Task, began: Instant) -> ResourceStatus:
 
 
 class TaskService(BoardTasks):
-    """The API service for tasks: those of the board, and declared ones that wait or ended before the last start."""
+    """The API service for tasks: those on the board, and declared ones that wait or ended before this start."""
 
     def __init__(self, board: TaskBoard, home: StateDirectory, resources: ResourceService, events: EventLog) -> None:
         super().__init__(board)
         self._home, self._resources, self._events = home, resources, events
 
     async def list(self, *, brief: bool = False, sees: Sees | None = None) -> Sequence[wire.TaskView]:
-        """Lists tasks; ``brief``: without the results of finished ones, which may be large."""
+        """Lists tasks. ``brief`` leaves out the results of finished ones, which may be large."""
         views = await super().list(brief=brief, sees=sees)
         if sees is not None:
             return views
@@ -195,7 +201,7 @@ class TaskService(BoardTasks):
         return [*(view for name, view in declared.items() if name not in there), *marked]
 
     async def get(self, task_id: str) -> wire.TaskView:
-        """Raises NotFound."""
+        """Shows a task. Raises NotFound."""
         declared = (await trio.to_thread.run_sync(self._declared)).get(task_id)
         try:
             found = await super().get(task_id)
@@ -206,7 +212,7 @@ class TaskService(BoardTasks):
         return msgspec.structs.replace(found, declared=declared is not None)
 
     async def cancel(self, task_id: str) -> wire.TaskView:
-        """Ends a task; one that is declared is deleted too. Raises NotFound."""
+        """Cancels a task, and deletes it if it is declared. Raises NotFound."""
         view = await self.get(task_id)
         if view.declared:
             await self._resources.delete(TYPE, task_id)
@@ -217,7 +223,10 @@ class TaskService(BoardTasks):
         return msgspec.structs.replace(ended, declared=view.declared)
 
     async def follow(self, task_id: str) -> AsyncIterator[wire.TaskView]:
-        """Snapshots, a few a second at most, the last one finished. Raises NotFound at the first step."""
+        """Yields snapshots of a task, a few a second at most, until it is finished.
+
+        Raises NotFound at the first step.
+        """
         while True:
             grown, view = self._events.grown, await self.get(task_id)
             if task_id in {task.id for task in self._board.list()}:
@@ -236,9 +245,9 @@ class TaskService(BoardTasks):
 
 
 def _view_of(each: DeclaredResource) -> wire.TaskView:
-    """A declared task by what is stored of it."""
+    """Shows a declared task that is not on the board, by its stored status."""
     status, outcome = each.status, each.status.conditions.get(OUTCOME)
-    # One that failed and has no end never began: it waits for something.
+    # A task that failed without an outcome never began: it waits for something.
     state: Any = "waiting" if outcome is None and status.phase == "Failed" else _STATES[status.phase]
     state = _CANCELLED if status.code == _CANCELLED and outcome is not None else state
     fault = Refused(status.message, rule=status.code, hint=status.hint) if state == "failed" else None

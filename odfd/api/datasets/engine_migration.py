@@ -1,9 +1,9 @@
-"""Moves a dataset to another engine: proves that the engine gives the same history, then records its digest.
+"""Moves a derived dataset to another engine: proves that the engine gives the same history, then records its digest.
 
-Every recorded transaction is re-run from the first one on by this node's engine. If all are the same, the owner's node
-declares the transform anew with that engine's digest: a signed block, which mirrors get like any other. From then on
-the old engine is not needed for this dataset. Where one differs nothing is recorded.
-Spec: docs/spec/engine-semantics.md#evolution.
+Every recorded transaction is re-run, from the first one, by this node's engine. If all results are the same, the
+owner's node declares the transform anew with that engine's digest: a signed block, which mirrors get like any other.
+From then on this dataset does not need the old engine. If one result differs, nothing is recorded. Spec:
+docs/spec/engine-semantics.md#evolution.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
 class EngineMigrationService:
-    """The API service that proves and records engines, each request as a task."""
+    """Proves that an engine reproduces a dataset, and records it; each request is a task."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class EngineMigrationService:
         self._events = events
 
     async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
-        """Result: ProofReport."""
+        """Proves that this node's engine gives the same history, and records its digest. Result: ProofReport."""
 
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         return task_ref(
@@ -62,7 +62,7 @@ class EngineMigrationService:
         )
 
     async def _alone(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
-        # Nothing may be appended between what is proven and what says so.
+        # Nothing may be appended between the proof and the block that records it.
         async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
             return await self._prove(entry, request, report)
 
@@ -134,13 +134,13 @@ class EngineMigrationService:
 
 
 def _refused(outcome: Rejected) -> wire.Failure:
-    """An engine that does not run a query gives another answer than one that does."""
+    """Returns the failure for an engine that refuses the query, which counts as another answer."""
     nowhere = wire.FailedBlock(hash=None, sequence_number=None)
     return wire.Failure(block=nowhere, rule="transform-reproduced", message=str(outcome))
 
 
 def _pinned(chain: ChainReader, size: int) -> tuple[str, ...]:
-    """Engines of all declarations, each once, oldest first."""
+    """Lists the engine digests that the transform was ever declared with, each once, oldest first."""
     found: dict[str, None] = {}
     for block in newest_first(chain, ("SetTransform",), size):
         if isinstance(block.event, SetTransform) and block.event.transform.version is not None:

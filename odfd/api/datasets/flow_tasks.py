@@ -1,4 +1,4 @@
-"""Performs the tasks of a flow's run, each as the task that a person would ask for, in order."""
+"""Performs the tasks of a flow's run in order, each as the task that a person would submit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _Submitted: TypeAlias = Ingest | Verify | PushTo | Compaction | GarbageCollectio
 
 
 class FlowTasks(NamedTuple):
-    """The services that runs ask."""
+    """Performs the tasks of flows through the services that people use."""
 
     board: TaskBoard
     pulling: IngestPullService
@@ -55,7 +55,10 @@ class FlowTasks(NamedTuple):
     sources: SourceReader
 
     async def run(self, plan: FlowPlan, record: Record) -> Ended:
-        """Performs one run; the first task that does not end well ends it. Raises what submissions raise."""
+        """Performs one run of a flow and returns how it ended; stops after the first task that does not end well.
+
+        Raises what the submission of a task raises.
+        """
         ended: list[Ended] = []
         for place, each in enumerate(plan.tasks):
             if ended and ended[-1].outcome not in _GOES_ON:
@@ -74,7 +77,7 @@ class FlowTasks(NamedTuple):
         )
 
     async def begin(self, plan: FlowPlan, record: Record) -> Task:
-        """Begins the one task of a plan. Raises what submissions raise."""
+        """Begins the only task of a plan and returns it. Raises what the submission raises."""
         (task,) = plan.tasks
         if not isinstance(task, WebhookCall):
             return self.board.get((await (await self._submission(plan, record, task))()).id)
@@ -115,7 +118,7 @@ class FlowTasks(NamedTuple):
 
 
 def _trigger(plan: FlowPlan, record: Record) -> TriggerTime | None:
-    """Returns the nominal time of a run, whose day is that in the time zone of its schedule; ``None``: no flow's."""
+    """Returns the time that a run is for, with the offset of its schedule's time zone; ``None`` outside of flows."""
     if record.pending is None:
         return None
     return TriggerTime(Instant(record.pending // SECOND * SECOND), offset_at(plan.schedule, record.pending))
@@ -131,13 +134,13 @@ def end_of(task: Task) -> Ended:
 
 
 def fault_of(task: Task) -> Fault | None:
-    """Returns the fault of a finished task, or of the one dataset that it was for."""
+    """Returns the fault of a finished task, or else the first fault among the datasets of its result."""
     items = task.result.items if isinstance(task.result, wire.PullResult | wire.PushResult) else ()
     return task.fault or next((each.fault.fault() for each in items if each.fault is not None), None)
 
 
 def _judged(result: object) -> Ended:
-    """The end of a task that has a result."""
+    """Returns how a task ended that has a result."""
     match result:
         case str():
             return Ended(Outcome.UP_TO_DATE, result)
@@ -166,7 +169,11 @@ def _judged(result: object) -> Ended:
 
 
 def _pushed(item: wire.PushItem) -> Ended:
-    """A private dataset waits until it is published. Of conflicts with what is there only a race passes by itself."""
+    """Returns how a push ended.
+
+    A private dataset is blocked until it is published. A conflict with the repository is final, except for a race with
+    another push, which is tried again.
+    """
     if item.fault is not None:
         fault = item.fault.fault()
         if fault.rule == PRIVATE:

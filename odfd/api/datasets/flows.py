@@ -39,14 +39,15 @@ class FlowService:
         self._clock = context.clock
         self._events = context.events
         self.withdraw: Callable[[str], Awaitable[wire.FlowView]] = _nobody
-        """Deletes a flow that waits for a dataset; set by the keeper of declarations."""
+        """Deletes a flow that waits for a dataset, and so is not in force; set by the service of declarations."""
         self.check_unowned: Callable[[str, str], Awaitable[None]] = _unowned
-        """Raises Invalid for a resource of a type that another one made; given by the same."""
+        """Raises Invalid if another resource made the one of this type and name; set by the service of declarations."""
 
     async def list(self, sees: Sees | None = None) -> Sequence[wire.FlowView]:
-        """Flows by name, one of many datasets for each of them; then what follows its inputs.
+        """Lists flows by name, then the derived datasets that follow their inputs.
 
-        ``sees``: of an account, which gets those of which all that they name may be read.
+        A flow of many datasets is listed once for each of them. ``sees``: the rights of an account, which gets only the
+        flows of which it may read every dataset.
         """
         await self._worker.look()
         if sees is not None:
@@ -58,22 +59,22 @@ class FlowService:
         return sorted((*views, *more), key=lambda view: (view.kind, view.name.casefold(), view.target))
 
     async def get(self, name: str) -> wire.FlowView:
-        """One of many datasets as a whole. Raises NotFound."""
+        """Shows a flow; one of many datasets is shown as a whole. Raises NotFound."""
         template, found = await self._find(name)
         views = await trio.to_thread.run_sync(self._views, found)
         return views[0] if template is None else _whole_view(template, views)
 
     async def pause(self, name: str) -> wire.FlowView:
-        """Pauses a flow until it is resumed, over restarts too; a run under way continues."""
+        """Pauses a flow until it is resumed, also over restarts; a run under way continues."""
         return await self._paused(name, paused=True)
 
     async def resume(self, name: str) -> wire.FlowView:
         return await self._paused(name, paused=False)
 
     async def backfill(self, name: str, request: wire.BackfillRequest) -> wire.BackfillView:
-        """Make up for times of its schedule that did not fire: one run each, oldest first, over restarts too.
+        """Makes up for scheduled times that did not fire: one run for each, oldest first, also over restarts.
 
-        Raises NotFound; Invalid for a flow without a schedule, and for a range that is none.
+        Raises NotFound; Invalid for a flow without a schedule, and for a range that ends before it begins.
         """
         first, last = instant.parse(request.first), instant.parse(request.to)
         if last < first:
@@ -92,7 +93,10 @@ class FlowService:
         return wire.BackfillView(flow=found[0][1].plan.name, times=count, left_from=_text(left))
 
     async def delete(self, name: str) -> wire.FlowView:
-        """Remove a flow; the result is its last view. Raises Refused for a flow that is not declared."""
+        """Deletes a flow and returns its last view.
+
+        Raises Invalid for a dataset that follows its inputs, which is no flow.
+        """
         await self.check_unowned("Flow", name)
         try:
             template, found = await self._find(name)
@@ -113,9 +117,10 @@ class FlowService:
         return views[0] if template is None else _whole_view(template, views)
 
     async def apply(self, desired: DesiredFlow, meant: Mapping[str, str], *, dry_run: bool) -> wire.ApplyItem:
-        """``meant``: dids of references that mean something already, by key.
+        """Declares a flow, or with ``dry_run`` says what that would change.
 
-        A new one may name a dataset that is not here: it is declared when that is. Raises NotFound for others.
+        A new flow may name a dataset that is not here: it begins when the dataset is. Raises NotFound if a flow in
+        force would name such a dataset. ``meant``: dids of references that are resolved already, by key.
         """
         try:
             plan, before = await trio.to_thread.run_sync(self._planned, desired, meant)
@@ -133,7 +138,7 @@ class FlowService:
         return wire.ApplyItem(kind="flow", name=plan.name, action=action, changes=_changes(before, plan))
 
     async def missing(self, desired: DesiredFlow, meant: Mapping[str, str]) -> NotFound | None:
-        """Returns the dataset it names that is not here."""
+        """Returns the NotFound for a dataset that the flow names and that is not here, or ``None``."""
         try:
             await trio.to_thread.run_sync(self._planned, desired, meant)
         except NotFound as fault:
@@ -141,16 +146,16 @@ class FlowService:
         return None
 
     async def is_as_declared(self, desired: DesiredFlow, meant: Mapping[str, str]) -> bool:
-        """Whether it is in force so. Raises NotFound for a dataset."""
+        """Whether the flow is in force exactly as declared. Raises NotFound if a dataset of it is not here."""
         plan, before = await trio.to_thread.run_sync(self._planned, desired, meant)
         return plan == before
 
     async def look(self, targets: Collection[DatasetId]) -> None:
-        """Flows of these datasets may be in force no longer, or others be."""
+        """Makes the worker look again at which flows of these datasets are in force."""
         await self._worker.look(targets)
 
     async def seen_counts(self, sees: Sees) -> wire.FlowCounts:
-        """Counts flows for an account, as ``list`` tells of them."""
+        """Counts the flows that an account may see in ``list``."""
         return _counts([entry for _, entry in await self._seen(sees)])
 
     def counts(self) -> wire.FlowCounts:
@@ -165,9 +170,10 @@ class FlowService:
         return [each for each, is_seen in zip(entries, await sees(abouts), strict=True) if is_seen]
 
     async def _find(self, name: str) -> tuple[FlowPlan | None, Sequence[tuple[str, Entry]]]:
-        """Returns a flow of many datasets as declared, with its entry for each; else the one entry of that name.
+        """Returns a flow of many datasets with an entry for each of them, or ``None`` and the one entry of that name.
 
-        That may be the entry which follows inputs under the name of its dataset. Raises NotFound.
+        That entry may be a derived dataset that follows its inputs, which is found by its dataset's name. Raises
+        NotFound.
         """
         await self._worker.look()
         templates = await trio.to_thread.run_sync(self._templates)
@@ -190,7 +196,7 @@ class FlowService:
         return views[0] if template is None else _whole_view(template, views)
 
     def _templates(self) -> Sequence[FlowPlan]:
-        """Flows of many datasets."""
+        """Returns the flows of many datasets."""
         with self._home.database.read() as connection:
             return store.templates(connection)
 
@@ -257,7 +263,7 @@ def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:
 
 
 def _whole_view(plan: FlowPlan, views: Sequence[wire.FlowView]) -> wire.FlowView:
-    """A flow of many datasets as one: when the next of them runs, and what became of the worst of the last runs."""
+    """Shows a flow of many datasets as one: its earliest next run, and the latest last run that failed, if any did."""
     ended = sorted((each for each in views if each.last is not None), key=lambda each: each.last or "")
     bad = {outcome.value for outcome in BAD}
     told = next((each for each in reversed(ended) if each.outcome in bad), ended[-1] if ended else None)
@@ -303,13 +309,13 @@ def _when(plan: FlowPlan, name_of: Callable[[DatasetId], str]) -> str:
 
 
 def _changes(before: FlowPlan | None, plan: FlowPlan) -> tuple[str, ...]:
-    """Returns which parts of it differ."""
+    """Lists the fields in which the new plan of a flow differs from the one before."""
     parts = ("target", "selection", "schedule", "inputs", "on_update", "arrivals", "tasks", "policy")
     return tuple(each for each in parts if before is not None and getattr(before, each) != getattr(plan, each))
 
 
 async def _unowned(word: str, name: str) -> None:
-    """Before there is anybody who knows."""
+    """Does nothing: the default until the service of declarations sets the check."""
 
 
 async def _nobody(name: str) -> wire.FlowView:

@@ -1,7 +1,7 @@
-"""Resets and compacts datasets that this node publishes, or keeps metadata alone.
+"""Rewrites the history of datasets that this node publishes: resets, compacts, or keeps only the metadata.
 
-The epoch is drafted and signed first, then slices are merged, then epoch and history change in one transaction (see
-``odfd.trust.ledger.history_rewrite`` for what a crash leaves). Nobody ingests, derives or mirrors into the dataset
+The new epoch is drafted and signed first, then slices are merged, then epoch and history change in one transaction
+(``odfd.trust.ledger.history_rewrite`` says what a crash leaves). Nobody ingests, derives or mirrors into the dataset
 meanwhile.
 """
 
@@ -64,7 +64,10 @@ class HistoryRewriteService:
         changed: Callable[[DatasetId], None],
         apart: Callable[[int], FormerEpochs | None],
     ) -> None:
-        """``changed`` is called for each rewritten chain; ``apart``: where given-up blocks of an epoch are kept."""
+        """``changed`` is called for each rewritten chain.
+
+        ``apart`` says where the blocks that an epoch gives up are kept.
+        """
         self._apart = apart
         self._home = home
         self._committer = committer
@@ -75,13 +78,13 @@ class HistoryRewriteService:
         self._changed = changed
 
     async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
-        """Rewrites the history. Result: RewriteResult. Refused for a dataset of another owner."""
+        """Rewrites the history of a dataset. Result: RewriteResult. Refused for a dataset of another owner."""
         entry = await trio.to_thread.run_sync(self._checked, ref, request)
         work = partial(self._work, entry, request)
         return task_ref(self._board.submit(_TASK[request.action], entry.name, work, about(entry.id, inputs=True)))
 
     def _checked(self, ref: str, request: wire.RewriteRequest) -> DatasetEntry:
-        """Returns what can be told at once. Raises NotFound, Refused, Invalid."""
+        """Checks all that can be checked before the task begins. Raises NotFound, Refused, Invalid."""
         entry = self._home.resolve(ref)
         if not self._home.keys.has_dataset_key(entry.id):
             raise Refused(
@@ -120,7 +123,7 @@ class HistoryRewriteService:
         opening = self._opening(plan, request)
         if request.dry_run:
             return self._planned(entry, request, plan, opening)
-        # Before anything is signed; the transaction asks again.
+        # Checked before anything is signed; the transaction checks again.
         with self._home.database.read() as connection:
             self._home.held.check(connection, entry.id)
         said, signed = self._declared(entry, request, opening)
@@ -141,7 +144,10 @@ class HistoryRewriteService:
         )
 
     def _time(self, chain: ChainReader, plan: RewritePlan) -> Instant:
-        """Returns the time of new blocks. A reset makes none, so it also works after a block of a wrong clock."""
+        """Returns the time of the new blocks.
+
+        A reset makes no block and uses the time of the last one kept, so it also works after a block with a wrong time.
+        """
         if plan.after == "nothing":
             return chain.block_at(plan.base.sequence_number).system_time
         return block_time(load_state(chain), self._clock.now(), self._home.chains.upper(plan.dataset))
@@ -178,7 +184,10 @@ class HistoryRewriteService:
     def _declared(
         self, entry: DatasetEntry, request: wire.RewriteRequest, opening: EpochOpening
     ) -> tuple[Authority, Signed]:
-        """The version that opens the epoch, signed by enough roots. Raises Refused, Conflict, Invalid."""
+        """Returns the version of the authority that opens the epoch, signed by enough roots.
+
+        Raises Refused, Conflict, Invalid.
+        """
         if request.payload is None:
             said, _ = self._drafted(entry, opening)
             payload = statement.encode(said)
@@ -221,7 +230,7 @@ class HistoryRewriteService:
 
 
 def _limits(request: wire.RewriteRequest) -> Limits:
-    """Raises Invalid."""
+    """Returns the limits of merged slices. Raises Invalid for a limit below 1."""
     usual = Limits()
     size = usual.bytes if request.max_slice_bytes is None else request.max_slice_bytes
     rows = usual.rows if request.max_slice_rows is None else request.max_slice_rows
@@ -245,7 +254,7 @@ def _result(entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan
 
 
 def _check_no_portal(home: StateDirectory, entry: DatasetEntry) -> None:
-    """Raises Refused: what a portal has published others keep, and its rule counts on all of it."""
+    """Raises Refused for a portal: others keep what it published, and its rule holds over all of it."""
     if home.is_portal(entry.id):
         raise Refused(
             f"{entry.name} is a portal: its rule holds over all that was published, also over what a rewrite drops",

@@ -32,14 +32,14 @@ class HoldService:
         new_id: Callable[[], str],
         released: Callable[[DatasetId], object] = lambda _: None,
     ) -> None:
-        """``released`` is called for a dataset that fewer hold: what waited for it may go on."""
+        """``released`` is called with a dataset when one of its holds ends: whatever waited for that can go on."""
         self._released = released
         self._home = home
         self._clock = context.clock
         self._new_id = new_id
 
     async def list(self, ref: str | None = None) -> Sequence[wire.HoldView]:
-        """Lists the live holds, oldest first: of a dataset, or of all. Raises NotFound."""
+        """Lists the live holds of a dataset, or of all datasets, oldest first. Raises NotFound."""
 
         def read() -> Sequence[wire.HoldView]:
             wanted = None if ref is None else self._home.resolve(ref).id
@@ -50,16 +50,17 @@ class HoldService:
         return await trio.to_thread.run_sync(read)
 
     async def take(self, request: wire.HoldRequest) -> wire.HoldView:
-        """Holds a dataset at a time, or as it is now.
+        """Holds a dataset at a time, or as it is now, so that its history there stays readable.
 
-        Raises NotFound, Invalid, and Refused: the time is not complete yet, or before the first block; too many holds.
+        Raises NotFound, Invalid; Refused for a time that is not complete yet or before the first block, and for too
+        many holds.
         """
 
         def write() -> wire.HoldView:
             entry, now = self._home.resolve(request.ref), self._clock.now()
             at = None if request.at is None else _millis(request.at)
             entry = entry if at is None else self._home.active_at(request.ref, entry, at)
-            # Cut and stored in one transaction of the store, which is the one writer: nothing is given up in between.
+            # The cut is chosen and stored in one write transaction, so no history can be given up in between.
             with self._home.database.write() as connection:
                 shards = (entry.id,) if request.ref.startswith("did:") else tables.shards_of(connection, entry.id)
                 time, head = self._cut(entry, at if len(shards) == 1 else self._last_of(shards, at))
@@ -73,7 +74,7 @@ class HoldService:
         return await trio.to_thread.run_sync(write)
 
     async def renew(self, hold_id: str, request: wire.HoldRenewal) -> wire.HoldView:
-        """Raises Refused (``hold-lost``) for one that expired or was released, Invalid."""
+        """Renews a hold. Raises Refused (``hold-lost``) if it expired or was released, Invalid."""
 
         def write() -> wire.HoldView:
             with self._home.database.write() as connection:
@@ -83,7 +84,7 @@ class HoldService:
         return await trio.to_thread.run_sync(write)
 
     async def release(self, hold_id: str) -> wire.HoldView:
-        """Raises NotFound."""
+        """Releases a hold. Raises NotFound."""
 
         def write() -> tuple[wire.HoldView, DatasetId]:
             with self._home.database.write() as connection:
@@ -95,9 +96,9 @@ class HoldService:
         return view
 
     def _cut(self, entry: DatasetEntry, at: int | None) -> tuple[int, Head]:
-        """The time to read at, and the last block of it. A head is definite by its hash, a time where it is complete.
+        """Returns the time to read at, in milliseconds, and the last block up to it.
 
-        Raises Refused, NotFound.
+        A time is definite only if it is complete; without one, the present head is. Raises Refused, NotFound.
         """
         chain = self._home.chains.chain(entry.id)
         head, upper = chain.head(), self._home.chains.upper(entry.id)
@@ -122,7 +123,10 @@ class HoldService:
         return at, Head(last.hash, last.sequence_number)
 
     def _last_of(self, shards: Sequence[DatasetId], at: int | None) -> int:
-        """A time of all shards: that of the newest block, complete in each, since they are written together."""
+        """Returns a time that is complete in all shards: by default that of the newest block of any of them.
+
+        Shards are written together, so the time of the newest block is complete in each.
+        """
         if at is not None:
             return at
         heads = [(self._home.chains.chain(each), self._home.chains.chain(each).head()) for each in shards]
@@ -130,7 +134,7 @@ class HoldService:
         return max(*times, self._active_since(shards[0]))
 
     def _active_since(self, dataset: DatasetId) -> int:
-        """The time of the last handover to an active rendition: from then on it says what the collection contains."""
+        """Returns when the collection handed over to this rendition, in milliseconds; 0 if it is not the active one."""
         with self._home.database.read() as connection:
             state = tables.of(connection, dataset)
         return state.timeline.switches[-1].time if state.active.dataset == dataset else 0

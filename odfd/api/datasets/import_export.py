@@ -55,20 +55,20 @@ from odfd.verify.terms import pages_of
 from p2p.ports import Judgement, PeerId, StatementStore, Topic
 
 BATCH: Final = 4096
-"""Blocks settled at a time: bounds memory."""
+"""Blocks that are settled in one transaction; bounds memory."""
 SHOW_SECONDS: Final = 0.2
-"""How often what came is shown."""
+"""Seconds between two updates of the shown progress."""
 Work = Callable[[Report], Awaitable[wire.TransferResult]]
 
 
 class AttendingStore(StatementStore, Protocol):
-    """A statement store that keeps statements about a dataset while a person imports it."""
+    """A statement store that keeps the statements about a dataset while a person imports it."""
 
     def attend(self, dataset: DatasetId) -> AbstractContextManager[None]: ...
 
 
 class ImportExport:
-    """The import and export of a node, which also settles imports that a crash cut off."""
+    """Imports and exports datasets for one node, and settles imports that a crash cut off."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ImportExport:
         changed: Callable[[DatasetId], None],
         board: AttendingStore,
     ) -> None:
-        """``board`` admits the statements that come with an imported copy."""
+        """``board`` judges and keeps the statements that come with an imported copy."""
         self._board = board
         self._home = home
         self._remotes = remotes
@@ -89,7 +89,7 @@ class ImportExport:
         self._changed = changed
 
     def export(self, entry: DatasetEntry, request: wire.ExportRequest) -> Work:
-        """Raises Refused for a place that is not a folder."""
+        """Returns the work that exports a dataset. Raises Refused for a place that is not a folder."""
         folder = local_folder(request.to)
 
         async def work(report: Report) -> wire.TransferResult:
@@ -109,7 +109,7 @@ class ImportExport:
         return work
 
     async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
-        """Raises Conflict where the repository has another history, or gets one meanwhile."""
+        """Pushes a dataset to a repository. Raises Conflict if that has another history, or gets one meanwhile."""
         await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
         report.begin(f"pushing {entry.name} to {target}", None, "bytes")
         chains = self._home.chains
@@ -133,7 +133,7 @@ class ImportExport:
         return await trio.to_thread.run_sync(give)
 
     def _whole(self, dataset: DatasetId) -> Missing:
-        """Returns all of a dataset, as a copy would lack it that has nothing."""
+        """Returns all of a dataset, as the difference to an empty copy."""
         chain = self._home.chains.chain(dataset)
         head = chain.head()
         assert head is not None, "what is in the catalogue has a head"
@@ -147,14 +147,14 @@ class ImportExport:
 
     @staticmethod
     def _table(entry: DatasetEntry, folder: Path) -> int | None:
-        """Describes what the folder holds by now, which is whole and stays if this fails."""
+        """Writes a Delta log for the exported folder, and returns its version. The export stays if this fails."""
         chain = DirectoryChain(folder)
         head = chain.head()
         assert head is not None, "it was exported"
         return write_delta_log(folder, entry.id, entry.name, chain, head)
 
     def _export_beside(self, dataset: DatasetId, folder: Path) -> None:
-        """Writes the statements next to the folder's dataset, so that others can mirror it with few requests."""
+        """Writes packs and signed statements into the folder, so that others can mirror it with few requests."""
         chain = DirectoryChain(folder)
         write_packs(folder, self._home.chains.chain(dataset), 0 if (head := chain.head()) is None else head.size)
         signed = signed_state(self._home.database, self._home.chains, dataset)
@@ -162,7 +162,10 @@ class ImportExport:
             write_statements(folder, signed)
 
     async def pull(self, target: Target, as_name: str | None, report: Report) -> wire.PullItem:
-        """Pulls a dataset from a repository; an older copy brings nothing new. Faults are in the item."""
+        """Pulls a dataset from a repository; an older copy brings nothing new.
+
+        Faults become part of the returned item.
+        """
         try:
             with sole_faults():
                 done = await self._pulling(target, as_name)(report)
@@ -199,7 +202,7 @@ class ImportExport:
         return work
 
     async def _import_former(self, folder: Path, request: wire.ImportRequest, report: Report) -> wire.TransferResult:
-        """Converts a dataset of ODF 0.18, which becomes one of this node, and compares both before any is kept."""
+        """Converts a dataset of ODF 0.18 into a new dataset of this node; compares both before either is kept."""
 
         def converted(target: Path, dataset: DatasetId) -> tuple[Copy, Compared]:
             convert(FormerChain(folder), target, dataset)
@@ -215,7 +218,7 @@ class ImportExport:
         return msgspec.structs.replace(done, compared=compared.told())
 
     def _import_published(self, place: str, request: wire.ImportRequest) -> Work:
-        """All blocks and objects come here first: nothing of them counts before all of it is verified."""
+        """Returns the work that imports a published copy: fetches it, verifies all of it, and only then takes it in."""
         self._remotes.check(place)
 
         async def work(report: Report) -> wire.TransferResult:
@@ -237,7 +240,7 @@ class ImportExport:
         return work
 
     def check_pushed(self, chain: DirectoryChain, name: str) -> DatasetId:
-        """Checks that a pushed chain may be called so here, before its objects are taken. Blocking.
+        """Checks that a pushed chain may have this name, before its objects are fetched; returns its id. Blocking.
 
         Raises Invalid; Refused for a dataset that this node writes itself.
         """
@@ -252,16 +255,16 @@ class ImportExport:
         return seed.dataset_id
 
     async def take_pushed(self, folder: Path, name: str) -> Transfer:
-        """Verifies a chain that was pushed into a folder, whose objects are here, and takes it in, privately.
+        """Verifies a chain that was pushed into a folder, and takes it in as a private dataset. Its objects are here.
 
-        Raises NotVerified, Invalid, Environment; Conflict where the dataset is ahead of it by now, or has parted.
+        Raises NotVerified, Invalid, Environment; Conflict if the dataset is ahead of it by now, or has another history.
         """
         place = f"what was pushed to {name}"
         copy = Copy(place, DirectoryChain(folder), self._home.objects, "nothing of it was taken")
         return (await self._taken(copy, (), name, wire.ImportRequest(source=place, as_name=name), Report()))[0]
 
     async def _fetch_objects(self, peer: PeerId, chain: DirectoryChain, report: Report) -> None:
-        """Those that its blocks name and that rows link to, many at once; they stay when the rest is cut off."""
+        """Fetches the objects that blocks name and rows link to; those fetched stay if the import is cut off."""
         head = await trio.to_thread.run_sync(chain.head)
         pages = pages_of(chain, 0, head.size if head else 0, BATCH)
         done = 0
@@ -283,7 +286,7 @@ class ImportExport:
     async def _taken(
         self, copy: Copy, statements: Sequence[bytes], name: str, request: wire.ImportRequest, report: Report
     ) -> tuple[Transfer, str]:
-        """Nothing of it, unless it is known to be of a history that goes on."""
+        """Verifies a copy and takes it in, or takes nothing unless its history is known to be one that goes on."""
 
         def take() -> tuple[Transfer, str]:
             if not isinstance(seed, Seed):
@@ -307,7 +310,7 @@ class ImportExport:
         return done, known_as
 
     def _take_back(self, chain: ChainReader, dataset: DatasetId, name: str) -> None:
-        """Takes back what is kept from a deletion, where the copy goes on from it. Raises Refused where it does not."""
+        """Takes back the kept data of a deleted dataset. Raises Refused if the copy does not go on from that data."""
         kept, come = self._home.chains.former(dataset, SET_ASIDE), chain.head()
         head = kept.head()
         if head is None or come is None:
@@ -319,7 +322,10 @@ class ImportExport:
         self._adopt(dataset, name)
 
     def _show_statements(self, copy: Copy, dataset: DatasetId, statements: Sequence[bytes]) -> None:
-        """Raises Invalid for what is not signed as it says, or of another dataset."""
+        """Passes the statements of a copy to the board.
+
+        Raises Invalid if one does not hold, or is of another dataset.
+        """
         for raw in statements:
             said = statement.decode_any(envelope.unseal(raw, statement.MAX_ANY).payload)
             if not isinstance(said, HeadStatement | Authority) or said.dataset != dataset:
@@ -328,7 +334,7 @@ class ImportExport:
                 raise Invalid(f"a statement in {copy.place} does not hold", rule="published-statement")
 
     def _epoch(self, dataset: DatasetId, chain: ChainReader) -> int:
-        """Returns the epoch of a chain that came, by what is known to be signed of it. Raises Conflict."""
+        """Returns the epoch of an imported chain, by the signed statements known of it. Raises Conflict."""
         with self._home.database.read() as connection:
             walk = Authorities(connection).walk(dataset)
             heads = Ledger(connection).heads(dataset)
@@ -338,7 +344,7 @@ class ImportExport:
         return epoch_of(head.size, lambda size: kept_tree(chain, size).root, walk, heads)
 
     def _name_for(self, chain: DirectoryChain, asked: str | None, suggested: str) -> str:
-        """Before anything is copied. Without a name asked for, a dataset that is here keeps its own. Raises Invalid."""
+        """Returns the local name of an import; a dataset that is here keeps its own by default. Raises Invalid."""
         seed = chain.block_at(0).event
         if not isinstance(seed, Seed):
             return suggested  # it will not be verified
@@ -350,9 +356,9 @@ class ImportExport:
             return catalog.check(name, seed.dataset_id)
 
     def _settle(self, dataset: DatasetId, name: str, epoch: int) -> str:
-        """Name what came, and note what was checked of it, as of an epoch that is no earlier than the one noted.
+        """Names an imported dataset, and records how much of it is checked, never of an earlier epoch than before.
 
-        References go first: what is named here is whole. What was unmanaged is as whole as it was when it was deleted.
+        References are written first, so a named dataset is whole; one that was deleted is as whole as it was then.
         """
         database, chain = self._home.database, self._home.chains.chain(dataset)
         with database.read() as connection:
@@ -384,9 +390,9 @@ class ImportExport:
         return known.name if known else name
 
     async def adopt(self, dataset: DatasetId, name: str | None) -> str:
-        """Takes back, privately, a deleted dataset whose data is kept; returns its name: ``name``, or its former one.
+        """Takes back, as private, a deleted dataset whose data is kept. Returns its name: ``name``, or the former one.
 
-        Raises NotFound, Invalid for a name that is taken, Conflict for a dataset that is here.
+        Raises NotFound; Invalid for a name that is taken; Conflict for a dataset that is here.
         """
         known_as = await trio.to_thread.run_sync(self._adopt, dataset, name)
         self._changed(dataset)
@@ -406,16 +412,17 @@ class ImportExport:
         return self._settle(dataset, known_as, kept.remains.epoch)
 
     def mend(self) -> tuple[list[str], list[str]]:
-        """Settle what an import that was cut off left behind; the names. Imports verify all before they keep any.
+        """Settles imports that were cut off, which had verified everything before. Returns names, and troubles.
 
-        Also tells of datasets that cannot be settled, or not even looked at: they keep no other from being served.
+        A dataset that cannot be settled, or not even read, is one of the troubles; the others are served all the same.
         """
         mended, troubles = [], []
         for dataset in self._suspects():
             try:
                 if self._is_unsettled(dataset):
                     epoch = 0
-                    # One that gave it up was heard of since: then it is as with any chain that is here.
+                    # Conflict: a later epoch that gave this history up is known by now; then it stands as any such
+                    # chain here.
                     with suppress(Conflict):
                         epoch = self._epoch(dataset, self._home.chains.chain(dataset))
                     mended.append(self._settle(dataset, default_name(dataset), epoch))
@@ -424,7 +431,7 @@ class ImportExport:
         return mended, troubles
 
     def _suspects(self) -> list[DatasetId]:
-        """Datasets that may be unsettled, by a few questions for all; every one where a name is damaged."""
+        """Lists datasets that may be unsettled, with a few queries for all; all of them if the names are damaged."""
         heads = self._home.chains.heads()
         with self._home.database.read() as connection:
             settled = Ledger(connection).sizes()
@@ -436,7 +443,10 @@ class ImportExport:
         return [each for each in heads if each not in named or each not in whole]
 
     def _is_unsettled(self, dataset: DatasetId) -> bool:
-        """Raises Environment for a chain that lies under another id than its own, or is damaged."""
+        """Whether an import of the dataset was cut off before it was named and recorded as checked.
+
+        Raises Environment for a chain that is damaged, or stored under another id than its own.
+        """
         chain = self._home.chains.chain(dataset)
         head = chain.head()
         with self._home.database.read() as connection:
@@ -458,7 +468,7 @@ _PLACES: Final = "name a folder; odfctl import also reads https://, ipfs:// and 
 
 
 def local_folder(place: str) -> Path:
-    """A path or ``file://`` URL. Raises Refused for other schemes."""
+    """Returns the folder that a path or a ``file://`` URL names. Raises Refused for other schemes."""
     parts = urlsplit(place)
     if parts.scheme not in ("", "file"):
         raise Refused(f"{parts.scheme}:// is not understood here", rule="transfer-place", hint=_PLACES)

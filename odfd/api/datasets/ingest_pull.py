@@ -1,7 +1,7 @@
 """Brings data into datasets (ingest, correct, pull, import), alters their columns, and exports them.
 
-``pull`` brings a dataset up to date in the way that is its own: a mirror syncs, a root polls its source, a derivative
-runs its transform after its inputs. One dataset failing harms no other; its fault is an item of the result.
+``pull`` brings each kind of dataset up to date in its own way: a mirror syncs, a root polls its source, a derivative
+runs its transform after its inputs. A dataset that fails harms no other; its fault is an item of the result.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ from odfd.transform.recovery import run_recovering
 from odfd.workers.repair import Repair
 
 TOGETHER: Final = 32
-"""Datasets that one pull brings up to date at a time."""
+"""Datasets that one pull brings up to date at the same time."""
 SLOW: Final = 512
-"""Datasets besides, of one pull, whose sources are slow: each holds a connection, and no other dataset."""
+"""Further datasets of one pull whose sources are slow; each holds a connection, and delays no other dataset."""
 
 _Pull: TypeAlias = Callable[[DatasetEntry, Report], Awaitable[wire.PullItem]]
 
 
 class IngestPullParts(NamedTuple):
-    """The parts that keep uploads, import and export, and repair, as the service needs them."""
+    """The parts that the service uses: uploads, import and export, repair, values, promises, portals."""
 
     uploads: Uploads
     import_export: ImportExport
     repairing: Repair
     values: Callable[[str], Mapping[str, str]]
-    """What sources of the dataset of a name may read, beside what the settings let all sources read."""
+    """Returns the values that sources of a named dataset may read, besides those that the settings let all read."""
     promises: Promises
     derivatives: DerivativeIndex
     portals: PortalService
@@ -109,15 +109,15 @@ class IngestPullService:
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
         self._altering = SchemaAlterations(home, self._ingest, context, parts.derivatives)
         self.check_inputs: Callable[[DatasetId, Sequence[DatasetId]], None] = lambda *_: None
-        """Raises Refused where a dataset's account may not read its inputs; set by whoever knows accounts."""
+        """Raises Refused if the account of a dataset may not read its inputs; set by the service of accounts."""
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
-        """Keep the bytes of one file until an ingest asks for them."""
+        """Keeps the bytes of one uploaded file until an ingest names it."""
         done = await self._uploads.take(name, chunks)
         return wire.Upload(id=done.id, name=name, size=done.size)
 
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
-        """Result: PullResult with one item."""
+        """Ingests uploaded files into a root dataset. Result: PullResult with one item."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         read = None
         if request.format is not None:
@@ -142,7 +142,7 @@ class IngestPullService:
                     log = PushTable(self._home.database)
                     outcome = await push_files(self._ingest, entry.id, files, terms, log, partial(show_ingest, report))
             except Fault as fault:
-                if fault.rule == PUSH_SOURCE:  # of the dataset, and of none of the files
+                if fault.rule == PUSH_SOURCE:  # the fault is about the dataset, and about none of the files
                     fault.place = fault.place or entry.name
                 raise
             finally:
@@ -153,7 +153,10 @@ class IngestPullService:
         return task_ref(self._board.submit("ingest", entry.name, work, about(entry.id)))
 
     async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
-        """Result: PullResult with one item. Raises Refused unless it is a root of this node's own."""
+        """Sets the watermark of a dataset. Result: PullResult with one item.
+
+        Raises Refused unless it is a root of this node's own.
+        """
         entry, to = await trio.to_thread.run_sync(self._home.resolve, ref), instant.parse(request.time)
 
         async def work(report: Report) -> wire.PullResult:
@@ -171,7 +174,10 @@ class IngestPullService:
         return task_ref(self._board.submit("watermark", entry.name, work, about(entry.id)))
 
     async def advance(self, ref: str) -> wire.TaskRef:
-        """Result: PullResult with one item. Raises Refused where other nodes may write the dataset."""
+        """Promises that all times before now are complete. Result: PullResult with one item.
+
+        Raises Refused if other nodes may write the dataset.
+        """
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.PullResult:
@@ -183,7 +189,10 @@ class IngestPullService:
         return task_ref(self._board.submit("advance", entry.name, work, about(entry.id)))
 
     async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
-        """Result: CorrectResult. Raises Refused unless it is a ledger of this node's own."""
+        """Corrects a row of a ledger. Result: CorrectResult.
+
+        Raises Refused unless it is a ledger of this node's own.
+        """
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.CorrectResult:
@@ -194,17 +203,17 @@ class IngestPullService:
         return task_ref(self._board.submit("correct", entry.name, work, about(entry.id)))
 
     async def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
-        """Result: AlterSchemaResult. Raises Refused unless it is a root of this node's own."""
+        """Alters the columns of a root. Result: AlterSchemaResult. Raises Refused unless it is this node's own."""
         return await self._altering.submit(ref, request)
 
     async def pull(self, request: wire.PullRequest, trigger: TriggerTime | None = None) -> wire.TaskRef:
-        """Result: PullResult. ``trigger``: the time that a run of a flow is for."""
+        """Brings datasets up to date. Result: PullResult. ``trigger``: the time that a run of a flow is for."""
         check_one(request)
         wished = None if request.time is None else TriggerTime.read(request.time, is_wished=True)
         targets = await trio.to_thread.run_sync(self._targets, request)
         entries = await trio.to_thread.run_sync(self._wanted, request)
         target = ", ".join([*map(str, targets), *(entry.name for entry in entries)])
-        names_others = bool(targets) or request.source is not None  # places and Sources are the node's owner's
+        names_others = bool(targets) or request.source is not None  # repositories and Sources are the node's owner's
         private = await trio.to_thread.run_sync(self._portals.inputs, [entry.id for entry in entries])
         told = NODE if names_others else about(*(entry.id for entry in entries), *private, inputs=True)
 
@@ -230,7 +239,7 @@ class IngestPullService:
                         brought.append(await self._import_export.pull(target, request.as_name, part))
 
             brought: list[wire.PullItem] = []
-            # A pull has slots of its own; that of its task is for others.
+            # The datasets of a pull have their own slots, so its task gives up the one that it holds.
             async with waiting(connected=False), trio.open_nursery() as nursery:
                 for entry, first in await trio.to_thread.run_sync(self._after, entries, request.repair):
                     nursery.start_soon(one, entry, first)
@@ -243,16 +252,16 @@ class IngestPullService:
         return task_ref(self._board.submit("pull", target, work, told))
 
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
-        """Result: TransferResult."""
+        """Exports a dataset to a folder. Result: TransferResult."""
         entry = await trio.to_thread.run_sync(self._home.one_chain, ref)
         return task_ref(self._board.submit("export", entry.name, self._import_export.export(entry, request)))
 
     async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
-        """Result: TransferResult."""
+        """Imports a dataset from a folder or a published copy. Result: TransferResult."""
         return task_ref(self._board.submit("import", request.source, self._import_export.import_(request)))
 
     def _targets(self, request: wire.PullRequest) -> list[Target]:
-        """Returns what is pulled out of repositories. Raises NotFound, Invalid."""
+        """Returns the requested datasets that are in repositories. Raises NotFound, Invalid."""
         targets = [self._repositories.target(ref) for ref in request.refs if is_target(ref)]
         if request.as_name is not None and (len(targets), len(request.refs)) != (1, 1):
             text = "a local name is for one dataset that comes from a repository"
@@ -260,7 +269,7 @@ class IngestPullService:
         return targets
 
     def _wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
-        """Those asked for that are here, inputs before what derives from them."""
+        """Returns the requested datasets that are here, inputs before what derives from them."""
         with self._home.catalog() as catalog:
             entries = {entry.id: entry for entry in catalog.entries()}
             asked = (
@@ -274,7 +283,10 @@ class IngestPullService:
         return [entries[each] for each in inputs_first([entry.id for entry in asked], self._inputs, among)]
 
     def _after(self, entries: Sequence[DatasetEntry], repair: bool) -> list[tuple[DatasetEntry, list[DatasetId]]]:
-        """Each with those before it that it derives from. What is to be repaired may not be read."""
+        """Pairs each dataset with those before it that it derives from.
+
+        A repair has no order, since the chain of a dataset to be repaired may be unreadable.
+        """
         before: set[DatasetId] = set()
         found = []
         for entry in entries:
@@ -314,10 +326,10 @@ class IngestPullService:
     async def _pull_one(
         self, entry: DatasetEntry, report: Report, request: wire.PullRequest, trigger: TriggerTime | None
     ) -> wire.PullItem | None:
-        """Pulls one dataset; ``None`` for one without a source that was not named."""
+        """Pulls one dataset; returns ``None`` if it has no source and was not named in the request."""
         report.begin(f"pulling {entry.name}", None, "rows")
         try:
-            # A chain that is to be repaired may be one that cannot be read.
+            # A dataset to be repaired may have a chain that cannot be read, so its kind is not looked up.
             with sole_faults():
                 pull = self._repair if request.repair else await self._way(entry, request, trigger)
                 return None if pull is None else await pull(entry, report)
@@ -332,7 +344,7 @@ class IngestPullService:
             said = await trio.to_thread.run_sync(self._values, entry.name)
             settings = msgspec.structs.replace(settings, variables={**settings.variables, **said})
             deps = replace(self._ingest, base=self._base, settings=settings, trigger=trigger)
-        else:  # it reads its own values alone, and its paths start nowhere
+        else:  # it reads only its own values, and has no folder for relative paths
             given, values = await trio.to_thread.run_sync(SourceReader(self._home).given, source, entry.id)
             settings = msgspec.structs.replace(settings, variables=values)
             deps = replace(self._ingest, given=given, settings=settings, trigger=trigger)
@@ -345,7 +357,7 @@ class IngestPullService:
         return self._ingested(entry, outcome, told)
 
     def _set_aside(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
-        """Returns where records are that could not be read; empty where there are none."""
+        """Says where the unreadable records of an ingest are kept; empty if there are none."""
         count, datasets = outcome.counts.quarantined, self._ingest.quarantines
         if not count or not isinstance(datasets, QuarantineDatasets):
             return ""
@@ -357,7 +369,7 @@ class IngestPullService:
         return Path(found.spec.decode()) if found is not None and found.spec else None
 
     def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, aside: str) -> wire.PullItem:
-        """Builds the result; ``aside``: the remarks on unreadable records."""
+        """Returns the result of an ingest. ``aside``: the remark on unreadable records."""
         if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
             self._meter.rows("ingest", outcome.counts)
         if isinstance(outcome, Ingested):
@@ -387,7 +399,7 @@ class IngestPullService:
         return wire.PullItem(ref=entry.name, outcome="up-to-date", message=message, rows=rows)
 
     async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
-        """Transactions until nothing is left."""
+        """Runs the transform until no input is left to consume."""
         blocks = records = 0
         counts = NOTHING_READ
         before = await trio.to_thread.run_sync(self._state, entry.id)

@@ -1,7 +1,7 @@
-"""Takes rows into portals by their rules, opens them to auditors, and audits those of others.
+"""Takes rows into portals by their rules, opens portals to auditors, and audits the portals of others.
 
-A Portal is the node's owner's: no account and no peer is told which private dataset it takes from. What is withheld or
-left out is told to those alone who may read that dataset too.
+A Portal belongs to the node's owner: no account and no peer learns which private dataset it takes rows from. Only those
+who may read that dataset too learn what is withheld or left out.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 
 _SAID: Final = 20
-"""Blocks of which an audit says why they differ."""
+"""Blocks that differ of which an audit says why."""
 
 
 class Noting(Protocol):
-    """Signs what an auditor found; ``Observer.note`` is one. Blocking."""
+    """Signs the result of an audit of one block; ``Observer.note`` implements it. Blocking."""
 
     def __call__(self, dataset: DatasetId, block: Block, *, is_same: bool, seen: bytes) -> bool:
-        """Whether it is news."""
+        """Whether the result is new."""
 
 
 class Portal(NamedTuple):
-    """A Portal whose datasets are here."""
+    """A Portal whose two datasets are here."""
 
     id: str
     name: str
@@ -59,7 +59,7 @@ class Portal(NamedTuple):
 
 
 class TakenRows(NamedTuple):
-    """The result of one take."""
+    """The result of taking rows into a portal once."""
 
     blocks: int
     rows: int
@@ -69,7 +69,7 @@ class TakenRows(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """A plan, and what it was planned on."""
+    """A plan of blocks to append, and the state of the portal that it is based on."""
 
     take: PortalTake
     expected: Head
@@ -78,16 +78,16 @@ class _Planned(NamedTuple):
 
 
 class PortalService:
-    """The API service for portals. ``note``: signs what an audit finds."""
+    """The API service for portals. ``note`` signs what an audit finds."""
 
     def __init__(self, home: StateDirectory, deps: IngestDependencies, context: Context, note: Noting) -> None:
         self._home, self._deps, self._note = home, deps, note
         self._board, self._events = context.board, context.events
         self.check_inputs: Callable[[DatasetId, Sequence[DatasetId]], None] = lambda *_: None
-        """Raises Refused where a dataset's account may not read its inputs; set by whoever knows accounts."""
+        """Raises Refused if the account of a dataset may not read its inputs; set by the service of accounts."""
 
     def of(self, dataset: DatasetId) -> Portal | None:
-        """Returns the Portal that gives rows to a dataset. Blocking. Raises Refused for two, NotFound."""
+        """Returns the Portal that gives rows to a dataset, or ``None``. Blocking. Raises NotFound, Refused for two."""
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
             row = store.with_did(str(dataset))
@@ -99,16 +99,16 @@ class PortalService:
         return self.resolved(found[0]) if found else None
 
     def inputs(self, datasets: Sequence[DatasetId]) -> list[DatasetId]:
-        """Lists the private inputs of those of some datasets that are portals. Blocking."""
+        """Lists the private inputs of those of the datasets that are portals. Blocking."""
         found: list[DatasetId] = []
         for each in datasets:
-            with suppress(Fault):  # whoever pulls it is told
+            with suppress(Fault):  # a fault is reported when the portal is pulled
                 portal = self.of(each)
                 found += () if portal is None else (portal.input,)
         return found
 
     def resolved(self, resource: DeclaredResource) -> Portal:
-        """Returns a Portal with its datasets. Raises NotFound for one that is not here, or not this node's own."""
+        """Returns a Portal with its datasets. Raises NotFound if one is not here, or not this node's own."""
         spec = spec_of(resource.spec)
         found = [_target(resource, each) for each in (spec.input, spec.dataset)]
         for text, dataset in zip((spec.input, spec.dataset), found, strict=True):
@@ -121,7 +121,7 @@ class PortalService:
         return Portal(resource.id, resource.name, spec, found[0], found[1])
 
     def check(self, portal: Portal) -> bool:
-        """Whether the private dataset has blocks that were not looked at. Blocking. Raises as a take."""
+        """Whether the private dataset has blocks that the portal has not looked at. Blocking. Raises as ``take``."""
         source, state = self._input(portal), load(self._deps, portal.dataset)
         rule = rule_of(portal.spec, commitment.input_hash(source.salt, portal.input))
         check_portal_chain(self._home.name_of(portal.dataset), state, rule)
@@ -129,7 +129,7 @@ class PortalService:
         return any(True for _ in commitment.blocks_since(source.salt, portal.input, source.chain, cut))
 
     async def pull(self, entry: DatasetEntry, report: Report, *, portal: Portal) -> wire.PullItem:
-        """Takes all rows that may be taken. Nobody else writes the dataset meanwhile."""
+        """Takes all rows that the rule lets through. Nobody else may write the dataset meanwhile."""
         report.begin(f"taking rows into {entry.name}", None, "rows")
         done = await self.take(portal)
         text = f"{plural(done.left_out, 'row')} left out by the rule" if done.left_out else ""
@@ -142,7 +142,7 @@ class PortalService:
         )
 
     async def take(self, portal: Portal) -> TakenRows:
-        """Takes all rows that may be taken. Nobody else writes the dataset meanwhile. Raises Fault."""
+        """Takes all rows that the rule lets through. Nobody else may write the dataset meanwhile. Raises Fault."""
         await trio.to_thread.run_sync(self.check_inputs, portal.dataset, [portal.input])
         blocks = rows = left_out = 0
         while True:
@@ -180,7 +180,10 @@ class PortalService:
         return PortalInput(portal.input, chain, load_state(chain), salt)
 
     async def open(self, ref: str) -> wire.PortalOpening:
-        """Returns what an auditor needs beside the private dataset. Raises NotFound, Refused for what is no portal."""
+        """Returns what an auditor needs beside the private dataset.
+
+        Raises NotFound; Refused for a dataset without Portal.
+        """
 
         def opened() -> wire.PortalOpening:
             entry = self._home.resolve(ref)
@@ -195,7 +198,10 @@ class PortalService:
         return await trio.to_thread.run_sync(opened)
 
     async def audit(self, ref: str, request: wire.AuditRequest) -> wire.TaskRef:
-        """Result: AuditResult. Raises NotFound where the portal or its input is not here, Invalid for the opening."""
+        """Audits a portal against its private dataset. Result: AuditResult.
+
+        Raises NotFound if one of the two is not here, Invalid for the opening.
+        """
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         dataset, salt = commitment.read_opening(request.opening.encode(), entry.id)
         private = await trio.to_thread.run_sync(self._home.resolve, str(dataset))

@@ -1,4 +1,4 @@
-"""Describes data for ``describe dataset``: columns, size and growth, of the newest slices, without reading rows."""
+"""Describes the data of a dataset, without reading rows: columns, size and growth, by its newest slices."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from odfd.datasets.reading import columns_of, slices_back
 from odfd.state.directory import StateDirectory
 
 MOST_SLICES: Final = 1_000
-"""The newest slices, whose footers are read."""
+"""Slices, the newest ones, whose Parquet footers are read."""
 _DAY: Final = 86_400 * SECOND
 _LEAST_SPAN: Final = 3_600 * SECOND
-"""Between slices for a rate of growth: what came at once says nothing of what comes in a day."""
+"""Least time between the oldest and the newest slice to tell a growth per day; a burst says nothing about it."""
 
 
 class _Timed(NamedTuple):
-    """A slice and when its block was made."""
+    """A slice, and the time of its block."""
 
     slice: DataSlice
     at: Instant
 
 
 def profile_of(home: StateDirectory, entry: DatasetEntry) -> wire.DataProfile:
-    """Raises Invalid for a schema that cannot be read."""
+    """Describes the data of a dataset by its newest slices. Raises Invalid for a schema that cannot be read."""
     chain = home.chains.chain(entry.id)
     state = load_state(chain)
     if state.schema is None:
@@ -66,7 +66,7 @@ def profile_of(home: StateDirectory, entry: DatasetEntry) -> wire.DataProfile:
 
 
 def _added(home: StateDirectory, builder: ProfileBuilder, named: DataSlice) -> bool:
-    """Whether what its file says counts; a file that is not here or is damaged does not."""
+    """Adds the column facts of a slice's file; returns false if the file is not here or is damaged."""
     try:
         with open_slice(home.objects.path(named.physical_hash)) as file:
             builder.add(file)
@@ -90,7 +90,7 @@ def _column(known: ColumnFacts, column: wire.Column) -> wire.ColumnProfile:
 
 
 def _growth(newest: list[_Timed]) -> wire.Growth | None:
-    """By what came after the oldest of them; ``None`` where that is too short a time."""
+    """Returns the growth per day after the oldest of the slices; ``None`` if they span too short a time."""
     if not newest or (passed := newest[0].at - newest[-1].at) < _LEAST_SPAN:
         return None
     later = [each.slice for each in newest[:-1]]

@@ -1,6 +1,7 @@
-"""Promises that times of a node's own datasets are complete: their frontier moves when a reader asks, without a block.
+"""Promises that times of a node's own datasets are complete, by moving their frontiers without a block.
 
-Nothing moves by itself, so an idle node writes nothing. Spec: docs/spec/collections.md#on-demand.
+A frontier moves only when a reader asks for it, so an idle node writes nothing. Spec:
+docs/spec/collections.md#on-demand.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ class Promises:
     def __init__(
         self, home: StateDirectory, now: Callable[[], Instant], ahead: Callable[[Instant | None], int]
     ) -> None:
-        """``ahead``: how far the clock was set ahead, as ``JumpWatch`` tells it."""
+        """``ahead``: tells by how much the clock was set ahead, as ``JumpWatch`` does."""
         self._home = home
         self._now = now
         self._ahead = ahead
         self._point = CommitPoint(SqliteShards(home.database, home.chains))
 
     def advance(self, dataset: DatasetId) -> Instant:
-        """Returns the frontier: earlier times are complete. A clock that went back moves nothing.
+        """Moves the frontier to now and returns it: earlier times are complete. A clock that went back moves nothing.
 
-        Raises Refused: others may write the dataset, a clock that is far from its times or was set, it is sealed.
+        Raises Refused if others may write the dataset, if it is sealed, and if the clock was set or is far from its
+        times.
         """
         now = self._now()
         shards = self._home.shards_of(dataset)
@@ -47,7 +49,7 @@ class Promises:
         return from_millis(min(outcome.shard.upper for outcome in outcomes))
 
     def _check_sole_writer(self, dataset: DatasetId, now: Instant) -> None:
-        """Raises Refused: a block of another writer would contradict what was promised here."""
+        """Raises Refused if another node may write the dataset: its blocks could contradict the promise."""
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(dataset)
         held = {key.did for key in self._home.keys.held(dataset)} if self._home.keys.has_dataset_key(dataset) else set()

@@ -1,4 +1,4 @@
-"""Words for what a pull or a push came to, and notes of it on spans."""
+"""Says in words how a pull or a push ended, and notes it on spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from odfd.runtime.spans import Span
 
 
 def repeated(outcome: Ingested) -> str:
-    """That some, or all, was pushed before; empty where nothing was."""
+    """Returns a remark that some or all files of a push were pushed before; empty if none was."""
     if not outcome.repeated:
         return ""
     if outcome.repeated == outcome.blocks:
@@ -19,14 +19,17 @@ def repeated(outcome: Ingested) -> str:
 
 
 def newest(state: ChainState) -> str:
-    """For people who could not be told whether it is the last one there is."""
+    """Names the newest block here, for results that cannot say whether there are newer ones elsewhere."""
     if state.system_time is None:
         return "no block is here yet"
     return f"the newest block here is #{state.sequence_number}, of {instant.render(state.system_time)}"
 
 
 def note_pulled(seen: Span, item: wire.PullItem | None) -> None:
-    """A fault of one dataset is an item among others, and none of the task: its span says that it failed."""
+    """Notes the result of one dataset on its span.
+
+    A fault of one dataset does not fail the task, so the span has to say that it failed.
+    """
     if item is not None and item.fault is not None:
         seen.failed = True
         seen.note("odfd.fault", item.fault.rule or "fault")

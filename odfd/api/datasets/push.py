@@ -1,6 +1,6 @@
-"""Pushes datasets to repositories, each request as a task. One dataset failing harms no other.
+"""Pushes datasets to repositories, each request as a task. A dataset that fails harms no other.
 
-A repository is a place to publish (ADR 40): what is private goes nowhere unless the person says so of this push.
+A repository is a place to publish (ADR 40): a private dataset is pushed only if the request says so explicitly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PushService:
         self._repositories = import_export.repositories
 
     async def push(self, request: wire.PushRequest) -> wire.TaskRef:
-        """Result: PushResult."""
+        """Pushes datasets to repositories. Result: PushResult."""
         entries = await trio.to_thread.run_sync(self._wanted, request)
         targets = await trio.to_thread.run_sync(self._targets, entries, request.to)
 
@@ -52,10 +52,7 @@ class PushService:
         return task_ref(self._board.submit("push", ", ".join(entry.name for entry in entries), work))
 
     async def push_for(self, ref: str, by: str, named: str, key: str) -> wire.TaskRef:
-        """Pushes a dataset to the repository that a reference means of the resource of a type and name.
-
-        Result: PushResult.
-        """
+        """Pushes a dataset to the repository that the resource of a type and name refers to. Result: PushResult."""
         name = await trio.to_thread.run_sync(self._repositories.meant, by, named, key)
         return await self.push(wire.PushRequest(refs=(ref,), to=name))
 
@@ -108,7 +105,7 @@ def _private(entry: DatasetEntry, target: Target) -> Refused:
 
 
 def _explained(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
-    """Returns what a person who pushes can do about it."""
+    """Returns the conflict with a hint of what the person who pushes can do."""
     pull = f"odfctl pull {target} --as NAME"
     match fault.rule:
         case "compare-and-append":

@@ -1,6 +1,6 @@
-"""Finds or creates quarantine datasets, which keep the records that another dataset could not read.
+"""Finds or creates quarantine datasets, which keep the records that other datasets could not read.
 
-A resource of this node links the two, so that both may be renamed. A new quarantine dataset takes the name of its
+A resource of this node links the two, so that either may be renamed. A new quarantine dataset takes the name of its
 dataset with ``.quarantine`` appended, is private until it is published, and outlives that dataset. Synchronous.
 """
 
@@ -19,7 +19,7 @@ from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 KIND: Final = "quarantine"
-"""Resource by the did of a dataset: the did of the one that takes its records."""
+"""Kind of the resource that holds, under the did of a dataset, the did of its quarantine dataset."""
 SUFFIX: Final = ".quarantine"
 
 
@@ -43,7 +43,7 @@ class QuarantineDatasets:
             return None if found is None else Catalog(resources).name_of(found)
 
     def make(self, dataset: DatasetId) -> DatasetId:
-        """Raises Invalid when its name is taken."""
+        """Creates the quarantine dataset of ``dataset``. Raises Invalid if its name is taken."""
         now = Instant(self._now() // MILLISECOND * MILLISECOND)
         of = self._home.name_of(dataset)
 

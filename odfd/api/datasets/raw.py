@@ -1,4 +1,4 @@
-"""Keeps the bytes of sources, lists them, and computes blocks again from them, for the API.
+"""Captures the bytes of sources, lists the captures, and computes blocks from them again, for the API.
 
 Spec: docs/spec/collections.md#raw.
 """
@@ -27,7 +27,7 @@ from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 
 LISTED: Final = 1000
-"""Captures that are listed, and mismatches that are told: the newest, and the first."""
+"""Most captures that are listed (the newest), and most differences that are reported (the first)."""
 
 
 class RawService:
@@ -40,11 +40,14 @@ class RawService:
         self._clock = context.clock
 
     async def show(self, ref: str) -> wire.RawView:
-        """Raises NotFound."""
+        """Lists the captured bytes of a dataset. Raises NotFound."""
         return await trio.to_thread.run_sync(lambda: self._view(self._home.resolve(ref)))
 
     async def keep(self, ref: str) -> wire.RawView:
-        """Captures what comes from now on. Raises NotFound, and Refused for what this node does not ingest."""
+        """Begins to capture the bytes that a dataset ingests.
+
+        Raises NotFound; Refused if this node does not ingest it.
+        """
 
         def write() -> wire.RawView:
             entry = self._own_root(ref)
@@ -56,7 +59,7 @@ class RawService:
         return await trio.to_thread.run_sync(write)
 
     async def stop(self, ref: str) -> wire.RawView:
-        """Captures no more; what there is stays. Raises NotFound."""
+        """Stops the capturing; what was captured stays. Raises NotFound."""
 
         def write() -> wire.RawView:
             entry = self._home.resolve(ref)
@@ -78,7 +81,10 @@ class RawService:
         return await trio.to_thread.run_sync(write)
 
     async def replay(self, ref: str) -> wire.TaskRef:
-        """Computes each captured transaction again, and compares it. Result: RawReplayResult. Raises NotFound."""
+        """Computes each captured transaction again, and compares the results. Result: RawReplayResult.
+
+        Raises NotFound.
+        """
         entry = await trio.to_thread.run_sync(self._own_root, ref)
 
         async def work(report: Report) -> wire.RawReplayResult:

@@ -1,8 +1,8 @@
-"""Brings derived datasets along when an input hands over: each gets a rendition over the new inputs beside the old.
+"""Builds renditions of derived datasets when an input hands over: each over the new inputs, beside the old one.
 
-All hand over in one transaction, at one time, so no transform reads a mixture. A derived rendition is found again by
-the inputs that its transform names: what was built before a crash, or before a handover back, is used again.
-Spec: docs/spec/collections.md#derived.
+All of them hand over in one transaction, at one time, so no transform reads a mixture. A derived rendition is found by
+the inputs that its transform names, so what was built before a crash, or before a handover back, is used again. Spec:
+docs/spec/collections.md#derived.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 Derive = Callable[[DatasetId], Awaitable[None]]
-"""Runs a derived dataset until nothing of its inputs is left. Raises what keeps it from that."""
+"""Runs a derived dataset until none of its inputs has more to consume. Raises whatever prevents that."""
 
 
 class DerivedRenditions:
-    """The renditions of one node's derived datasets."""
+    """Finds and builds the renditions of one node's derived datasets."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class DerivedRenditions:
         readers: Callable[[DatasetId], Sequence[DatasetId]],
         derive: Derive,
     ) -> None:
-        """``readers``: datasets here that derive from one directly."""
+        """``readers`` lists the datasets here that derive directly from one."""
         self._home, self._committer, self._clock = home, committer, clock
         self._effects, self._readers, self._derive = effects, readers, derive
 
     def affected(self, source: DatasetId) -> list[DatasetId]:
-        """Lists the active renditions of this node's own that derive from a dataset, inputs before their readers."""
+        """Lists this node's active renditions that derive from a dataset, also indirectly, inputs before readers."""
         found: dict[DatasetId, None] = {}
         waiting = [source]
         while waiting:
@@ -68,7 +68,10 @@ class DerivedRenditions:
         return inputs_first(found, self._inputs, found)
 
     async def prepared(self, old: Member, new: Member) -> list[Move]:
-        """Builds what derives from ``old`` over ``new``, up to its present head. Raises what keeps one from that."""
+        """Builds renditions over ``new`` of all that derives from ``old``, up to its present head. Returns all moves.
+
+        Raises whatever prevents one of them.
+        """
         moves = [Move(old, new)]
         successors = [(old, new)]
         for dataset in await trio.to_thread.run_sync(self.affected, old.dataset):
@@ -91,7 +94,7 @@ class DerivedRenditions:
         return load_state(self._home.chains.chain(dataset)).set_transform
 
     def _built(self, dataset: DatasetId, successors: Sequence[tuple[Member, Member]]) -> tuple[CollectionState, Member]:
-        """The rendition with the active one's query over the new inputs; it is begun unless there is one."""
+        """Returns the rendition with the active one's query over the new inputs, and begins it if there is none."""
         state, transform = self._effects.state(dataset), self._transform(dataset)
         assert transform is not None
         wanted = _over(transform, successors)
@@ -119,7 +122,7 @@ class DerivedRenditions:
                 Catalog(resources).add(f"{base}.r{number}", born, now)
                 folder = resources.get(BASE_KIND, str(active))
                 resources.apply(BASE_KIND, str(born), folder.spec if folder else b"", now)
-                Marks(connection).put(born, Mark.PRIVATE, now)  # whatever the settings publish
+                Marks(connection).put(born, Mark.PRIVATE, now)  # private, whatever the settings publish
                 latest = tables.of(connection, active)
                 if len(latest.members) != number:
                     raise Conflict("another rendition was begun", rule="rendition-command", hint="do it again")
@@ -131,7 +134,7 @@ class DerivedRenditions:
 
 
 def _over(transform: SetTransform, successors: Sequence[tuple[Member, Member]]) -> SetTransform:
-    """The same query over other inputs. Raises Refused where it reads single shards."""
+    """Returns the same query over other inputs. Raises Refused if it reads single shards."""
     for old, new in successors:
         transform = over(transform, old.row.shards, new.row.shards)
     return transform

@@ -1,7 +1,7 @@
 """Performs the effects of commands on renditions, one durable step each. Spec: docs/spec/collections.md#handover.
 
-What is next is decided by ``odfd.renditions.handover``. Renditions of one content (one was made from a snapshot of the
-other) get the blocks of the active one; others decode the bytes that were captured.
+``odfd.renditions.handover`` decides which effect is next. Renditions with the same content as the active one (one was
+made from a snapshot of the other) get copies of its blocks; others decode the captured bytes.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _KINDS: Final = (AddData.__name__,)
 
 
 class Move(NamedTuple):
-    """A name goes from one rendition to another."""
+    """A move of a collection's name from one rendition to another."""
 
     old: Member
     new: Member
 
 
 class RenditionEffects:
-    """The effects on the collections of one node. Those without ``async`` are for worker threads."""
+    """Performs effects on the collections of one node. Methods without ``async`` are for worker threads."""
 
     def __init__(
         self,
@@ -67,26 +67,26 @@ class RenditionEffects:
         terms: tuple[Clock, Visibility],
         readers: Callable[[DatasetId], Sequence[DatasetId]],
     ) -> None:
-        """``readers``: datasets here that derive from one directly."""
+        """``readers`` lists the datasets here that derive directly from one."""
         self._home, self._ingest, self._committer = home, ingest, committer
         self._keeping = keeping
         self._clock, self._visibility = terms
         self._readers = readers
         self._point = CommitPoint(SqliteShards(home.database, home.chains))
         self.step: Callable[[str], None] = lambda _: None
-        """Called after each durable effect, where tests let a process die."""
+        """Called after each durable effect; tests use it to let a process die there."""
 
     def state(self, dataset: DatasetId) -> CollectionState:
         with self._home.database.read() as connection:
             return tables.of(connection, dataset)
 
     def state_member(self, dataset: DatasetId) -> Member:
-        """Returns the rendition that a chain is of."""
+        """Returns the rendition that a chain belongs to."""
         state = self.state(dataset)
         return state.member(state.number_of(dataset))
 
     def holds(self, state: CollectionState) -> list[ReadHold]:
-        """Lists the live holds of all renditions."""
+        """Lists the live holds on all renditions of a collection."""
         now = self._clock.now()
         with self._home.database.read() as connection:
             shards = [shard for each in state.members for shard in each.shards]
@@ -114,7 +114,7 @@ class RenditionEffects:
         )
 
     def _bound(self, state: CollectionState, to: int) -> int:
-        """The time after the last transaction of the active rendition that another one has to get."""
+        """Returns the time after the active rendition's last transaction that rendition ``to`` has to get, in ms."""
         if to < len(state.members) and self._is_equal(state, state.member(to)):
             chains = self.chains(state.active)
             heads = [(chain, head) for chain in chains if (head := chain.head()) is not None]
@@ -124,7 +124,7 @@ class RenditionEffects:
         return source[-1].time + 1 if source else 0
 
     def _next_time(self, state: CollectionState, member: Member) -> int | None:
-        """The time of the first transaction of the active rendition that another one lacks; ``None``: it has all."""
+        """Returns the time (ms) of the active rendition's first transaction that another lacks; ``None`` if none."""
         if self._is_equal(state, member):
             left = self._uncopied(state, member)
             return to_millis(left[0].time) if left else None
@@ -132,7 +132,7 @@ class RenditionEffects:
         return rest[0].time if rest else None
 
     def captures_of(self, state: CollectionState, number: int) -> Sequence[BoundCapture]:
-        """Lists what was captured for a rendition: also for the one whose contents it began with, until then."""
+        """Lists the captures of a rendition, also those, up to its start, of the one whose snapshot it began with."""
         member = state.member(number)
         with self._home.database.read() as connection:
             own = captures.of(connection, member.dataset)
@@ -141,7 +141,7 @@ class RenditionEffects:
         return [*(each for each in self.captures_of(state, member.of) if each.time <= member.row.since), *own]
 
     def whole(self, state: CollectionState) -> Sequence[BoundCapture]:
-        """Lists the captures, if each block of data has one. Raises Refused."""
+        """Lists the captures of the active rendition. Raises Refused unless each block of data has one."""
         active, name = state.active, self._home.name_of(state.active.dataset)
         self.check_owned(state)
         source = self.captures_of(state, active.row.number)
@@ -155,7 +155,7 @@ class RenditionEffects:
         return source
 
     def _uncaptured(self, state: CollectionState, number: int, until: int | None) -> str:
-        """The newest block of data before a time that no capture is bound to, in words; empty: there is none."""
+        """Names the newest block of data up to a time that has no capture; empty if each has one."""
         member = state.member(number)
         with self._home.database.read() as connection:
             own = captures.of(connection, member.dataset)
@@ -169,7 +169,7 @@ class RenditionEffects:
         return "" if member.of is None else self._uncaptured(state, member.of, member.row.since)
 
     def check_owned(self, state: CollectionState) -> None:
-        """Raises Refused for what this node does not ingest."""
+        """Raises Refused if this node does not ingest the collection."""
         active = state.active.dataset
         kind = load_state(self._home.chains.chain(active)).kind
         if kind is not DatasetKind.ROOT or not self._home.keys.has_dataset_key(active):
@@ -177,7 +177,7 @@ class RenditionEffects:
             raise Refused(f"{name} is not ingested by this node", rule="raw-owner", hint="its owner decodes it anew")
 
     async def decode_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
-        """Decodes what a rendition lacks of the captures."""
+        """Decodes the captures that a rendition lacks."""
         state = await trio.to_thread.run_sync(self.state, dataset)
         member = state.member(number)
         for each in await trio.to_thread.run_sync(self._undecoded, state, member):
@@ -186,9 +186,9 @@ class RenditionEffects:
             self.step("decoded")
 
     async def bring_up(self, dataset: DatasetId, number: int, report: Report) -> None:
-        """Lets a rendition, and all of its content and of the active one's, have all that the active one has.
+        """Gives a rendition, and those of its content and of the active one's, all that the active one has.
 
-        Raises Refused where something of it was not captured.
+        Raises Refused if something of that was not captured.
         """
         state = await trio.to_thread.run_sync(self.state, dataset)
         active = state.active.row.number
@@ -211,12 +211,12 @@ class RenditionEffects:
             self.step("copied")
 
     def _bound_blocks(self, state: CollectionState) -> dict[int, BoundCapture]:
-        """The captures of the active rendition by the last block of each."""
+        """Returns the captures of the active rendition by the number of the last block of each."""
         with self._home.database.read() as connection:
             return {each.last: each for each in captures.of(connection, state.active.dataset)}
 
     def _copy(self, state: CollectionState, number: int, group: Group, bound: BoundCapture | None) -> None:
-        """Some blocks, with the bytes that they were made of, and the count of those that are copied."""
+        """Copies one group of blocks, with their capture, and counts it as copied, in one transaction."""
         target = state.member(number).dataset
         own = load_state(self._home.chains.chain(target))
         copied = copied_group(self._ingest, group, own)
@@ -230,7 +230,7 @@ class RenditionEffects:
                 first = own.size - (bound.last - bound.first)
                 captures.keep(connection, target, bound.capture, first, own.size, bound.time)
 
-        if not copied.events:  # it says what is in force here already
+        if not copied.events:  # its declarations are in force here already
             with self._home.database.write() as connection:
                 together(connection)
             return
@@ -244,14 +244,14 @@ class RenditionEffects:
         return self.upper(member) == SEALED
 
     def upper(self, member: Member) -> int:
-        """Times before it are complete in all shards."""
+        """Returns the frontier of a rendition: times before it are complete in all shards."""
         return min(map(self._home.chains.upper, member.shards))
 
     def chains(self, member: Member) -> Sequence[ChainReader]:
         return [self._home.chains.chain(each) for each in member.shards]
 
     def _uncopied(self, state: CollectionState, member: Member) -> Sequence[Group]:
-        """Blocks of the active rendition that one of its content lacks."""
+        """Lists the blocks of the active rendition that another of the same content lacks."""
         count = state.active.synced + member.copied
         return groups_after(self.chains(state.active), count, by_time=len(member.row.shards) > 1)
 
@@ -260,9 +260,9 @@ class RenditionEffects:
         return remaining(self.captures_of(state, state.active.row.number), own)
 
     def switch(self, time: int, command: str, moves: Sequence[Move]) -> list[DatasetId]:
-        """The handover: timelines, names and visibility change in one transaction. Returns what others may know now.
+        """Hands over: changes timelines, names and visibility in one transaction. Returns what others may know now.
 
-        A chain that others know says in its last block where its collection goes on. Raises Conflict.
+        If others know a chain, its last block says where its collection goes on. Raises Conflict.
         """
         told = [move for move in moves if self.is_told(move.old.dataset)]
         ends = [self._end(move, time) for move in told]
@@ -282,7 +282,7 @@ class RenditionEffects:
         return [move.new.dataset for move in told]
 
     def _end(self, move: Move, time: int) -> SideCommit:
-        """The last block of a chain that others know."""
+        """Returns the last block of a chain that others know, which says where its collection goes on."""
         ended = load_state(self._home.chains.chain(move.old.dataset))
         going_on = self._home.chains.chain(move.new.dataset).head()
         assert ended.head is not None
@@ -297,7 +297,10 @@ class RenditionEffects:
         )
 
     def _switch(self, connection: sqlite3.Connection, switch: Switch, ended: int | None = None) -> None:
-        """``ended``: blocks of the old one, which the transaction appends to."""
+        """Writes one handover.
+
+        ``ended``: blocks of the old rendition, if the transaction also appends its last ones.
+        """
         state, now = tables.of(connection, DatasetId.parse(switch.to.shards[0])), self._clock.now()
         old, new = state.active, state.member(switch.to.number)
         swap_names(connection, old, new, now)
@@ -314,7 +317,7 @@ class RenditionEffects:
         return self._visibility.is_told(dataset) or bool(self._visibility.shared_with(dataset))
 
     def size(self, member: Member) -> int:
-        """Blocks of all shards."""
+        """Returns the number of blocks in all shards."""
         return sum(map(self._length, member.shards))
 
     def _length(self, dataset: DatasetId) -> int:
@@ -327,13 +330,13 @@ class RenditionEffects:
             raise Conflict(f"the frontier of rendition {member.row.number} did not move", rule="compare-and-append")
 
     def is_read(self, member: Member) -> bool:
-        """Whether another dataset here needs the data of a rendition."""
+        """Whether another dataset here still needs the data of a rendition."""
         with self._home.database.read() as connection:
             readers = [each for shard in member.shards for each in self._readers(shard)]
             return any(not tables.is_let_go(connection, each) for each in readers)
 
     def drop(self, member: Member) -> None:
-        """Marks a rendition's data as gone, unless a reader holds it; the data itself goes after. Raises Refused."""
+        """Marks a rendition's data as gone, then frees it. Raises Refused or Conflict if a reader holds it."""
         sizes = {each: self._keeping.count_objects(each) for each in member.shards}
         with self._home.database.write() as connection:
             for shard in member.shards:
@@ -350,7 +353,7 @@ class RenditionEffects:
         self.sweep(member)
 
     def sweep(self, member: Member) -> bool:
-        """Frees the data of a rendition that is marked. Returns whether all of it is gone."""
+        """Frees the data of a rendition that is marked as gone. Returns whether all of it is freed."""
         for each in member.shards:
             segments.forget(self._home.folder(SEGMENTS), each)
             folds.forget(self._home.folder(FOLDS), each)
@@ -362,6 +365,6 @@ class RenditionEffects:
             return not any(Holdings(connection).objects(each) for each in member.shards)
 
     def time_of(self, state: CollectionState) -> int:
-        """A time at which the active rendition has all that it has now, and after which new blocks come."""
+        """Returns a time that is after all that the active rendition has, and before any block still to come."""
         uppers = map(self._home.chains.upper, state.active.shards)
         return max(to_millis(self._clock.now()), *uppers)

@@ -1,7 +1,7 @@
 """Begins renditions: from captured bytes, or from what the active rendition contains at one time.
 
-The chain, its name, its place in the collection and, from a snapshot, all that stands come in one transaction.
-Spec: docs/spec/collections.md#from-raw, #from-snapshot.
+The chain, its name, its place in the collection and, from a snapshot, all rows that stand are written in one
+transaction. Spec: docs/spec/collections.md#from-raw, #from-snapshot.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 WriteOffsets = Callable[[DatasetId, Multihash, str, Path], Awaitable[None]]
-"""Writes the offsets, a column of this name, of rows that stand in a dataset up to a block, to a Parquet file."""
+"""Writes the offsets of the rows that stand in a dataset up to a block to a Parquet file, as a named column."""
 
 
 class RenditionOrigins:
@@ -64,7 +64,7 @@ class RenditionOrigins:
         self._clock, self._effects, self._standing = clock, effects, standing
 
     def from_raw(self, dataset: DatasetId, command: str) -> int:
-        """Begins one at the time of the first capture. Returns its number. Raises Refused."""
+        """Begins a rendition at the time of the first capture. Returns its number. Raises Refused."""
         state = self._effects.state(dataset)
         if (made := _made(state, command)) is not None:
             return made
@@ -80,9 +80,9 @@ class RenditionOrigins:
         return number
 
     async def from_snapshot(self, dataset: DatasetId, command: str, layout: Layout | None = None) -> int:
-        """Begins one with what the active rendition contains now. Nobody writes it meanwhile.
+        """Begins a rendition with all that the active one contains now. Nobody may write that one meanwhile.
 
-        ``layout``: of its shards; ``None``: as the active one's. Raises Refused, Invalid.
+        ``layout``: its shards; ``None`` for those of the active one. Raises Refused, Invalid.
         """
         state = await trio.to_thread.run_sync(self._effects.state, dataset)
         if (made := _made(state, command)) is not None:
@@ -120,7 +120,7 @@ class RenditionOrigins:
             return captures.is_captured(connection, dataset)
 
     async def _offsets(self, dataset: DatasetId, known: ChainState) -> np.ndarray | None:
-        """Offsets of the rows that stand; ``None``: all do."""
+        """Returns the offsets of the rows that stand; ``None`` if all do."""
         if known.schema is None or fold_of(known)[0] == "log":
             return None
         assert known.head is not None
@@ -138,7 +138,7 @@ class RenditionOrigins:
         *,
         raw: bool,
     ) -> None:
-        """The chains of a new rendition with their names and its place in the collection, in one transaction."""
+        """Begins the chains of a new rendition, with names and its place in the collection, in one transaction."""
         active = state.active.dataset
         base = self._home.name_of(active)
         known = msgspec.structs.replace(known, set_info=without_notice(known.set_info))
@@ -154,7 +154,7 @@ class RenditionOrigins:
                     name = f"{base}.r{new.row.number}"
                     Catalog(resources).add(shard_name(base, new.row.number, place) if place else name, each, now)
                     resources.apply(BASE_KIND, str(each), folder.spec if folder else b"", now)
-                    Marks(connection).put(each, Mark.PRIVATE, now)  # whatever the settings publish
+                    Marks(connection).put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
                 if raw:
                     captures.begin(connection, born[0], now)
                 latest = tables.of(connection, active)
@@ -178,7 +178,7 @@ class RenditionOrigins:
 
 
 def check_layout(layout: Layout, known: ChainState, *, raw: bool) -> None:
-    """Raises Refused, Invalid for what cannot be in several shards."""
+    """Raises Refused or Invalid if the dataset cannot have several shards."""
     if layout.shards == 1:
         return
     if not layout.by:
@@ -203,5 +203,5 @@ def check_layout(layout: Layout, known: ChainState, *, raw: bool) -> None:
 
 
 def _made(state: CollectionState, command: str) -> int | None:
-    """The rendition that a command made already."""
+    """Returns the number of the rendition that a command made already, or ``None``."""
     return next((each.row.number for each in state.members if each.command == command), None)

@@ -1,7 +1,7 @@
-"""Says what a reader of a former rendition reads at its end: the exact difference to the one that followed it.
+"""Says what a reader of a former rendition reads at its end: the exact difference to the rendition that followed.
 
-The decision is ``odfd.renditions.following``'s; here its times become cuts of two chains.
-Spec: docs/spec/collections.md#renditions.
+``odfd.renditions.following`` decides; this module turns its times into cuts of two chains. Spec:
+docs/spec/collections.md#renditions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from odfd.state.directory import StateDirectory
 
 
 def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int) -> wire.HandoverReading:
-    """The last handover from a rendition. Raises NotFound: it is the active one, or never was; its data is gone."""
+    """Describes the difference to read at the last handover from a rendition.
+
+    Raises NotFound if the rendition is active or never was, or if its data is gone.
+    """
     member = state.member(number)
     times = [each.time for each in state.timeline.switches if each.to.number == number]
     if not times or state.active.row.number == number:
@@ -31,7 +34,7 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
             hint="odfctl get renditions shows which is active",
         )
     uppers = _uppers(home, state)
-    # No handover is ever before the frontier of the active rendition: M promises that much without being written.
+    # A handover is never before the frontier of the active rendition, so the timeline is known up to that.
     timeline = advanced(state.timeline, uppers[state.active.row.number])
     found = _difference(timeline, uppers, times[-1])
     if found is None:
@@ -55,7 +58,10 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
 
 
 def _uppers(home: StateDirectory, state: CollectionState) -> dict[int, int]:
-    """Frontiers by number. A mirror that followed a handover has all of the next rendition at its time."""
+    """Returns the frontiers by rendition number, in milliseconds.
+
+    A mirror that followed a handover has all of the next rendition up to the time of that handover.
+    """
     uppers = {each.row.number: min(map(home.chains.upper, each.shards)) for each in state.members if not each.dropped}
     for switch in state.timeline.switches[1:]:
         number = switch.to.number
@@ -65,20 +71,20 @@ def _uppers(home: StateDirectory, state: CollectionState) -> dict[int, int]:
 
 
 def _difference(timeline: Timeline, uppers: dict[int, int], after: int) -> Difference | None:
-    """The first one that a reader meets; ``None``: it waits before."""
+    """Returns the first difference that a reader meets; ``None`` if the reader has to wait before it."""
     while isinstance(reading := next_reading(after, timeline, uppers), Updates):
         after = reading.until - 1
     return reading if isinstance(reading, Difference) else None
 
 
 def _pins(home: StateDirectory, member: Member, time: int) -> tuple[wire.Pin, ...]:
-    """All blocks of a rendition up to a time, in each of its shards."""
+    """Returns pins of all blocks of a rendition up to a time, one for each of its shards."""
     name = home.name_of(member.dataset)
     return tuple(pin_at(home, name, each, time) for each in member.shards)
 
 
 def _columns(home: StateDirectory, old: Member, new: Member) -> tuple[str, ...] | None:
-    """Columns of what rows say, where both have the same."""
+    """Returns the columns of both renditions, without system columns; ``None`` if they differ."""
     schemas = []
     for each in (old, new):
         state = load_state(home.chains.chain(each.dataset))

@@ -1,8 +1,8 @@
-"""Seals former renditions an hour after their handover, and lets their data go once nobody needs it.
+"""Seals former renditions an hour after their handover, and frees their data once nobody needs it.
 
 Each round asks ``odfd.renditions.handover`` what is next for the last handover from each rendition, performs it, and
-sleeps until something is due: where no collection has several renditions a node does nothing. A round that was cut off
-is done again: the mark is durable before data goes. Spec: docs/spec/collections.md#handover.
+sleeps until more is due; a node without several renditions of a collection does nothing. A round that was cut off is
+done again: the mark that data is gone is durable before the data goes. Spec: docs/spec/collections.md#handover.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.state.directory import StateDirectory
 
 LONGEST: Final = 3600.0
-"""Seconds between two looks at the clock, which may be set meanwhile."""
+"""Most seconds between two looks at the clock, which may be set meanwhile."""
 AGAIN: Final = 60.0
-"""Seconds until a rendition is looked at again whose data is being read, or that could not be let go."""
+"""Seconds until the next look at a rendition whose data could not be freed, as while somebody reads it."""
 
 START_SECONDS: Final = 10.0
-"""Before the first look: a node that starts has more pressing work."""
+"""Seconds before the first round: a node that starts has more urgent work."""
 
 
 class RenditionUpkeep:
-    """The upkeep of one node's collections. Poke ``loop`` after a handover, and when fewer readers hold something."""
+    """Keeps the collections of one node settled. Poke ``loop`` after a handover, and when a hold ends."""
 
     def __init__(self, home: StateDirectory, effects: RenditionEffects, context: Context) -> None:
         self._home, self._effects = home, effects
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self.loop = ReconcileLoop(self._round, start_after=START_SECONDS)
         self.step: Callable[[str], None] = lambda _: None
-        """Called after each durable effect, where tests let a process die."""
+        """Called after each durable effect; tests use it to let a process die there."""
 
     async def _round(self) -> float:
         pauses = [UNTIL_POKED]
@@ -54,12 +54,12 @@ class RenditionUpkeep:
         return min(pauses)
 
     def _every(self) -> list[CollectionState]:
-        """Those that this node writes; what is mirrored is settled by its owner."""
+        """Lists the collections that this node writes; the owner of a mirrored one settles it."""
         with self._home.database.read() as connection:
             return [each for each in tables.every(connection) if self._home.keys.has_dataset_key(each.active.dataset)]
 
     async def _settled(self, state: CollectionState) -> float:
-        """Does all that is due in a collection. Returns the seconds until more is."""
+        """Does all that is due in a collection. Returns the seconds until more is due."""
         async with self._home.turns.of(("rendition", state.id)):
             pauses = [UNTIL_POKED]
             for switch in _last_of_each(state):
@@ -105,7 +105,7 @@ class RenditionUpkeep:
         await trio.to_thread.run_sync(self._effects.run_on, member, until)
 
     async def _drop(self, state: CollectionState, number: int) -> bool:
-        """Whether the data is marked as gone: a reader may have come meanwhile. Raises HistoryHeld."""
+        """Marks the data of a rendition as gone; returns false if a reader came meanwhile. Raises HistoryHeld."""
         try:
             await trio.to_thread.run_sync(self._effects.drop, state.member(number))
         except Conflict:
@@ -119,14 +119,14 @@ class RenditionUpkeep:
         self._events.emit(kind, name, said, about=about(dataset), id=str(dataset), rendition=number)
 
     def _until_free(self, state: CollectionState) -> float:
-        """Seconds until the first hold expires; for ever where none does."""
+        """Returns the seconds until the first hold expires; infinity if none does."""
         now = self._clock.now()
         ends = [held.expires for held in self._effects.holds(state) if held.expires is not None]
         return min(((end - now) / SECOND for end in ends), default=math.inf)
 
 
 def _last_of_each(state: CollectionState) -> Iterator[Switch]:
-    """The last handover from each rendition that is there yet."""
+    """Yields the last handover from each rendition whose data is not gone."""
     last: dict[int, Switch] = {}
     switches = state.timeline.switches
     for before, after in pairwise(switches):

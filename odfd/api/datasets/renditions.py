@@ -1,7 +1,7 @@
 """Makes renditions of collections, hands over to them and abandons them, for the API.
 
-What is next is decided by ``odfd.renditions.handover``; this performs one durable effect after the other, and asks
-again. A command that is repeated with its id goes on where its process died. Spec: docs/spec/collections.md#renditions.
+``odfd.renditions.handover`` decides what is next; this module performs one durable effect after another. A command that
+is repeated with the same id continues where its process died. Spec: docs/spec/collections.md#renditions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from odfd.state.directory import StateDirectory
 
 MAX_ID: Final = 64
 EFFECTS: Final = 1000
-"""Of one command at a time; each makes progress, so more are a mistake of ours."""
+"""Most effects of one command; each makes progress, so more of them are a bug."""
 
 
 class RenditionService:
@@ -64,7 +64,7 @@ class RenditionService:
         self._board, self._clock, self._events = context.board, context.clock, context.events
 
     async def list(self, ref: str | None = None) -> Sequence[wire.RenditionView]:
-        """Lists the renditions of a collection, of which a plain dataset has one; or of all that have several.
+        """Lists the renditions of a collection, or of all collections that have several; a plain dataset has one.
 
         Raises NotFound.
         """
@@ -88,9 +88,9 @@ class RenditionService:
         return await trio.to_thread.run_sync(look)
 
     async def create(self, ref: str, request: wire.RenditionRequest) -> wire.TaskRef:
-        """Makes a rendition from the captured bytes, as the collection is declared now, or from what it contains now.
+        """Makes a rendition: from the captured bytes, as the collection is declared now, or from its present contents.
 
-        Result: RenditionView. Raises NotFound, Invalid, Refused: something of it was not captured.
+        Result: RenditionView. Raises NotFound, Invalid; Refused if something was not captured.
         """
         name, layout = self._id(request.id), _layout(request)
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
@@ -111,7 +111,7 @@ class RenditionService:
         return task_ref(self._board.submit("rendition", entry.name, work, about(entry.id)))
 
     async def hand_over(self, ref: str, number: int, request: wire.HandoverRequest) -> wire.TaskRef:
-        """Makes a rendition the active one at one time. Result: RenditionView. Raises NotFound, Invalid, Refused."""
+        """Makes a rendition the active one, at one time. Result: RenditionView. Raises NotFound, Invalid, Refused."""
         name = self._id(request.id)
         asked = 0 if request.at is None else to_millis(instant.parse(request.at))
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
@@ -145,10 +145,10 @@ class RenditionService:
 
     @asynccontextmanager
     async def _alone(self, entry: DatasetEntry) -> AsyncIterator[None]:
-        """One command at a time, and nobody ingests into the active rendition; into others nobody does ever.
+        """Excludes other commands on the collection, and ingests into the active rendition, which is the only one fed.
 
-        The lock of a collection comes before that of a dataset, and that of an input before those of its readers,
-        always: nobody waits in a circle.
+        The lock of a collection is taken before that of a dataset, and that of an input before those of its readers,
+        always: so nobody can deadlock.
         """
         first = await trio.to_thread.run_sync(self._effects.state, entry.id)
         async with self._home.turns.of(("rendition", first.id)):
@@ -160,7 +160,7 @@ class RenditionService:
                 yield
 
     async def _perform(self, dataset: DatasetId, command: Command, report: Report) -> None:
-        """One effect after another, until nothing is to be done now. Raises Refused."""
+        """Performs the effects of a command until none is due now. Raises Refused."""
         for _ in range(EFFECTS):
             state = await trio.to_thread.run_sync(self._effects.state, dataset)
             known = state.command(command.id) or command
@@ -175,7 +175,7 @@ class RenditionService:
         raise Conflict("a handover makes no progress", rule="handover-effects", hint="report it")
 
     def _decide(self, dataset: DatasetId, command: Command, effect: ChooseTime | Refuse) -> None:
-        """Notes the time of a command. Raises Refused, and forgets it then."""
+        """Notes the chosen time of a command. If it is refused, forgets the command and raises Refused."""
         if isinstance(effect, ChooseTime):
             if from_millis(effect.time) <= self._clock.now():
                 return self._note(dataset, msgspec.structs.replace(command, time=effect.time))
@@ -186,7 +186,7 @@ class RenditionService:
         raise Refused(effect.message, rule=effect.rule, hint=hint)
 
     async def _effect(self, state: CollectionState, command: Command, effect: Effect, report: Report) -> bool:
-        """Performs one; ``False``: nothing is to be done now."""
+        """Performs one effect; returns false if none is due now."""
         dataset = state.active.dataset
         match effect:
             case BringUp(rendition=number, until=until):
@@ -213,7 +213,10 @@ class RenditionService:
         self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
 
     def _asked(self, dataset: DatasetId, command: Command) -> Command:
-        """Step 1: the command's row. The same id with another body is refused. Raises Invalid, Refused."""
+        """Stores the command, or returns it if it is stored already.
+
+        Raises Invalid if the same id asked for something else, Refused.
+        """
         with self._home.database.write() as connection:
             state = tables.of(connection, dataset)
             known = state.command(command.id)
@@ -229,7 +232,7 @@ class RenditionService:
         return command
 
     def _check_root(self, dataset: DatasetId) -> None:
-        """Raises Refused for a derived dataset, whose renditions differ in their inputs."""
+        """Raises Refused for a derived dataset, which hands over only with its inputs."""
         if load_state(self._home.chains.chain(dataset)).kind is DatasetKind.DERIVATIVE:
             raise Refused(
                 f"{self._home.name_of(dataset)} is derived: it hands over with its inputs",
@@ -238,7 +241,7 @@ class RenditionService:
             )
 
     def _check_told(self, state: CollectionState, to: int) -> None:
-        """Raises Refused where others know the dataset: they would get one shard under its name."""
+        """Raises Refused for several shards if others know the dataset: they would get one shard under its name."""
         if len(state.member(to).shards) > 1 and self._effects.is_told(state.active.dataset):
             raise Refused(
                 f"others may know {self._home.name_of(state.active.dataset)}, and shards are not published together",
@@ -253,7 +256,7 @@ class RenditionService:
             tables.keep(connection, msgspec.structs.replace(state, commands=commands))
 
     def _forget(self, dataset: DatasetId, command: Command) -> None:
-        """A command that was refused wants nothing any more."""
+        """Removes a command that was refused."""
         with self._home.database.write() as connection:
             state = tables.of(connection, dataset)
             commands = tuple(each for each in state.commands if each.id != command.id)
@@ -293,7 +296,7 @@ class RenditionService:
 
 
 def _layout(request: wire.RenditionRequest) -> Layout | None:
-    """The shards that are asked for. Raises Invalid, Refused."""
+    """Returns the shards that a request asks for, or ``None`` for none. Raises Invalid, Refused."""
     if request.shards is None and not request.by:
         return None
     if request.origin == "raw":

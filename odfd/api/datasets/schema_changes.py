@@ -1,4 +1,4 @@
-"""Alters the columns of a root of this node: says what would become of it, and does it."""
+"""Alters the columns of a root of this node, or says what an alteration would change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from odfd.state.directory import StateDirectory
 
 
 class SchemaAlterations:
-    """The part of the ingest service that alters schemas, each request as a task."""
+    """Alters schemas for the ingest service, each request as a task."""
 
     def __init__(
         self, home: StateDirectory, deps: IngestDependencies, context: Context, derivatives: DerivativeIndex
@@ -40,7 +40,7 @@ class SchemaAlterations:
         self._derivatives = derivatives
 
     async def submit(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
-        """Result: AlterSchemaResult."""
+        """Alters the columns of a root. Result: AlterSchemaResult."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.AlterSchemaResult:
@@ -50,9 +50,9 @@ class SchemaAlterations:
         return task_ref(self._board.submit("alter", entry.name, work, about(entry.id)))
 
     async def alter(self, entry: DatasetEntry, request: wire.AlterSchemaRequest) -> wire.AlterSchemaResult:
-        """Appends the change, or plans it. No other writer touches the dataset meanwhile.
+        """Appends the change, or only plans it. No other writer may write the dataset meanwhile.
 
-        Raises Refused for what is not this node's own, and as ``plan_alteration`` and a commit.
+        Raises Refused if this node does not own the dataset, and whatever ``plan_alteration`` and a commit raise.
         """
         if not self._home.keys.has_dataset_key(entry.id):
             raise Refused(f"{entry.name} is not this node's own", rule="schema-owner", hint="ask its owner to alter it")
@@ -94,13 +94,13 @@ class SchemaAlterations:
         raise AssertionError("the last attempt returns or raises")
 
     def _check_free(self, name: str) -> None:
-        """Raises Refused where an apply of the derived dataset would change one that is there."""
+        """Raises Refused if there is a dataset with the name of the derived one to be declared."""
         with suppress(NotFound):
             there = self._home.resolve(name)
             raise Refused(f"there is a dataset {there.name} already", rule="schema-as", hint="choose another name")
 
     def _look(self, entry: DatasetEntry) -> tuple[ChainState, int, Instant]:
-        """The state, the frontier, and the time of the next block. Raises as ``load``."""
+        """Returns the state, the frontier, and the time of the next block. Raises as ``load``."""
         upper, state = self._deps.store.upper(entry.id), load(self._deps, entry.id)
         return state, upper, block_time(state, self._deps.now(), upper)
 

@@ -63,18 +63,18 @@ from odfd.verify.damage import Damage
 
 _TYPE: Final = TYPES.written("Dataset")
 MAX_LOG = 10_000
-"""Blocks that one ``log`` gives at the most."""
+"""Most blocks that one call of ``log`` returns."""
 MAX_DIGITS: Final = 18
-"""Of a sequence number: the largest that SQLite holds has 19."""
+"""Most digits of a sequence number: the largest that SQLite holds has 19."""
 T = TypeVar("T")
 
 
 class RemoteState(NamedTuple):
-    """The state of other nodes about datasets that are here."""
+    """Tells and is told how datasets that are here stand on other nodes."""
 
     holders: HolderCounts
     gone: Callable[[DatasetId], None]
-    """Called with a deleted dataset."""
+    """Called with the id of a deleted dataset."""
     renamed: Callable[[DatasetId], None]
 
 
@@ -95,7 +95,7 @@ class DatasetService:
         self._scheduler = scheduler
         self._views, self._sizes = views, DataSizes(home)
         self.summing = ReconcileLoop(self._sum)
-        """Sums the sizes of long chains beside the questions; rests while nobody asked for one."""
+        """Sums the sizes of long chains in the background; rests until a view needs one."""
         self._applying = applying
         self._events = context.events
         self._clock = context.clock
@@ -108,7 +108,10 @@ class DatasetService:
         return view
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
-        """Describes a dataset; ``profile``: with column values from the files of its slices, where it is one chain."""
+        """Describes a dataset; with ``profile`` also the values of its columns, if it is one chain.
+
+        The values come from the files of its slices.
+        """
 
         def look() -> wire.DatasetDetail:
             entry = self._home.resolve(ref)
@@ -122,7 +125,7 @@ class DatasetService:
         return msgspec.structs.replace(detail, dataset=view)
 
     async def snapshot(self, ref: str) -> dict[str, Any]:
-        """The dataset as a DatasetSnapshot, the older form of manifests; applying it changes nothing."""
+        """Returns the dataset as a DatasetSnapshot, the older form of manifests; applying it changes nothing."""
 
         def look() -> dict[str, Any]:
             entry = self._home.resolve(ref)
@@ -132,7 +135,7 @@ class DatasetService:
         return await _in_thread(look)
 
     async def manifest(self, ref: str) -> wire.ResourceManifest:
-        """The manifest of the dataset as it is declared now; applying it changes nothing."""
+        """Returns the manifest of the dataset as it is declared now; applying it changes nothing."""
 
         def look() -> wire.ResourceManifest:
             entry = self._home.resolve(ref)
@@ -148,9 +151,9 @@ class DatasetService:
         return await _in_thread(look)
 
     async def delete(self, ref: str, *, purge: bool = False) -> wire.DatasetView:
-        """Deletes a dataset and what is known of it; returns its last view. Refused while others derive from it.
+        """Deletes a dataset and returns its last view. Refused while others derive from it.
 
-        Its data stays as unmanaged (``UnmanagedService``), or goes with it where ``purge`` is set.
+        Its data stays as unmanaged (``UnmanagedService``), or is deleted too if ``purge`` is set.
         """
         entry = await _in_thread(lambda: self._unused(ref))
         for shard in (await _in_thread(lambda: self._shards(entry)))[::-1]:
@@ -165,7 +168,7 @@ class DatasetService:
         return view
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
-        """Change the dataset's local name; its name on other nodes does not change."""
+        """Changes the dataset's local name; its name on other nodes does not change."""
         entry = await _in_thread(lambda: self._home.resolve(ref))
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             await _in_thread(lambda: self._rename(entry, request.name))
@@ -178,15 +181,18 @@ class DatasetService:
     async def log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
     ) -> Sequence[wire.BlockView]:
-        """Lists blocks, newest first, below ``before``, of these events only; ``epoch``: those of a former epoch."""
+        """Lists blocks, newest first, below number ``before`` and only of the events ``kinds``.
+
+        ``epoch``: lists those that a later epoch gave up.
+        """
         return await _in_thread(lambda: self._log(ref, kinds, min(limit, MAX_LOG), before, epoch))
 
     async def block(self, ref: str, at: str) -> wire.BlockDetail:
-        """``at`` is a block's hash or its sequence number in digits."""
+        """Shows a block. ``at`` is its hash or its sequence number in digits."""
         return await _in_thread(lambda: self._block(ref, at))
 
     async def tail(self, ref: str, limit: int) -> wire.Records:
-        """The last records in the order of their offsets."""
+        """Returns the last records in the order of their offsets."""
         return await _in_thread(lambda: self._tail(ref, limit))
 
     async def schema(self, ref: str) -> wire.Schema:
@@ -197,7 +203,10 @@ class DatasetService:
         return await _in_thread(look)
 
     async def apply(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
-        """Result: ApplyResult. Manifests that cannot be read raise at once; those refused later are items of it."""
+        """Applies manifests. Result: ApplyResult.
+
+        Raises at once for manifests that cannot be read; those that are refused later are items of the result.
+        """
         return await self._applying.submit(request, terms)
 
     def _labels(self, views: Sequence[wire.DatasetView]) -> Mapping[str, dict[str, Any]]:
@@ -210,7 +219,7 @@ class DatasetService:
         return PAUSE_SECONDS if self._sizes.is_behind else UNTIL_POKED
 
     async def _completed(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
-        """With what changes while the chain stands still, and what is summed along it."""
+        """Adds to views what changes without a new block, such as labels and holders, and the sum of data sizes."""
         datasets = [DatasetId.parse(view.id) for view in views]
         labels, sizes = await _in_thread(lambda: (self._labels(views), self._sizes.of(datasets)))
         if self._sizes.is_behind:
@@ -240,7 +249,7 @@ class DatasetService:
         return self._views.blocks(entry.id, blocks) if epoch is None else [block_view(block) for block in blocks]
 
     def _former(self, entry: DatasetEntry, epoch: int) -> SqliteChain:
-        """Raises NotFound."""
+        """Returns the kept blocks of a former epoch as a chain. Raises NotFound."""
         kept = self._home.chains.former_epochs(entry.id)
         if epoch not in kept:
             known = (
@@ -265,7 +274,10 @@ class DatasetService:
         )
 
     def _found(self, entry: DatasetEntry, at: str) -> tuple[Block, int | None]:
-        """A block of the chain, or, by its hash, of a former epoch that is kept, the newest first. Raises NotFound."""
+        """Returns a block of the chain, or else of the newest former epoch that has it, with that epoch.
+
+        Raises NotFound.
+        """
         try:
             return named_block(self._home.chains.chain(entry.id), at), None
         except NotFound as fault:
@@ -295,7 +307,7 @@ class DatasetService:
         return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
 
     def _unused(self, ref: str) -> DatasetEntry:
-        """Raises Refused while others derive from it."""
+        """Resolves a dataset to be deleted. Raises Refused while others derive from it."""
         entry = self._home.resolve(ref)
         with self._home.database.read() as connection:
             member = renditions.member_of(connection, entry.id)
@@ -312,7 +324,10 @@ class DatasetService:
         return entry
 
     def _shards(self, entry: DatasetEntry) -> Sequence[DatasetEntry]:
-        """Lists what goes with a dataset: itself first. Raises Refused while history is held for a reader."""
+        """Lists the shards that are deleted with a dataset, itself first.
+
+        Raises Refused while a reader holds history.
+        """
         shards = self._home.shards_of(entry.id)
         with self._home.database.read() as connection:
             for each in shards:
@@ -320,7 +335,7 @@ class DatasetService:
             return [Catalog(Resources(connection)).resolve(str(each)) for each in shards]
 
     def _rename(self, entry: DatasetEntry, name: str) -> None:
-        """The name, and that which a mirror goes by, in one transaction. Raises Invalid."""
+        """Changes the name of a dataset, and that in its mirror spec, in one transaction. Raises Invalid."""
         shards = self._home.shards_of(entry.id)
         with self._home.database.write() as connection:
             resources, now = Resources(connection), self._clock.now()
@@ -332,14 +347,14 @@ class DatasetService:
                 mirror_specs.keep(resources, msgspec.structs.replace(spec, name=renamed.name), now)
 
     def _delete(self, entry: DatasetEntry, *, purge: bool) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
-        """Deletes a dataset. Returns what it was, and the names of its flows, each with whether it stays and waits.
+        """Deletes a dataset. Returns its last view, and the names of its flows, each with whether it stays and waits.
 
-        Name, mirror spec, flows and all that was concluded of it go in one transaction, with the chain or without it;
-        objects that nobody names, after. A crash before the last of these is gone leaves it for the collector, and
-        nothing that a person can see.
+        Name, mirror spec, flows and all that was concluded about the dataset are deleted in one transaction, with or
+        without the chain; then the objects that nobody names. After a crash in between the collector deletes the
+        remaining objects, and a person sees nothing of them.
         """
         view = self._views.dataset(entry)
-        with suppress(Environment):  # a damaged chain has no size, and is deleted all the same
+        with suppress(Environment):  # a damaged chain has no known size, and is deleted all the same
             view = msgspec.structs.replace(view, bytes=self._sizes.of((entry.id,)).get(entry.id))
         now = self._clock.now()
         unneeded: list[Multihash] = []
@@ -391,7 +406,7 @@ def _remaining(
 
 
 def known_dataset(home: StateDirectory, ref: str) -> DatasetId:
-    """The id behind a ref, whether or not it has a name here. Raises NotFound, Invalid."""
+    """Returns the id that a ref names, whether or not the dataset has a name here. Raises NotFound, Invalid."""
     with home.catalog() as catalog:
         try:
             return catalog.resolve(ref).id
@@ -402,7 +417,7 @@ def known_dataset(home: StateDirectory, ref: str) -> DatasetId:
 
 
 def named_block(chain: ChainReader, at: str) -> Block:
-    """The block that a person means by its hash, or by ``#N`` or ``N``. Raises NotFound, Invalid."""
+    """Returns a block by its hash, or by its number as ``#N`` or ``N``. Raises NotFound, Invalid."""
     number = at.removeprefix("#")
     if number.isascii() and number.isdecimal():
         return _numbered(chain, number)
@@ -422,7 +437,7 @@ def _numbered(chain: ChainReader, digits: str) -> Block:
 
 
 def _back(chain: ChainReader, kinds: Sequence[str], before: int) -> Iterator[Block]:
-    """Blocks of these kinds, newest first. Raises Invalid for a kind that is none."""
+    """Yields blocks of these kinds, newest first. Raises Invalid for an unknown kind."""
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         raise Invalid(f"{unknown[0]!r} is not an event", rule="event-kind", hint=f"one of {', '.join(KINDS)}")

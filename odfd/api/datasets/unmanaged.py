@@ -1,4 +1,4 @@
-"""Lists, adopts and deletes for good the datasets that were deleted without their data."""
+"""Lists, adopts or finally deletes the datasets that were deleted without their data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnmanagedService:
         self._clock = context.clock
 
     async def list(self) -> Sequence[wire.UnmanagedView]:
-        """Lists them, the newest deletion first."""
+        """Lists the deleted datasets whose data is kept, the newest deletion first."""
 
         def look() -> list[wire.UnmanagedView]:
             with self._home.database.read() as connection:
@@ -35,11 +35,11 @@ class UnmanagedService:
         return await trio.to_thread.run_sync(look)
 
     async def get(self, ref: str) -> wire.UnmanagedView:
-        """``ref`` is a did, or the name that exactly one of them had. Raises NotFound, Invalid."""
+        """Shows a deleted dataset. ``ref`` is a did, or a name that exactly one had. Raises NotFound, Invalid."""
         return self._view(await trio.to_thread.run_sync(self._found, ref))
 
     async def adopt(self, ref: str, request: wire.AdoptRequest) -> wire.AdoptedView:
-        """Makes it a dataset again, private, by its former name or another. Raises NotFound, Invalid, Conflict."""
+        """Makes it a private dataset again, by its former name or another. Raises NotFound, Invalid, Conflict."""
         dataset = (await trio.to_thread.run_sync(self._found, ref)).dataset
         async with self._home.turns.of(dataset):
             name = await self._import_export.adopt(dataset, request.name)

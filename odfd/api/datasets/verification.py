@@ -48,7 +48,7 @@ class VerificationService:
         self._board = board
 
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
-        """Result: VerifyReport."""
+        """Verifies a dataset at the requested level. Result: VerifyReport."""
 
         entry = await trio.to_thread.run_sync(self._home.one_chain, ref)
         return task_ref(
@@ -70,7 +70,10 @@ class VerificationService:
     async def _looked(
         self, entry: DatasetEntry, level: Level, request: wire.VerifyRequest, report: Report
     ) -> VerificationResult:
-        """Checks during writes; excludes writers once several checks met a rewrite. Raises Conflict."""
+        """Checks a dataset while it may be written; excludes writers after several checks met a rewrite.
+
+        Raises Conflict.
+        """
         check = partial(trio.to_thread.run_sync, self._check, entry, level, request, report)
         for _ in range(ATTEMPTS):
             if (found := await check()) is not None:
@@ -88,7 +91,7 @@ class VerificationService:
     def _check(
         self, entry: DatasetEntry, level: Level, request: wire.VerifyRequest, report: Report
     ) -> VerificationResult | None:
-        """``None``: what was found wrong may be of a history that is here no longer."""
+        """Checks a dataset once; returns ``None`` if a failure may belong to a history that was replaced meanwhile."""
         chain = self._home.chains.chain(entry.id)
         head = chain.head()
         report.begin(f"verifying {entry.name}", head.size if head else 0, "blocks")
@@ -111,7 +114,7 @@ class VerificationService:
         return found
 
     async def _reproduce(self, entry: DatasetEntry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
-        """Repeats every transform from genesis; records and announces nothing."""
+        """Runs every transform again from the first one, and adds the differences; records and announces nothing."""
         state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(entry.id))
         if state.kind is not DatasetKind.DERIVATIVE:
             return view
@@ -131,13 +134,13 @@ class VerificationService:
 
 
 def unable(name: str, outcome: Rejected | Blocked) -> Invalid:
-    """Why a step of the dataset ``name`` was not run again."""
+    """Returns the fault that says why a step of the dataset ``name`` could not be run again."""
     text = f"a step of {name} cannot be re-run here: {outcome.reason}"
     return Invalid(text, rule=outcome.rule or "replay", hint=outcome.hint)
 
 
 def mismatches(outcome: Replayed) -> list[wire.Failure]:
-    """Describes the differences of a re-run step, for people."""
+    """Describes the differences of a step that was run again."""
     block = wire.FailedBlock(hash=str(outcome.block.hash), sequence_number=outcome.block.sequence_number)
     return [
         wire.Failure(
@@ -182,7 +185,7 @@ def report_view(found: VerificationResult, level: str) -> wire.VerifyReport:
 
 
 def show_progress(report: Report, progress: Progress) -> None:
-    """Counts the bytes of slices, of which most of the work is; blocks where no slice is read."""
+    """Shows the progress in bytes of slices, which take most of the time, or in blocks if no slice is read."""
     if progress.bytes_known:
         report.unit, report.total, report.done = "bytes", progress.bytes_known, progress.bytes
     else:

@@ -30,7 +30,7 @@ from odfd.trust.ledger.log import Ledger
 from p2p.ports import PeerView
 
 SHOWN: Final = 3
-"""Of several datasets that a note is about."""
+"""Most datasets that a note names."""
 
 
 class VisibilityService:
@@ -45,9 +45,9 @@ class VisibilityService:
         announce: Callable[[DatasetId, Signed], None],
         network: tuple[Callable[[], Sequence[PeerView]], Callable[[], Sequence[Network]]],
     ) -> None:
-        """``changed`` is called for each dataset published or withdrawn; ``announce`` sends what was signed.
+        """``changed`` is called for each dataset published or withdrawn; ``announce`` sends the signed statements.
 
-        ``network``: the peers that are known, and the networks that are joined.
+        ``network``: functions that list the known peers, and the joined networks.
         """
         self._peers, self._joined = network
         self._home = home
@@ -80,7 +80,7 @@ class VisibilityService:
         ]
 
     def _networks_named(self, names: Sequence[str]) -> frozenset[str]:
-        """Raises NotFound for a network that is not joined."""
+        """Returns the joined networks with these names. Raises NotFound for one that is not joined."""
         joined = {each.name.casefold(): each.name for each in self._joined()}
         for name in names:
             if name.casefold() not in joined:
@@ -95,7 +95,7 @@ class VisibilityService:
         return [await self._one(entry, public=False) for entry in await self._wanted(request)]
 
     async def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
-        """Shares a private dataset with peers, or revokes it; copies that they hold remain. Raises Refused, Invalid."""
+        """Shares a private dataset with peers, or ends that; copies that they hold remain. Raises Refused, Invalid."""
         known = self._peers()
         more, less = ([peer_named(known, each) for each in peers] for peers in (request.peers, request.revoke))
         if both := set(more) & set(less):
@@ -139,7 +139,7 @@ class VisibilityService:
         )
 
     async def _wanted(self, request: wire.VisibilityRequest) -> Sequence[DatasetEntry]:
-        """All are resolved before any is touched. Raises NotFound, Invalid."""
+        """Resolves all datasets of a request before any is changed. Raises NotFound, Invalid."""
         if bool(request.refs) == request.all:
             raise Invalid("name datasets, or all of them", rule="request", hint="refs, or all: true")
 
@@ -179,7 +179,7 @@ class VisibilityService:
             self._announce(dataset, signed)
 
     def _signed(self, dataset: DatasetId) -> list[Signed]:
-        """Returns what others need to follow it: who may write, then the newest head."""
+        """Returns the statements that others need to follow a dataset: its authority, then the newest head."""
         with self._home.database.read() as connection:
             versions = [signed for _, signed in Authorities(connection).versions(dataset)]
             newest = Ledger(connection).newest_head(dataset)
@@ -256,7 +256,7 @@ def _is_theirs(entry: DatasetEntry) -> Refused:
 
 
 def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Settings, context: Context) -> None:
-    """Converts a state directory from before datasets were private."""
+    """Converts a state directory from before datasets could be private."""
     if not visibility.is_unsettled():
         return
     with home.database.read() as connection:
@@ -273,7 +273,10 @@ def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Se
 
 
 def askable_peers(home: StateDirectory, visibility: Visibility, dataset: DatasetId) -> Collection[str] | None:
-    """Returns the only peers to ask about a dataset: those that share it, none for a private site; ``None``: all."""
+    """Returns the only peers to ask about a dataset; ``None`` for any peer.
+
+    These are the peers that share it, or nobody for a private site.
+    """
     with home.database.read() as connection:
         spec = mirror_specs.of(Resources(connection), dataset)
     if spec is None or (not spec.peers and not spec.is_from_web):
