@@ -1,4 +1,4 @@
-"""Finds the dataset that a manifest is of: by name, or by the did that it states, also of one that was deleted."""
+"""Finds the dataset that a manifest declares: by name, or by its did, also if it was deleted and its data is kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from odfd.state.directory import StateDirectory
 
 
 def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[DatasetId, ChainState] | None, bool]:
-    """Returns the dataset with its state, ``None`` for a new one, and whether it was deleted and its data is kept.
+    """Returns the dataset with its state, or ``None`` for a new one; and whether it is a deleted one with kept data.
 
     Raises Invalid for a ``did`` of another dataset than the name's, NotFound for one that is not here at all. Blocking.
     """
@@ -41,9 +41,9 @@ def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[Da
 
 
 def over_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: DatasetId | None) -> DesiredSnapshot:
-    """Returns it with the shards of each input that has several, as inputs of their own. Blocking.
+    """Replaces each input that has several shards by its shards, as inputs of their own. Blocking.
 
-    ``dataset``: that is here already. Raises Refused and Invalid, also for shards that it cannot have.
+    ``dataset``: the declared dataset, if it is here already. Raises Refused and Invalid, also for impossible shards.
     """
     check_shards(home, desired, dataset)
     metadata = tuple(
@@ -57,8 +57,8 @@ def over_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: Dataset
 def _over_shards(home: StateDirectory, transform: SetTransform, meant: Mapping[str, str]) -> SetTransform:
     for ref in [each.dataset_ref for each in transform.inputs]:
         if ref.removeprefix("Dataset:").startswith("did:"):
-            continue  # an id means one chain
-        with suppress(NotFound, Invalid), home.catalog() as catalog:  # what is not here is told when it is resolved
+            continue  # an id names one chain
+        with suppress(NotFound, Invalid), home.catalog() as catalog:  # told when it is resolved, if it is missing
             shards = home.shards_of(resolve_dataset(ref, meant, catalog).id)
             if len(shards) > 1:
                 transform = over(transform, (ref,), [str(each) for each in shards])

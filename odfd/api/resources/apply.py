@@ -1,8 +1,8 @@
 """Applies manifests: creates and updates datasets, and reports which were created, updated or left unchanged.
 
-Manifests are read and every mistake told before anything is touched. Then all datasets are planned, inputs before what
-derives from them, and committed in one transaction with the declarations of all resources: a crash leaves all of them
-or none. A refused dataset is an item of the result; where a resource is among the manifests nothing is done then.
+All manifests are read, and every mistake is reported, before anything is changed. Then all datasets are planned, inputs
+before what derives from them, and committed in one transaction with the declarations of all resources: a crash leaves
+all of them or none. A refused dataset is an item of the result; if resources are among the manifests, nothing is done.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ATTEMPTS: Final = 5
-"""Times that an apply is planned, because a pull moved the head in between."""
+"""Times that an apply is planned at most, as when a pull moved the head in between."""
 Meant: TypeAlias = Mapping[str, str]
-"""Dids of datasets by the keys of references that mean them."""
+"""Dids of datasets, by the keys of the references that are resolved to them."""
 
 
 class ApplyFlow(Protocol):
@@ -55,13 +55,13 @@ class ApplyFlow(Protocol):
 
 
 class ApplyIntents(Protocol):
-    """Brings about those of a plan that are intents: networks, peers, mirrors. What fails is an item too."""
+    """Carries out the planned intents: networks, peers, mirrors. A failed one becomes an item too."""
 
     async def __call__(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]: ...
 
 
 class Prune(Protocol):
-    """Deletes what has labels, was written by a manager, and is not named."""
+    """Deletes the resources with given labels that a manager wrote and that are not named in the apply."""
 
     async def __call__(
         self, selector: str, named: Collection[tuple[str, str]], *, manager: str, dry_run: bool
@@ -91,9 +91,9 @@ class ApplyOperation:
         apply_flow: ApplyFlow,
         declarations: tuple[DeclarationService, ApplyIntents, Prune],
     ) -> None:
-        """``ingestion``: what sources may do here, asked each time. ``apply_flow`` declares one flow.
+        """``ingestion`` returns what sources may do here, and is called each time. ``apply_flow`` declares one flow.
 
-        ``declarations``: keeps resources, brings about those that are intents, and deletes what is left out.
+        ``declarations``: keeps resources, carries out intents, and deletes what an apply leaves out.
         """
         self._declarations, self._apply_intents, self._prune = declarations
         self._apply_flow = apply_flow
@@ -101,17 +101,18 @@ class ApplyOperation:
         self._committer = committer
         self._planning = DatasetPlanning(home, engine, ingestion, self._declarations.names_of_values)
         self._conditional = trio.Lock()
-        """Of applies that state a generation: one at a time."""
+        """Held by applies that state a generation, of which one runs at a time."""
         self.adopt: Adopt = _cannot_adopt
-        """Takes back a deleted dataset whose data is kept; whoever joins the services sets it."""
+        """Takes back a deleted dataset whose data is kept; set where the services are joined."""
         self._board = context.board
         self._events = context.events
         self._clock = context.clock
 
     async def submit(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
-        """Raises Invalid at once for manifests that cannot be read, with every mistake; what ``terms`` refuse.
+        """Applies manifests as a task. Result: ApplyResult.
 
-        Raises Conflict for another generation.
+        Raises Invalid at once for manifests that cannot be read, with every mistake; Conflict for another generation;
+        and whatever ``terms`` raises.
         """
         found = await trio.to_thread.run_sync(self._possible, request, terms)
         wanted, planned = found.wanted, found.planned
@@ -168,9 +169,9 @@ class ApplyOperation:
                 self._events.emit(f"dataset.{done}", each.name, text, about=about(each.id), id=each.id)
 
     def _possible(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Possible:
-        """Returns which manifests are to be applied: all of them, or else none is. Blocking.
+        """Returns the manifests to apply: those that can be with ``on_error`` skip, otherwise all. Blocking.
 
-        Raises Invalid, Conflict, and what ``terms`` refuse.
+        Raises Invalid, Conflict, and whatever ``terms`` raises.
         """
         if request.prune is not None:
             parse_selector(request.prune)
@@ -188,7 +189,7 @@ class ApplyOperation:
     async def _perform(
         self, wanted: DesiredState, planned: Sequence[PlannedResource], report: Report, terms: _Terms
     ) -> list[wire.ApplyItem]:
-        """Networks, peers and mirrors, then datasets with all declarations, then flows; what fails is an item too."""
+        """Applies networks, peers and mirrors, then datasets with all declarations, then flows; each gives an item."""
         intents = await self._apply_intents(planned, dry_run=terms.dry_run)
         report.advance(len(intents))
         refusals: dict[str, Fault] = {}
@@ -213,13 +214,13 @@ class ApplyOperation:
                     await trio.to_thread.run_sync(batch.close)
         report.advance(len(datasets))
         done = await self._declare_all(wanted, planned, datasets, dry_run=False)
-        # The reconciler may have been faster: what an apply did is what it would have done.
+        # The reconciler may have declared a flow already, which is then reported as planned.
         flows = [before if now.action == "unchanged" else now for before, now in zip(flows, done, strict=True)]
         report.advance(len(flows))
         return [*intents, *datasets, *flows]
 
     def _snapshots(self, wanted: DesiredState, planned: Sequence[PlannedResource]) -> Iterator[DesiredSnapshot]:
-        """Datasets in the order in which they can be made, with what the other manifests mean for them."""
+        """Yields datasets in the order in which they can be made, with the values and references that they may use."""
         meant = {(each.after.type, each.after.name): dids_of(each.after.references) for each in planned}
         for each in in_order(wanted.snapshots):
             yield msgspec.structs.replace(
@@ -229,7 +230,10 @@ class ApplyOperation:
     async def _plan(
         self, desired: DesiredSnapshot, batch: DatasetBatch, refusals: Mapping[str, Fault]
     ) -> wire.ApplyItem:
-        """``refusals``: of those, by name, that could not be committed."""
+        """Plans one dataset and returns its item.
+
+        ``refusals``: faults of datasets that could not be committed, by name.
+        """
         try:
             if (found := refusals.get(desired.name)) is not None:
                 raise found
@@ -240,7 +244,7 @@ class ApplyOperation:
             return wire.ApplyItem(kind="dataset", name=desired.name, action="failed", fault=wire.Problem.of(fault))
 
     async def _commit(self, batch: DatasetBatch, planned: Sequence[PlannedResource], terms: _Terms) -> None:
-        """All datasets and declarations, or nothing. Raises Conflict, and ``_Refusals`` of single datasets."""
+        """Commits all datasets and declarations, or nothing. Raises Conflict, or ``_Refusals`` for single datasets."""
         for each in batch.planned:
             if each.is_kept:
                 try:
@@ -286,7 +290,7 @@ class ApplyOperation:
     async def _declare(
         self, flow: DesiredFlow, meant: Meant, promised: AbstractSet[str], *, dry_run: bool
     ) -> wire.ApplyItem:
-        """``promised``: names of datasets that are made by the same apply."""
+        """Declares a flow. ``promised``: names of datasets that the same apply makes."""
         if dry_run and any(each.casefold().rpartition("/")[2] in promised for each in (flow.target, *flow.inputs)):
             return wire.ApplyItem(kind="flow", name=flow.name, action="created")
         try:
@@ -296,16 +300,16 @@ class ApplyOperation:
 
 
 class _Terms(NamedTuple):
-    """How an apply is done."""
+    """The settings of one apply."""
 
     dry_run: bool
     is_whole: bool
-    """Whether one failure keeps all from being done."""
+    """Whether one failure keeps everything from being done."""
     generation: int | None
 
 
 class _Refusals(Exception):
-    """Datasets, by name, that cannot be committed though they could be planned."""
+    """Names the datasets that could be planned but not committed, each with its fault."""
 
     def __init__(self, faults: Mapping[str, Fault]) -> None:
         super().__init__()
@@ -317,6 +321,6 @@ def _has_failed(items: Sequence[wire.ApplyItem]) -> bool:
 
 
 def _variables(name: str, planned: Sequence[PlannedResource]) -> frozenset[str]:
-    """Names of values in sets, applied together, that sources of the dataset ``name`` may read."""
+    """Returns the names of values, in sets applied together, that sources of the dataset ``name`` may read."""
     sets = [each.after for each in planned if each.after.name.casefold() == name.casefold()]
     return frozenset(key for each in sets for key in names_in(each.type, each.spec))

@@ -1,4 +1,4 @@
-"""Makes the items that say what an apply did, or would do. Pure."""
+"""Makes the items of an apply's result, which say what it did or would do. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from odfd.resources.plan import PlannedResource
 
 
 def refused(items: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) -> wire.ApplyResult:
-    """Nothing was done: one that cannot be done keeps all from being done."""
+    """Returns the result of an apply of which nothing was done because one part failed; the others are skipped."""
     kept = [each if each.action == "failed" else msgspec.structs.replace(each, action="skipped") for each in items]
     kept += [wire.ApplyItem(kind=each.after.type.lower(), name=each.after.name, action="skipped") for each in others]
     return wire.ApplyResult(items=tuple(kept))
 
 
 def with_headers(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> list[wire.ApplyItem]:
-    """Counts a change beside the chain, or the schedule, as a change too."""
+    """Adds the changes of headers to items, and counts an item with such a change as updated."""
     plans = {(each.after.type.lower(), each.after.name.casefold()): each for each in planned}
     told = []
     for item in items:
         plan = plans.get((item.kind, item.name.casefold()))
-        if plan is not None and item.kind == "flow" and item.warnings:  # it waits: its declaration is all there is
+        if plan is not None and item.kind == "flow" and item.warnings:  # it waits: only its declaration exists
             item = msgspec.structs.replace(item, action=plan.action, id=plan.after.id)
         more = tuple(each for each in plan.changes if " spec." not in each) if plan is not None else ()
         if more and item.action in ("unchanged", "updated"):
@@ -33,7 +33,7 @@ def with_headers(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResou
 
 
 def declared_item(planned: PlannedResource) -> wire.ApplyItem:
-    """Returns the result for a resource that is nothing but its declaration."""
+    """Returns the item for a resource that only has to be stored."""
     return wire.ApplyItem(
         kind=planned.after.type.lower(), name=planned.after.name, action=planned.action, id=planned.after.id,
         changes=planned.changes,
@@ -41,12 +41,12 @@ def declared_item(planned: PlannedResource) -> wire.ApplyItem:
 
 
 def with_warnings(item: wire.ApplyItem, warnings: Mapping[tuple[str, str], tuple[str, ...]]) -> wire.ApplyItem:
-    """With those that came of reading its manifest."""
+    """Adds the warnings from reading its manifest to an item."""
     more = warnings.get((item.kind, item.name.casefold()), ())
     return msgspec.structs.replace(item, warnings=(*more, *item.warnings)) if more else item
 
 
 def successful(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> list[PlannedResource]:
-    """Returns what is to be recorded: all but those whose items failed."""
+    """Returns the planned resources to record: all whose items did not fail."""
     failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
     return [each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed]

@@ -1,7 +1,7 @@
-"""Plans the datasets of one apply, each upon those before it, and commits all of them in one transaction.
+"""Collects the planned datasets of one apply, each based on those before, and commits all in one transaction.
 
-What is planned counts for what follows before anything is written: a query is checked against inputs that are made by
-the same apply. A crash, or a fault at any step, leaves all of them or none.
+A planned dataset counts for those after it before anything is written: a query is checked against inputs that the same
+apply makes. A crash, or a fault at any step, leaves all of them or none.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from odfd.trust.signing.commit_parts import Addition
 from odfd.trust.signing.owner_commit import OwnerCommitter, author_blocks
 
 BASE_KIND = "source-base"
-"""Resource that keeps, on this node only, the folder that a dataset's relative source paths start from."""
+"""Kind of the resource that keeps, on this node only, the folder in which a dataset's relative source paths begin."""
 Also: TypeAlias = Callable[[sqlite3.Connection], None]
 
 
 class PlannedDataset(NamedTuple):
-    """A dataset as it shall be."""
+    """The blocks that an apply will append to a dataset, or begin it with."""
 
     desired: DesiredSnapshot
     dataset: DatasetId
     head: Head | None
-    """The head that ``events`` follow; ``None``: they begin the chain."""
+    """The head after which ``events`` are appended; ``None`` if they begin the chain."""
     events: Sequence[MetadataEvent]
     is_kept: bool
-    """It was deleted, and is taken back first."""
+    """Whether it was deleted and its data is kept; it is taken back first."""
     others: Sequence[DatasetId] = ()
     """The further shards of a new collection, which begin as ``dataset`` does."""
 
@@ -67,11 +67,11 @@ class DatasetBatch:
         self._born = ExitStack()
 
     def close(self) -> None:
-        """Deletes the keys of datasets that came to nothing."""
+        """Deletes the keys of new datasets that were not committed."""
         self._born.close()
 
     def new_ids(self, desired: DesiredSnapshot) -> Sequence[DatasetId]:
-        """Returns the id of each shard of a new dataset, whose keys are made; of a dry run ids that stand for them."""
+        """Makes a key for each shard of a new dataset, and returns their ids; in a dry run only placeholder ids."""
         places = range(1 if desired.shards is None else desired.shards.number)
         if self.dry_run:
             names = [f"{desired.name.casefold()}{f' {place}' if place else ''}" for place in places]
@@ -79,7 +79,10 @@ class DatasetBatch:
         return [self._born.enter_context(self._home.newborn()) for _ in places]
 
     def add(self, planned: PlannedDataset, state: ChainState) -> None:
-        """Adds a dataset in its ``state`` before. Raises Invalid for events that break a rule of chains."""
+        """Adds a planned dataset, whose chain is in ``state`` before.
+
+        Raises Invalid for events that break a chain's rules.
+        """
         blocks = author_blocks(state, planned.events, max(self.now, state.system_time or self.now))
         for block in blocks:
             state = state.advance(block)
@@ -88,12 +91,12 @@ class DatasetBatch:
         self.planned.append(planned)
 
     def state(self, dataset: DatasetId) -> ChainState:
-        """Returns the state of a dataset, as planned if it is."""
+        """Returns the state of a dataset, with what is planned for it."""
         planned = self._states.get(dataset)
         return load_state(self._home.chains.chain(dataset)) if planned is None else planned
 
     def resolve(self, ref: str, desired: DesiredSnapshot) -> DatasetId:
-        """Resolves an input of a dataset. Raises Invalid."""
+        """Returns the id of an input of a dataset, which may be a planned one. Raises Invalid."""
         said = ref.removeprefix("Dataset:")
         if said.startswith("did:"):
             return DatasetId.parse(said)
@@ -109,7 +112,7 @@ class DatasetBatch:
             return found
 
     def check_circle(self, desired: DesiredSnapshot, dataset: DatasetId, events: Sequence[MetadataEvent]) -> None:
-        """Raises Invalid where what it derives from derives from it, by whatever way."""
+        """Raises Invalid if the dataset would derive from itself, directly or through others."""
         changed = [event for event in events if isinstance(event, SetTransform)]
 
         def edges(did: str) -> list[str]:
@@ -147,7 +150,7 @@ class DatasetBatch:
                 together(connection)
 
     def faults(self, committer: OwnerCommitter) -> dict[str, Fault]:
-        """Returns what keeps single datasets, by name, from being committed."""
+        """Returns, by name, the faults that keep single datasets from being committed."""
         found = committer.faults_of(self._additions(), self.now)
         by_name = {each.desired.name: [found[one] for one in each.chains if one in found] for each in self.planned}
         return {name: faults[0] for name, faults in by_name.items() if faults}
@@ -161,7 +164,10 @@ class DatasetBatch:
         return Addition(dataset, each.head, events, (), at=max(self.now, upper))
 
     def _note(self, resources: Resources, each: PlannedDataset) -> None:
-        """The name, and where relative paths begin: nowhere for an imported dataset until a manifest says so."""
+        """Writes the name of a dataset, and the folder in which its relative paths begin.
+
+        An imported dataset has no such folder until a manifest declares it.
+        """
         base = each.desired.base
         if each.events:
             Catalog(resources).add(each.desired.name, each.dataset, self.now)
@@ -171,5 +177,5 @@ class DatasetBatch:
 
 
 def born(events: Sequence[MetadataEvent], dataset: DatasetId) -> Sequence[MetadataEvent]:
-    """Returns the founding events of a dataset with its id."""
+    """Returns the founding events of a dataset, with its id in the Seed."""
     return (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])

@@ -1,7 +1,7 @@
-"""Plans one dataset of an apply: what its manifest changes, and whether its sources and its query can be.
+"""Plans one dataset of an apply: what its manifest changes, and whether its sources and its query can work.
 
-A transform is shown to the engine first: what it cannot promise to compute alike everywhere is refused here, not when
-data comes. Nothing is written.
+The engine judges a transform first: a query that it cannot promise to compute alike everywhere is refused here, not
+when data comes. Nothing is written.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from odfd.state.directory import StateDirectory
 
 _LATER: Final = "is not judged yet, but with the first data: "
 _UNBORN: Final = DatasetId.from_public_key(bytes(32))
-"""Stands for a dataset whose key is made once nothing is wrong with it."""
+"""Placeholder for a new dataset, whose key is made only if nothing is wrong with it."""
 
 
 class DatasetPlanning:
-    """Plans datasets; writes nothing but the keys of new ones, which their batch deletes if they come to nothing."""
+    """Plans datasets; writes only the keys of new ones, which their batch deletes if they are not committed."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class DatasetPlanning:
         ingestion: Callable[[], IngestSettings],
         names_of_values: Callable[[str], Collection[str]],
     ) -> None:
-        """``ingestion``: what sources may do here. ``names_of_values``: what those of a dataset may read."""
+        """``ingestion`` returns what sources may do here; ``names_of_values`` the values that a dataset's may read."""
         self._home = home
         self._engine = engine
         self._ingestion = ingestion
         self._names_of_values = names_of_values
 
     async def plan(self, desired: DesiredSnapshot, batch: DatasetBatch) -> wire.ApplyItem:
-        """Adds a dataset to those of its batch. Raises what refuses it."""
+        """Plans a dataset, adds it to its batch, and returns its item. Raises whatever refuses it."""
         parse_own_name(desired.name)
         held, is_kept = await trio.to_thread.run_sync(dataset_of, self._home, desired)
         desired = await trio.to_thread.run_sync(over_shards, self._home, desired, held and held[0])
@@ -111,7 +111,7 @@ class DatasetPlanning:
         )
 
     def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
-        """Raises Invalid, Refused: what would be refused with the first data is refused now. Blocking."""
+        """Checks a source now as its first data would be. Raises Invalid, Refused. Blocking."""
         given, base = self._ingestion(), Path(desired.base) if desired.base else None
         named = {*given.allowed, *desired.variables, *self._names_of_values(desired.name)}
         settings = msgspec.structs.replace(given, base=base, allowed=named)
@@ -124,7 +124,10 @@ class DatasetPlanning:
     async def _check_preprocess(
         self, event: SetPollingSource | AddPushSource, names: Vocab, desired: DesiredSnapshot
     ) -> tuple[str, ...]:
-        """Raises Invalid with all that the engine refuses of the query; why it cannot be judged yet is returned."""
+        """Lets the engine check the query; returns warnings, also why it cannot be checked yet.
+
+        Raises Invalid with all that the engine refuses.
+        """
         query, _ = read_source(event.preprocess)
         if query is None:
             return ()
@@ -149,7 +152,10 @@ class DatasetPlanning:
         state: ChainState | None,
         batch: DatasetBatch,
     ) -> tuple[str, ...]:
-        """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
+        """Lets the engine check each transform, and checks sources. Returns warnings.
+
+        Raises Invalid with all refusals.
+        """
         warnings: list[str] = []
         check = TransformCheck(self._home, self._engine, batch.state)
         stated = [event for event in events if isinstance(event, SetVocab)]
@@ -189,7 +195,7 @@ class DatasetPlanning:
 
 
 def _check_no_variable(event: SetTransform, desired: DesiredSnapshot) -> None:
-    """Raises Invalid: a query says the same on every machine."""
+    """Raises Invalid for a query that uses a variable, since it has to be the same on every machine."""
     for step in event.transform.queries or ():
         try:
             check_text(step.query, "the query")

@@ -1,4 +1,4 @@
-"""Keeps and shows resources as they are declared: plans applies, and lists, labels, deletes and watches what stands."""
+"""Keeps and shows resources as they are declared: plans applies, and lists, labels, deletes and watches resources."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
 ELSEWHERE: Final = ("Dataset", "Flow", *ORDER)
-"""Types whose truth is not their declaration: they have commands, and checks, of their own."""
+"""Types with their own commands and checks, whose truth is not their declaration."""
 
 
 class DeclarationService:
@@ -54,7 +54,7 @@ class DeclarationService:
         self._registry = registry
         self._system_labels = SystemLabels(home.chains)
         self.labels_of = self._system_labels.all_of
-        """All labels of a resource, those of the node too. Blocking."""
+        """Returns all labels of a resource, also those that the node sets. Blocking."""
         self._watches = ResourceWatches(
             home, context.events, adopt=self.adopt, view=self._view, is_listed=self._is_listed
         )  # fmt: skip
@@ -62,16 +62,16 @@ class DeclarationService:
             home, adopt=self.adopt, view=self._view, labels=self._system_labels.all_of, system=frozenset(SYSTEM_KEYS)
         )  # fmt: skip
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
-        """Types that are listed only where named: elements of sets."""
+        """Types that are listed only if asked for by name: the elements of sets."""
         self._applies = 0
         self.fixed: Mapping[str, Callable[[DeclaredResource, DeclaredResource | None], None]] = {}
-        """By type: raises Refused for a change or deletion that may not be now; set by whoever knows."""
+        """By type: raises Refused for a change or deletion that is not allowed now; set where services are joined."""
         self.applied: Sequence[Callable[[], None]] = ()
-        """From the event loop: an apply has ended, whose events may have arrived before it was recorded."""
+        """Called in the event loop after an apply, whose events may have arrived before it was recorded."""
 
     @contextmanager
     def applying(self) -> Iterator[None]:
-        """Prevents that others adopt what an apply creates, until the apply has recorded it."""
+        """Keeps others from adopting what an apply creates until the apply has recorded it."""
         self._applies += 1
         try:
             yield
@@ -81,15 +81,15 @@ class DeclarationService:
                 each()
             self._events.nudge()
 
-    # What applies need.
+    # Used by applies.
 
     def plan(
         self, drafts: Sequence[Draft], *, dry_run: bool = False, terms: Terms = PLAIN, account: str | None = None
     ) -> list[PlannedResource]:
-        """Plans what becomes of the drafts in order; nothing is written but what others had changed.
+        """Plans what becomes of the drafts, in order; writes only what was changed by other ways meanwhile.
 
-        ``account``: of what is new and names none. Raises Invalid, and Conflict where one has another generation than
-        ``terms`` say.
+        ``account``: gets what is new and names none. Raises Invalid, and Conflict for another generation than ``terms``
+        states.
         """
         keys: SecretSealer = DrySealing(self._home.secrets) if dry_run else self._home.secrets
 
@@ -121,7 +121,7 @@ class DeclarationService:
     def commit(
         self, connection: sqlite3.Connection, planned: Sequence[PlannedResource], generation: int | None = None
     ) -> None:
-        """Write those that are not as they were, in the transaction of their datasets. Raises Conflict as ``plan``."""
+        """Writes the changed ones, in the transaction of their datasets. Raises Conflict as ``plan``."""
         store, catalog = self._declared(connection), Catalog(Resources(connection))
         for one in planned if generation is not None else ():
             check_generation(store.get(one.after.id), generation or 0, one.after.name)
@@ -131,23 +131,23 @@ class DeclarationService:
         store.put_all(changed, self._clock.now())
         for each in changed:
             if each.type == SECRET_SET:
-                self._renew(store, each)  # the key may be another since it was planned
+                self._renew(store, each)  # the key may have changed since it was planned
                 store.blank(each.id)
         self._adopted(connection)
 
     async def secret_key(self) -> wire.SecretKey:
-        """The key that others seal secrets to for this node. Raises Environment."""
+        """Returns the public key with which others seal secrets for this node. Raises Environment."""
         found = await trio.to_thread.run_sync(self._home.secrets.public)
         return wire.SecretKey(**found)
 
     async def rotate_secrets(self) -> wire.SecretRotation:
-        """Seal all secrets to a new key, and destroy the former. Raises Environment where one cannot be opened."""
+        """Seals all secrets to a new key, and destroys the old one. Raises Environment if one cannot be opened."""
         count = await trio.to_thread.run_sync(self._rotate)
         self._events.emit("secret.rotated", "", f"{count} values are sealed to a new key")
         return wire.SecretRotation(values=count)
 
     def _rotate(self) -> int:
-        """A crash anywhere leaves values that open; the next rotation goes on with it."""
+        """Seals all secrets anew and counts them. After a crash all still open, and the next rotation goes on."""
         self._home.secrets.begin_rotation()
         with self._home.database.write() as connection:
             store = self._declared(connection)
@@ -170,7 +170,7 @@ class DeclarationService:
             store.rewrite(msgspec.structs.replace(held, spec=spec), self._clock.now())
 
     def adopt(self) -> None:
-        """Take over what came and went by other ways. Blocking."""
+        """Records datasets, flows and intents that other ways than an apply made, changed or removed. Blocking."""
         with self._home.database.read() as connection:
             if self._applies or not DeclaredStore(connection).touched():
                 return
@@ -180,7 +180,7 @@ class DeclarationService:
     def values(self, name: str) -> Mapping[str, str]:
         """Returns the values that sources of the dataset of this name may read: secrets before variables. Blocking.
 
-        Raises Environment where the key of a secret is not here.
+        Raises Environment if the key of a secret is not here.
         """
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
@@ -198,7 +198,7 @@ class DeclarationService:
             found = [store.named(kind, name) for kind in ("VariableSet", SECRET_SET)]
         return frozenset(key for each in found if each is not None for key in names_in(each.type, each.spec))
 
-    # What people ask.
+    # Used by the API.
 
     async def list(self, word: str | None, labels: str | None) -> Sequence[wire.ResourceView]:
         """Lists resources of one type or all. Raises NotFound for a type, Invalid for a selector."""
@@ -207,11 +207,11 @@ class DeclarationService:
         return await trio.to_thread.run_sync(self._list, kind, selector)
 
     async def writers(self) -> Mapping[str, str]:
-        """Returns who wrote the spec of each resource, by id."""
+        """Returns the manager that wrote the spec of each resource, by the resource's id."""
         return await trio.to_thread.run_sync(self._writers)
 
     async def page(self, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
-        """Returns a page of a type. Raises NotFound for it; Usage, Invalid as ``ResourcePages.page``."""
+        """Returns a page of a type. Raises NotFound for the type; Usage and Invalid as ``ResourcePages.page``."""
         return await trio.to_thread.run_sync(self._pages.page, self._type(word).name, labels, limit, rest)
 
     async def get(self, word: str, name: str) -> wire.ResourceView:
@@ -220,29 +220,29 @@ class DeclarationService:
         return await trio.to_thread.run_sync(lambda: self._view(self._find(kind, name)))
 
     async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
-        """Set labels and annotations, or take them away with ``null``. Raises NotFound, Invalid."""
+        """Sets labels and annotations, or removes those that are ``null``. Raises NotFound, Invalid."""
         kind = self._type(word)
         view = await trio.to_thread.run_sync(lambda: self._view(self._label(kind, name, request)))
         self._events.emit("resource.labelled", view.name, view.type, about=about(view.id))
         return view
 
     def check_planned(self, planned: Sequence[PlannedResource], generation: int) -> None:
-        """Raises Conflict where one is not any more as it was planned on. Blocking."""
+        """Raises Conflict if a resource no longer has the generation that it was planned on. Blocking."""
         with self._home.database.read() as connection:
             for each in planned:
                 check_generation(DeclaredStore(connection).get(each.after.id), generation, each.after.name)
 
     async def check_generation(self, word: str, name: str, generation: int) -> None:
-        """Raises NotFound; Conflict where it has another generation."""
+        """Checks the generation of a resource. Raises NotFound; Conflict for another generation."""
         held = await trio.to_thread.run_sync(self._find, self._type(word), name)
         check_generation(held, generation, held.name)
 
     async def delete(
         self, word: str, name: str, generation: int | None = None, *, force: bool = False
     ) -> wire.ResourceView:
-        """Raises NotFound; Refused for types that are deleted by commands of their own; Conflict as ``plan`` does.
+        """Deletes a resource. ``force`` deletes also one that another resource made.
 
-        ``force``: also what another resource made.
+        Raises NotFound; Refused for types that are deleted by commands of their own; Conflict as ``plan`` does.
         """
         kind = self._type(word)
         if kind.name in ELSEWHERE:
@@ -255,13 +255,13 @@ class DeclarationService:
         return view
 
     async def check_unowned(self, word: str, name: str) -> None:
-        """Raises Invalid for what another resource made."""
+        """Raises Invalid if another resource made the one of this type and name."""
         found = await trio.to_thread.run_sync(self._named, self._type(word), name)
         if found is not None and found.owners:
             raise owned_fault(found)
 
     async def withdraw_flow(self, name: str) -> wire.FlowView:
-        """Delete a flow that waits for a dataset, and so is in force nowhere. Raises NotFound."""
+        """Deletes a flow that waits for a dataset, and so is in force nowhere. Raises NotFound."""
         kind = self._type("Flow")
         gone = await trio.to_thread.run_sync(self._delete, kind, name)
         self._events.emit("flow.deleted", gone.name)
@@ -273,9 +273,10 @@ class DeclarationService:
         return self._watches.values(since, self._watched(word))
 
     def news(self, since: str | None, word: str | None, *, ticks: bool = False) -> AsyncGenerator[News, None]:
-        """Tells the present resources of one type or all and a bookmark if ``since`` is absent; then each change.
+        """Yields the present resources of one type or all and a bookmark if ``since`` is absent; then each change.
 
-        Raises NotFound for a type; iterating Invalid for a version of another log: the reader lists anew.
+        Raises NotFound for a type; iterating raises Invalid for a version of another log, after which a reader lists
+        anew.
         """
         return self._watches.news(since, self._watched(word), ticks=ticks)
 
@@ -287,13 +288,13 @@ class DeclarationService:
         return type_ == asked or (asked is None and type_ not in self.unlisted)
 
     def lacks_parts(self, owner: DeclaredResource) -> bool:
-        """Whether what it makes is not all here as it makes it. Blocking."""
+        """Whether the resources that this one makes are missing or differ. Blocking."""
         with self._home.database.read() as connection:
             held = {(each.type, each.name): each.spec for each in DeclaredStore(connection).owned(owner.id)}
         return held != {(each.type, each.name): each.spec for each in self._parts(owner)}
 
     def make_parts(self, owner: DeclaredResource) -> None:
-        """Write what it makes, and take away what it makes no longer. Blocking. Raises Invalid."""
+        """Writes the resources that this one makes, and removes those it no longer makes. Blocking. Raises Invalid."""
         with self._home.database.write() as connection:
             store = self._store(connection)
             held = store.get(owner.id)
@@ -301,7 +302,7 @@ class DeclarationService:
                 self._part_keeper(connection).keep(store, held, self._clock.now())
 
     def id_of(self, word: str, name: str) -> str:
-        """Returns the id of one by name, id or did; of a name, also the last that is gone. Raises NotFound."""
+        """Returns the id of a resource by name, id or did; or of the last deleted one of a name. Raises NotFound."""
         kind = self._type(word)
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
@@ -375,11 +376,11 @@ class DeclarationService:
         return found
 
     def _store(self, connection: sqlite3.Connection) -> DeclaredStore:
-        """With all that came and went by other ways, save what an apply under way brings about."""
+        """Returns the store after it has recorded changes by other ways, except those of an apply under way."""
         return self._declared(connection) if self._applies else self._adopted(connection)
 
     def _declared(self, connection: sqlite3.Connection) -> DeclaredStore:
-        """That writes also what resources make of themselves."""
+        """Returns a store that also writes the resources that others make."""
         return DeclaredStore(connection, self._part_keeper(connection))
 
     def _part_keeper(self, connection: sqlite3.Connection) -> PartKeeper:
@@ -407,17 +408,17 @@ class DeclarationService:
         return found
 
     def _references(self, type_: str, spec: Any) -> Iterator[Reference]:
-        """Those in the spec of any type."""
+        """Yields the references in the spec of any type."""
         kind = self._type(type_)
         return references_in(kind.layout, spec) if kind.spec is not None and spec is not None else iter(())
 
     def _parts(self, owner: DeclaredResource) -> Iterable[OwnedPart]:
-        """Yields what it makes of itself."""
+        """Yields the resources that this one makes."""
         kind = self._type(owner.type)
         return () if kind.parts is None else kind.parts(owner)
 
     def _account(self, each: DeclaredResource) -> dict[str, str] | None:
-        """The account that has a resource; ``None``: the node. Blocking."""
+        """Returns the account that owns a resource; ``None`` for the node. Blocking."""
         if each.account is None:
             return None
         with self._home.database.read() as connection:
@@ -425,15 +426,15 @@ class DeclarationService:
         return {"id": each.account} if held is None else {"id": each.account, "name": held.name}
 
     def _label_faults(self, each: DeclaredResource, place: Callable[[str], str] = lambda _: "") -> Iterator[Invalid]:
-        """For labels as people want them that contradict those of the controller."""
+        """Yields a fault for each label set by people that contradicts one of the controller."""
         return contradictions(each, self._system_labels.of(each), place)
 
     def _views(self, found: Sequence[DeclaredResource]) -> Sequence[wire.ResourceView]:
-        """Blocking."""
+        """Shows resources. Blocking."""
         return [self._view(each) for each in found]
 
     def _view(self, each: DeclaredResource) -> wire.ResourceView:
-        """Blocking: a system label may be read from a chain."""
+        """Shows a resource. Blocking, since a system label may be read from a chain."""
         return view_of(each, self._type(each.type), self._system_labels.of(each), self._account(each))
 
 
@@ -451,7 +452,7 @@ def _desired(draft: Draft) -> DesiredResource:
 
 
 def _rename_fault(planned: PlannedResource) -> Invalid | None:
-    """Datasets and flows keep their names elsewhere too, and are not renamed by an apply yet."""
+    """Returns a fault for a new name of a type that an apply does not rename, since its name is kept elsewhere too."""
     before, after = planned.before, planned.after
     if before is None or after.type not in ELSEWHERE or before.name == after.name:
         return None
@@ -460,13 +461,13 @@ def _rename_fault(planned: PlannedResource) -> Invalid | None:
 
 
 def _meaning(each: DeclaredResource, final: FinalState) -> DeclaredResource:
-    """With references to what the same batch made."""
+    """Resolves the references of a resource to others of the same batch."""
     references = {key: final.resolved(key, held) for key, held in each.references.items()}
     return msgspec.structs.replace(each, references=references)
 
 
 def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) -> DeclaredResource:
-    """Returns what shall stand. One that came to be meanwhile by its own way keeps its id."""
+    """Returns the resource to store; one that was made by another way meanwhile keeps its id."""
     held = store.get(planned.after.id) or store.named(planned.after.type, planned.after.name)
     if held is None:
         after = planned.after
@@ -481,7 +482,7 @@ def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) 
 
 
 def _become(connection: sqlite3.Connection, intent: IntentKey) -> Adopted | None:
-    """Returns what an intent for a dataset or a flow stands for now."""
+    """Returns the resource that an intent, a dataset or a flow now is; ``None`` if it is gone."""
     kind, key = intent
     resources = Resources(connection)
     held = resources.get(kind, key)

@@ -1,4 +1,4 @@
-"""Reads manifests into the desired state: snapshots of datasets, in the order in which they can be made, and flows."""
+"""Reads manifests into the desired state: datasets, in the order in which they can be made, flows and resources."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ from odfd.webhooks.target import WebhookTargetSpec, check_target
 
 
 class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One snapshot of an apply, and where it was written."""
+    """One declared dataset of an apply, and where it was written."""
 
     snapshot: DatasetSnapshot
     manifest: Manifest
     base: str
-    """Folder that relative source paths start from."""
+    """The folder in which relative source paths begin."""
     is_legacy: bool = True
-    """Written as the format's own kind, not as a resource."""
+    """Whether it is written as the format's own kind, not as a resource."""
     did: DatasetId | None = None
-    """The dataset that it is, where the manifest says so."""
+    """The id of the dataset, if the manifest states it."""
     shards: ShardsSpec | None = None
-    """The chains of a new root, where the manifest says so."""
+    """The shards of a new root, if the manifest states them."""
     variables: frozenset[str] = frozenset()
-    """Names of values in sets of the same apply that its sources may read."""
+    """Names of values, in sets of the same apply, that its sources may read."""
     meant: Mapping[str, str] = {}
-    """Dids of inputs that mean something already, by the keys of references."""
+    """Dids of the inputs that are resolved already, by the keys of references."""
 
     @property
     def name(self) -> str:
         return self.snapshot.name
 
     def transform_place(self) -> str:
-        """``file:line`` of the query."""
+        """Returns ``file:line`` of the query."""
         number = next(i for i, event in enumerate(self.snapshot.metadata) if isinstance(event, SetTransform))
         return self.manifest.place(f"metadata[{number}].transform")
 
     def source_place(self, source: SetPollingSource | AddPushSource, part: str) -> str:
-        """``file:line`` of a part of the source that stands in the end."""
+        """Returns ``file:line`` of a part of the last declaration of this source, which is the one in force."""
         name = source.source_name if isinstance(source, AddPushSource) else None
         number = max(
             i
@@ -75,7 +75,7 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.manifest.place(f"metadata[{number}].{part}")
 
     def input_place(self, ref: str) -> str:
-        """``file:line`` of the input that names ``ref``."""
+        """Returns ``file:line`` of the input that names ``ref``."""
         for i, event in enumerate(self.snapshot.metadata):
             for j, each in enumerate(event.inputs if isinstance(event, SetTransform) else ()):
                 if each.dataset_ref == ref:
@@ -95,13 +95,13 @@ class DesiredState(msgspec.Struct, frozen=True):
     snapshots: list[DesiredSnapshot]
     flows: list[DesiredFlow]
     warnings: dict[tuple[str, str], tuple[str, ...]]
-    """Of resources, by kind and name in lower case."""
+    """Warnings about resources, by kind and name in lower case."""
     drafts: list[Draft]
-    """Of resources, those of datasets and flows too."""
+    """All resources, including datasets and flows."""
 
 
 def read_desired_state(texts: Sequence[wire.ManifestText], registry: TypeRegistry = TYPES) -> DesiredState:
-    """Reads all manifests of an apply. Raises Invalid; with every mistake of every text, where there are several."""
+    """Reads all manifests of an apply. Raises Invalid; with every mistake of every text if there are several."""
     reading = _Reading(registry)
     for each in texts:
         reading.text(each)
@@ -110,7 +110,7 @@ def read_desired_state(texts: Sequence[wire.ManifestText], registry: TypeRegistr
 
 
 class _Reading:
-    """Texts read one after the other; mistakes of all are collected. Lives for one apply."""
+    """Reads texts one after the other and collects the mistakes of all. Lives for one apply."""
 
     def __init__(self, registry: TypeRegistry) -> None:
         self._registry = registry
@@ -124,7 +124,7 @@ class _Reading:
                     self._snapshot(manifest, text)
 
     def check_twice(self) -> None:
-        """Two manifests of one thing have one place too few."""
+        """Adds a mistake if two manifests declare the same dataset or flow."""
         kinds: tuple[Sequence[DesiredSnapshot | DesiredFlow], ...] = (self._desired.snapshots, self._desired.flows)
         for mirror_specs in kinds:
             counts = Counter(each.name.casefold() for each in mirror_specs)
@@ -133,7 +133,7 @@ class _Reading:
                 self._faults.append(Invalid(text, rule="manifest-twice", hint="keep one of them"))
 
     def mirror_specs(self) -> DesiredState:
-        """Raises Invalid."""
+        """Returns the desired state. Raises Invalid for the mistakes, or if there is no manifest."""
         if len(self._faults) == 1:
             raise self._faults[0]
         if self._faults:
@@ -177,7 +177,7 @@ class _Reading:
         )
 
     def _take(self, text: wire.ManifestText, node: Node) -> Sequence[Mistake] | None:
-        """``None`` for a document that is no resource; what is wrong with one, else."""
+        """Reads a document; returns its mistakes, or ``None`` if it is no resource."""
         if not is_resource(node):
             return None
         draft, mistakes = read_resource(node, text.source, self._registry)
@@ -225,7 +225,10 @@ class _Reading:
 
 
 def in_order(mirror_specs: Sequence[DesiredSnapshot]) -> list[DesiredSnapshot]:
-    """Inputs before what derives from them; otherwise as written. A cycle stays as written and fails by name."""
+    """Orders datasets: inputs before what derives from them, otherwise as written.
+
+    A cycle stays as written, and then fails by name.
+    """
     waiting = list(mirror_specs)
     names = {snapshot.name.casefold() for snapshot in waiting}
     ordered: list[DesiredSnapshot] = []

@@ -1,4 +1,4 @@
-"""Takes in what clients push to the endpoints of Sources, and shows and drops what waits there."""
+"""Receives what clients push to the endpoints of Sources, and shows and drops what waits there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Taken(NamedTuple):
     source: OpenedSource
     receipt: Receipt
     dropped: int
-    """Records of a full buffer."""
+    """Number of records that were dropped because the buffer was full."""
 
 
 class EndpointService:
@@ -40,7 +40,7 @@ class EndpointService:
     ) -> None:
         """``arrived`` is called in the event loop with the id of a Source to which something was pushed.
 
-        ``get``: a resource by its type and name, for who judges rights.
+        ``get`` returns a resource by its type and name; whoever judges rights uses it.
         """
         self.get = get
         self._home, self._sources = home, SourceReader(home)
@@ -48,17 +48,17 @@ class EndpointService:
         self._arrived = arrived
 
     async def push(self, name: str, data: bytes, push_id: str | None = None) -> wire.PushReceipt:
-        """Takes in a body, once for each id.
+        """Takes in a pushed body, once for each id.
 
-        Raises NotFound, Invalid for what is not of the Source's format, Refused where too much waits, Conflict for an
-        id of other content, Environment for the disk.
+        Raises NotFound; Invalid for a body that is not of the Source's format; Refused if too much waits; Conflict for
+        an id of other content; Environment if the disk fails.
         """
         return await self._pushed(lambda: self._take(*self._opened(name), data, push_id))
 
     async def signed_push(self, name: str, headers: Mapping[str, str], data: bytes) -> wire.PushReceipt:
-        """Takes in a body that is signed for a Source, from whoever has no token; else as ``push``.
+        """Takes in a body that is signed for a Source, from a client without a token; otherwise as ``push``.
 
-        ``headers``: by names in lower case. Raises the same Refused where there is no such Source.
+        ``headers``: by names in lower case. Raises the same Refused if there is no such Source.
         """
 
         def take() -> _Taken:
@@ -77,7 +77,7 @@ class EndpointService:
         return await self._pushed(take)
 
     def _take(self, opened: OpenedSource, endpoint: RestEndpoint, data: bytes, push_id: str | None) -> _Taken:
-        """Blocking."""
+        """Checks the push id and stores the records of a body. Blocking."""
         if push_id is not None and not 0 < len(push_id) <= MAX_ID:
             raise Invalid(f"an id of {len(push_id):,} characters", rule="push-id", hint=f"1 to {MAX_ID}")
         records, spool = records_in(data, opened.polled.read), self._home.spool
@@ -101,7 +101,7 @@ class EndpointService:
         )  # fmt: skip
 
     async def show(self, name: str) -> wire.EndpointView:
-        """Shows what waits. Raises NotFound; Invalid for a Source that is fetched."""
+        """Shows the pushes that wait at a Source. Raises NotFound; Invalid for a Source that is fetched."""
 
         def look() -> wire.EndpointView:
             opened, _ = self._opened(name)
@@ -110,7 +110,7 @@ class EndpointService:
         return await trio.to_thread.run_sync(look)
 
     async def drop(self, name: str, number: int | None) -> wire.EndpointView:
-        """Drops one push that waits, or all of them: no dataset will get its records. Raises NotFound, Invalid."""
+        """Drops one waiting push, or all of them: no dataset will get their records. Raises NotFound, Invalid."""
 
         def drop() -> tuple[OpenedSource, int, Backlog]:
             opened, _ = self._opened(name)
@@ -132,7 +132,7 @@ class EndpointService:
 
 
 def source_in_use(home: StateDirectory, before: DeclaredResource, after: DeclaredResource | None) -> None:
-    """Raises Refused for a Source that would be deleted while pushes wait that some dataset has not taken."""
+    """Raises Refused if a Source would be deleted while pushes wait that some dataset has not taken."""
     waiting = home.spool.waiting(before.id)
     if after is None and waiting.pushes:
         raise Refused(

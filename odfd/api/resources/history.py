@@ -1,4 +1,4 @@
-"""Tells what became of resources: the events of their log, each with what it changed."""
+"""Tells how resources changed: the events of their log, each with what it changed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from odfd.state.directory import StateDirectory
 
 
 class PastEvent(NamedTuple):
-    """An event of the log, with its resource in the event before, if that is kept."""
+    """An event of the log, and its resource as of the event before, if that is kept."""
 
     event: ResourceEvent
     before: DeclaredResource | None
 
 
 def change_of(epoch: str, past: PastEvent) -> wire.ResourceChange:
-    """Describes an event of a log."""
+    """Describes an event of a log and what it changed."""
     event, resource = past.event, past.event.resource
     change, details = told(past.before, event)
     return wire.ResourceChange(
@@ -45,11 +45,17 @@ class HistoryService:
         self._declarations = declarations
 
     async def last(self, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
-        """The last of one resource (``TYPE/NAME``, also one that is deleted) or of all, in order. Raises NotFound."""
+        """Lists the last changes of one resource or of all, in order. Raises NotFound.
+
+        ``of``: ``TYPE/NAME``, also of a deleted resource.
+        """
         return await trio.to_thread.run_sync(self._last, of, limit)
 
     async def follow(self, since: str | None, of: str | None, limit: int) -> AsyncIterator[wire.ResourceChange]:
-        """Yields changes after a version, or the last ones, then live. Raises NotFound; Invalid for another log."""
+        """Yields the changes after a version, or the last ones, then live ones.
+
+        Raises NotFound; Invalid for another log.
+        """
         at, chosen, standing = await trio.to_thread.run_sync(self._begin, since, of, limit)
         return self._from(at, chosen, standing)
 
@@ -90,7 +96,7 @@ class HistoryService:
             )
 
     def _after(self, at: int, chosen: str | None) -> tuple[int, Sequence[wire.ResourceChange]]:
-        """And how far it was read."""
+        """Returns how far the log was read, and the changes found there."""
         self._declarations.adopt()
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
@@ -98,7 +104,7 @@ class HistoryService:
             return (events[-1].rv if events else at), self._views(store, chosen, events)
 
     def chosen(self, of: str | None) -> str | None:
-        """Returns the id of what is asked for, as TYPE/NAME. Blocking. Raises NotFound."""
+        """Returns the id of the resource named ``TYPE/NAME``. Blocking. Raises NotFound."""
         if of is None:
             return None
         word, slash, name = of.partition("/")
@@ -116,7 +122,7 @@ class HistoryService:
             if chosen == each.resource.id or (chosen is None and each.resource.type not in unlisted)
         ]
 
-    # For accounts, of which each is told of some resources. Blocking.
+    # Used for accounts, of which each may see some resources only. Blocking.
 
     def epoch_and_newest(self) -> tuple[str, int]:
         """Returns the name of the log, and the number of its last event."""
@@ -126,14 +132,14 @@ class HistoryService:
             return store.epoch(), store.newest()
 
     def last_of(self, ids: Collection[str], limit: int, *, is_chosen: bool) -> Sequence[PastEvent]:
-        """Returns the last events of some resources, in order; without types that are not listed, unless chosen."""
+        """Returns the last events of some resources, in order. Types that are not listed are left out unless chosen."""
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
             events = store.history_of(ids, limit, () if is_chosen else self._declarations.unlisted)
             return [PastEvent(each, store.before(each)) for each in events]
 
     def after(self, at: int) -> tuple[int, Sequence[PastEvent]]:
-        """Returns the next events that are listed, and how far the log was read."""
+        """Returns how far the log was read, and the events of listed types found there."""
         self._declarations.adopt()
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
@@ -143,5 +149,5 @@ class HistoryService:
 
     @property
     def grown(self) -> trio.Event:
-        """The trio event that the next change sets."""
+        """An event that is set at the next change."""
         return self._events.grown

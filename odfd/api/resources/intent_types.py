@@ -1,4 +1,4 @@
-"""Types of resources that declare intents of this node: mirrors, networks, blocked peers, and validators.
+"""Defines the types of resources that declare this node's intents: mirrors, networks, blocked peers, validators.
 
 The intent is authoritative, whether a manifest or a command made it. This module defines the fields of each type, the
 form in which its spec is kept, and the spec that belongs to an intent. Pure; ``odfd.api.intents`` carries them out.
@@ -27,7 +27,7 @@ from p2p.address import parse_address
 from p2p.identity import peer_of_did
 
 INTENT_TYPES: Final = {MIRROR: "Mirror", NETWORK: "Network", BLOCKED: "Peer", GROUP: "Validator"}
-"""Kinds of intents, to the types that stand for them."""
+"""Types of resources by the kind of intent that they declare."""
 ORDER: Final = ("Network", "Peer", "Validator", "Mirror")
 """Types in the order in which they are applied: peers, then trust, then mirrors."""
 
@@ -70,7 +70,7 @@ class ValidatorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_intent(draft: Draft) -> None:
-    """Adds to the mistakes of a draft what its intent may not be."""
+    """Adds a mistake to a draft whose spec makes no valid intent."""
     path, read = _READ[type(draft.spec)]
     try:
         read(draft.headers.name, draft.spec)
@@ -79,13 +79,13 @@ def check_intent(draft: Draft) -> None:
 
 
 def as_kept(name: str, spec: msgspec.Struct) -> Json:
-    """The one form of all ways to write a spec; that of its intent. ``check_intent`` found nothing."""
+    """Returns a spec in its canonical form, that of its intent. ``check_intent`` must have found nothing."""
     _, read = _READ[type(spec)]
     return read(name, spec)
 
 
 def key_of(type_: str, name: str, spec: Json) -> str:
-    """Returns the key that identifies an intent among others of its type."""
+    """Returns the link that identifies an intent, made from its kind and its key."""
     parts = {"Mirror": "source", "Peer": "peerId", "Validator": "did"}
     key: str = spec[parts[type_]] if type_ in parts else name.casefold()
     kind = next(kind for kind, each in INTENT_TYPES.items() if each == type_)
@@ -93,7 +93,7 @@ def key_of(type_: str, name: str, spec: Json) -> str:
 
 
 def linked(type_: str, ref: str) -> str:
-    """Returns the link of what a reference names by its own id: a did, or of a Peer its peer id too."""
+    """Returns the link for a reference by an id of the thing itself: a did, or the peer id of a Peer."""
     kind = next((kind for kind, each in INTENT_TYPES.items() if each == type_), None)
     if kind is None:
         return ref
@@ -101,12 +101,12 @@ def linked(type_: str, ref: str) -> str:
 
 
 def link(kind: str, key: str) -> str:
-    """Stands in the place of a did."""
+    """Returns the link of an intent: it identifies the resource, as the did of a dataset does."""
     return f"{kind} {key.casefold()}"
 
 
 def adopted(kind: str, name: str, raw: bytes) -> Adopted:
-    """The resource that an intent is; ``name``: of the intent."""
+    """Returns name, link and spec of the resource that an intent declares. ``name``: that of the intent."""
     match kind:
         case "mirror":
             mirror = msgspec.json.decode(raw, type=MirrorSpec)
@@ -181,7 +181,7 @@ def _peer(name: str, spec: PeerResourceSpec) -> Json:  # noqa: ARG001
 
 
 def _peer_id(text: str) -> str:
-    """The id of the peer that has a key; others as they are. Raises Invalid."""
+    """Returns the id of the peer that has a key; other texts unchanged. Raises Invalid."""
     return str(peer_of_did(KeyDid.parse(text))) if text.startswith(DID_KEY) else text
 
 

@@ -1,8 +1,8 @@
-"""Labels of resources: those that a type's controller contributes, and those that people set by hand.
+"""Computes the labels of resources: those that a type's controller contributes, and those that people set by hand.
 
-``datasetKind`` and ``did`` of datasets are derived each time and are not stored, so that no manifest carries them to
-another node, where the same dataset may not be. People select by them as by their own labels; one of theirs that says
-something else is refused.
+``datasetKind`` and ``did`` of datasets are derived each time and not stored, so that no manifest carries them to
+another node, where the dataset may be another. People select by them as by their own labels; a label set by people that
+contradicts one of them is refused.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from odfd.resources.declared import DeclaredResource
 KIND: Final = "datasetKind"
 DID: Final = "did"
 KEYS: Final = frozenset((KIND, DID))
-"""Labels that no index of stored labels has."""
+"""Labels that are derived, and so are in no index of stored labels."""
 LABEL: Final = "odfctl-label"
-"""The manager of those who label by hand: an apply leaves theirs alone."""
+"""The manager of labels set by hand: an apply leaves them alone."""
 MAX_KINDS: Final = 100_000
-"""Datasets whose kind is remembered, since a chain is read for it once: some 10 MB."""
+"""Datasets whose kind is remembered, since it is read from a chain once; takes some 10 MB."""
 
 
 class SystemLabels:
-    """The system labels of resources, over the chains of a node."""
+    """Derives the system labels of resources from the chains of a node."""
 
     def __init__(self, chains: SqliteChains) -> None:
         self._chains = chains
@@ -45,7 +45,7 @@ class SystemLabels:
         return labels if resource.did is None else {**labels, DID: resource.did}
 
     def all_of(self, resource: DeclaredResource) -> Mapping[str, Any]:
-        """Returns these labels and those that people set. Blocking."""
+        """Returns the labels that the controller contributes and those that people set. Blocking."""
         return {**resource.labels, **self.of(resource)}
 
     def _kind(self, resource: DeclaredResource) -> str | None:
@@ -69,7 +69,10 @@ class SystemLabels:
 def contradictions(
     resource: DeclaredResource, system: Mapping[str, str], place: Callable[[str], str]
 ) -> Iterator[Invalid]:
-    """Yields a fault for each label of people's that differs from the controller's; ``place``: of a path in headers."""
+    """Yields a fault for each label set by people that differs from the controller's.
+
+    ``place`` returns where a path of the headers was written.
+    """
     if resource.type != "Dataset":
         return
     for key in sorted(KEYS & resource.labels.keys()):

@@ -1,4 +1,4 @@
-"""Types of resources that the node makes of itself: Engine and Node. The settings say what they are. Pure."""
+"""Defines the types of resources that the node makes of itself, Engine and Node, from its settings. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def live_id(*parts: str) -> str:
-    """Returns the id of what is not stored: the same for the same parts, and nothing else's."""
+    """Returns an id for a resource that is not stored: always the same for the same parts, and no other's."""
     digest = hashlib.sha256("\n".join(parts).encode()).digest()
     return str(uuid.UUID(bytes=digest[:16], version=4))
 
@@ -56,7 +56,7 @@ def live_id(*parts: str) -> str:
 def live_status(
     condition: tuple[str, Mapping[str, Any]], at: Instant, phase: Phase = "Ready", problem: tuple[str, str] = ("", "")
 ) -> ResourceStatus:
-    """Returns a status with one condition, by name; ``problem``: rule and message of a failure."""
+    """Returns a status with one condition, given by name and value. ``problem``: rule and message of a failure."""
     name, value = condition
     told = Condition(value=value, updated_at=at, observed_generation=1)
     code, message = problem

@@ -1,7 +1,7 @@
 """Lists declared resources of a type in pages, in the order of their names.
 
-A page is no snapshot. All pages of a list have the version at which its first began: a watch since it tells what
-changed while they were read.
+Pages are no snapshot. All pages of a list carry the version at which the first began, so a watch from that version
+tells what changed while they were read.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class ResourcePage(msgspec.Struct, frozen=True):
     """A page of a list."""
 
     version: str
-    """Of the log, when the first page was read."""
+    """The version of the log when the first page was read."""
     views: tuple[wire.ResourceView, ...]
     rest: str | None
-    """Asks for the next page; ``None``: this is the last one."""
+    """The token that asks for the next page; ``None`` on the last one."""
     type: str
-    """The name of the type of all that are listed."""
+    """The name of the type that is listed."""
 
 
 class _Token(msgspec.Struct, frozen=True, array_like=True):
@@ -43,11 +43,11 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
     version: str
     after: str
     query: str
-    """Of which list it is."""
+    """A hash of the type and selector that the list is of."""
 
 
 class ResourcePages:
-    """Reads pages. Blocking."""
+    """Reads pages of declared resources. Blocking."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class ResourcePages:
         labels: Callable[[DeclaredResource], Mapping[str, Any]],
         system: frozenset[str],
     ) -> None:
-        """``labels``: all labels of a resource; ``system``: those that no index has."""
+        """``labels`` returns all labels of a resource; ``system``: names of the labels that are in no index."""
         self._home, self._adopt, self._view = home, adopt, view
         self._labels, self._system = labels, system
 
     def page(self, type_: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
-        """Returns the first page, or the one that ``rest`` of another asks for.
+        """Returns the first page, or the one that the token ``rest`` of another page asks for.
 
-        Raises Usage for a ``rest`` of another list, Invalid for one of another log and for a selector.
+        Raises Usage for a token of another list, Invalid for one of another log and for a bad selector.
         """
         selector = None if labels is None else parse_selector(labels)
         query = _query(type_, labels)
@@ -84,7 +84,7 @@ class ResourcePages:
     def _read(
         self, token: _Token, type_: str, selector: dict[str, Any] | None, limit: int
     ) -> tuple[_Token, list[DeclaredResource]]:
-        """Returns some, and where to go on after them."""
+        """Reads some resources; returns them and the token of the position after them."""
         label = None if selector is None else first_equality(selector)
         indexed = None if label is None or label[0] in self._system else label
         with self._home.database.read() as connection:
@@ -98,12 +98,12 @@ class ResourcePages:
 
 
 def rest_after(version: str, asked: tuple[str, str | None], name: str) -> str:
-    """Asks for what comes after a resource; ``asked``: the type, and the selector of labels."""
+    """Returns the token for the page after a named resource; ``asked``: the type, and the selector of labels."""
     return _text(_Token(version, name.casefold(), _query(*asked)))
 
 
 def page_after(rest: str, asked: tuple[str, str | None]) -> tuple[str, str]:
-    """Returns the version of a list, and the name in lower case after which it goes on. Raises Usage."""
+    """Returns the version in a token, and the name in lower case after which the list goes on. Raises Usage."""
     token = _parsed(rest, _query(*asked))
     return token.version, token.after
 
@@ -117,7 +117,7 @@ def _text(token: _Token) -> str:
 
 
 def _parsed(text: str, query: str) -> _Token:
-    """Raises Usage."""
+    """Returns the position that a token holds. Raises Usage if it is not of this list."""
     try:
         found = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
@@ -128,6 +128,6 @@ def _parsed(text: str, query: str) -> _Token:
 
 
 def no_page(rest: str) -> Usage:
-    """Makes the fault for what asks for no page of a list."""
+    """Returns the fault for a token that asks for no page of this list."""
     hint = "leave it out to begin anew; type and labels stay as they were"
     return Usage(f"continue={rest[:40]!r} does not belong to this list", rule="continue", hint=hint)

@@ -1,7 +1,7 @@
-"""Shows resources that are not declared beside those that are: the node, its engines, and tasks under way.
+"""Shows resources that are not declared along with those that are: the node, its engines, and running tasks.
 
-They live as long as the daemon and have no events of their own. A watch tells them when it begins, also where it goes
-on from a version, and then each change that it sees: never a step that was over before it looked.
+They live as long as the daemon and have no events in the log. A watch reports all of them when it begins, even from a
+version, and then each change that it sees; a change that was undone before it looked is never reported.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ResourceService(DeclarationService):
     """The API service for all resources, declared or not."""
 
     live: Mapping[str, Callable[[], Sequence[DeclaredResource]]] = {}
-    """By type; set by whoever knows them. A name that is declared too is left out there."""
+    """By type: lists the undeclared resources; set where the services are joined. Leaves out declared names."""
 
     async def list(self, word: str | None, labels: str | None) -> Sequence[wire.ResourceView]:
-        """Lists as that of declarations does; those that are not declared, where their type is asked for."""
+        """Lists resources as ``DeclarationService.list``, and undeclared ones if their type is asked for."""
         declared = await super().list(word, labels)
         if word is None or not (live := self._live(word)):
             return declared
@@ -37,7 +37,7 @@ class ResourceService(DeclarationService):
         return sorted([*declared, *found], key=_key)
 
     async def page(self, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
-        """Returns a page of a type."""
+        """Returns a page of a type, declared or not."""
         if self._type(word).name not in self.live:
             return await super().page(word, labels, limit, rest)
         first = await super().page(word, labels, 1, None)
@@ -52,26 +52,29 @@ class ResourceService(DeclarationService):
         return await super().get(word, name) if found is None else self._view(found)
 
     async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
-        """Labels what is declared. Raises NotFound, Invalid; Refused for what is not."""
+        """Labels a declared resource. Raises NotFound, Invalid; Refused for one that is not declared."""
         if self._alive(word, name) is not None:
             raise self._undeclared(word, name, "has no labels of yours")
         return await super().label(word, name, request)
 
     async def check_generation(self, word: str, name: str, generation: int) -> None:
-        """Raises NotFound; Conflict where it has another generation."""
+        """Checks the generation of a declared resource. Raises NotFound; Conflict for another generation."""
         if self._alive(word, name) is None:
             await super().check_generation(word, name, generation)
 
     async def delete(
         self, word: str, name: str, generation: int | None = None, *, force: bool = False
     ) -> wire.ResourceView:
-        """Deletes what is declared. Raises as that does; Refused for what is not."""
+        """Deletes a declared resource.
+
+        Raises as ``DeclarationService.delete``; Refused for one that is not declared.
+        """
         if self._alive(word, name) is not None:
             raise self._undeclared(word, name, "is not deleted")
         return await super().delete(word, name, generation, force=force)
 
     async def news(self, since: str | None, word: str | None, *, ticks: bool = False) -> AsyncGenerator[News, None]:
-        """Tells as that of declarations does; of a type with others, those too."""
+        """Yields news as ``DeclarationService.news``, and those of undeclared resources if their type is asked for."""
         kind = None if word is None else self._type(word).name
         if word is None or kind not in self.live:
             async with aclosing(super().news(since, word, ticks=ticks)) as plain:
@@ -96,7 +99,7 @@ class ResourceService(DeclarationService):
                 yield each.value
 
     def _changes(self, word: str, told: dict[str, DeclaredResource], version: str) -> Iterator[wire.ResourceNews]:
-        """Yields what is another than ``told``, which becomes what is."""
+        """Yields the differences between ``told`` and the present resources, and updates ``told``."""
         now = {each.id: each for each in self._live(word)}
         for id_ in [each for each in told if each not in now]:
             yield wire.ResourceNews(version=version, op="Deleted", resource=self._view(told.pop(id_)))

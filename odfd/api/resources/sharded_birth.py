@@ -1,7 +1,7 @@
-"""Checks and notes a collection that a manifest divides into shards: all chains begin in the transaction of its apply.
+"""Checks and records a collection that a manifest divides into shards; one transaction begins all its chains.
 
-The number and columns of shards are fixed for a rendition: another number is another rendition, which a manifest does
-not make. Synchronous. Spec: docs/spec/collections.md#shards.
+The number and columns of shards are fixed for a rendition: another number needs another rendition, which a manifest
+does not make. Synchronous. Spec: docs/spec/collections.md#shards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from odfd.state.directory import StateDirectory
 
 
 def check_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: DatasetId | None) -> None:
-    """``dataset``: that is here already. Raises Invalid, Refused for shards that it does not have."""
+    """Checks the declared shards of a dataset. ``dataset``: its id, if it is here already.
+
+    Raises Invalid for an impossible number, Refused for other shards than those that the dataset has.
+    """
     wanted = desired.shards
     if wanted is None:
         return
@@ -61,20 +64,20 @@ def check_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: Datase
 def note_birth(
     connection: sqlite3.Connection, desired: DesiredSnapshot, born: Sequence[DatasetId], now: Instant
 ) -> None:
-    """Writes the names of further shards, and the collection that all of them are; private until it is published."""
+    """Writes the names of the further shards, and the collection of all; all are private until published."""
     spec = desired.shards or ShardsSpec(number=1)
     catalog, marks = Catalog(Resources(connection)), Marks(connection)
     for place, each in enumerate(born):
         if place:
             catalog.add(shard_name(desired.name, 0, place), each, now)
-        marks.put(each, Mark.PRIVATE, now)  # whatever the settings publish
+        marks.put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
     row = RenditionRow(number=0, shards=tuple(map(str, born)), by=spec.by)
     member, timeline = Member(row=row, origin="first"), Timeline((Switch(0, "", row),), 0)
     tables.keep(connection, CollectionState(id=born[0], members=(member,), timeline=timeline))
 
 
 def check_birth(desired: DesiredSnapshot, events: Sequence[MetadataEvent]) -> None:
-    """Raises Refused, Invalid for sources that would part rows of a key, and for columns that cannot decide."""
+    """Raises Refused or Invalid for sources that would part rows of one key, and for unsuitable columns."""
     if desired.shards is None:
         return
     try:

@@ -1,9 +1,9 @@
-"""Reads news of a log once for all who wait at the same position of it.
+"""Reads the news of a log once for all readers that wait at the same position.
 
-A reader is a position. The first who asks at a position reads, and waits where there is nothing; others at the same
-position wait for what it finds. What was found is kept while nothing more was written, for those who ask later. Whoever
-reads for others and is cancelled, or fails, wakes them: each goes on, and one of them reads. What somebody may not see
-is left out by whoever passes news on, never here: all who share a read get the same.
+The first reader at a position reads, and waits if there is nothing; others at the same position wait for its result.
+Results are kept until the next write, for readers that come later. A leading reader that is cancelled or fails wakes
+the others, and one of them reads. All who share a read get the same, so whoever passes news on leaves out what a reader
+may not see.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import trio
 from odfd.obs.events import EventLog
 
 KEPT: Final = 8
-"""Positions whose news are kept. Readers that lag are elsewhere, and read by themselves."""
+"""Positions whose news are kept. Readers that lag behind read by themselves."""
 T = TypeVar("T")
 
 
 class _Flight(Generic[T]):
-    """A read for all at one position."""
+    """A read under way at one position, for all readers there."""
 
     def __init__(self) -> None:
         self.over = trio.Event()
         self.found: Sequence[T] = ()
-        """Nothing, though it is over: whoever read was cancelled or failed."""
+        """The news; empty after the end if the leading reader was cancelled or failed."""
 
 
 class SharedReads(Generic[T]):
-    """The reads of one log. Its readers are tasks of one trio run."""
+    """Shares the reads of one log among its readers, which are tasks of one trio run."""
 
     def __init__(self, read: Callable[[int], Sequence[T]], written: Callable[[], int], events: EventLog) -> None:
-        """``read``, called in worker threads: some of what comes after a position, in order, or nothing.
+        """``read``, called in worker threads, returns some of what comes after a position, in order, or nothing.
 
-        ``written``: grows with each write to the log, at the latest when ``events`` are nudged after it.
+        ``written`` grows with each write to the log, at the latest when ``events`` are nudged after it.
         """
         self._read, self._written, self._events = read, written, events
         self._flights: dict[int, _Flight[T]] = {}
         self._kept: dict[int, Sequence[T]] = {}
         self._kept_at = -1
-        """The number of writes that ``_kept`` belongs to."""
+        """The value of ``written`` that ``_kept`` belongs to."""
 
     async def after(self, position: int) -> Sequence[T]:
         """Waits for news after a position, and returns some of it. Raises what reading raises."""
@@ -57,7 +57,7 @@ class SharedReads(Generic[T]):
                 return flight.found
 
     async def _lead(self, position: int) -> Sequence[T]:
-        """Reads for all who come to this position meanwhile."""
+        """Reads for all readers that come to this position meanwhile."""
         flight = self._flights[position] = _Flight()
         try:
             while not flight.found:
@@ -81,7 +81,7 @@ class SharedReads(Generic[T]):
         return found
 
     def _known(self, position: int) -> Sequence[T] | None:
-        """Returns what was read there since the last write; ``None``: nobody read."""
+        """Returns what was read at a position since the last write; ``None`` if nobody read."""
         written = self._written()
         if written != self._kept_at:
             self._kept_at = written

@@ -1,4 +1,4 @@
-"""Judges the request of an apply: who asks, and which manifests are left out so that they keep no others back."""
+"""Decides which manifests of an apply are left out, so that they hold back no others, and on what terms it is done."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY, PlannedResource, Terms
 
 MAX_PASSES: Final = 50
-"""Times that what is left is planned; more faults, one after another, refuse the whole."""
+"""Most times that the remaining manifests are planned; more rounds of faults refuse the whole."""
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
-"""Begins a document of YAML wherever it stands, also in the middle of a text."""
+"""The beginning of a document of YAML, anywhere in a text."""
 _MANAGER: Final = re.compile(r"[A-Za-z0-9][\w./-]{0,62}", re.ASCII)
 Plan = Callable[[Sequence[Draft]], list[PlannedResource]]
 
 
 class Possible(msgspec.Struct, frozen=True):
-    """The parts of an apply that can be done, as far as it can be seen before anything is."""
+    """The manifests of an apply that can be applied, as far as can be told before anything is done."""
 
     wanted: DesiredState
     planned: Sequence[PlannedResource]
     failed: Sequence[wire.ApplyItem]
-    """The others, each with what is wrong with it."""
+    """Items of the others, each with its fault."""
 
 
 class _Part(msgspec.Struct, frozen=True, eq=False):
-    """One document."""
+    """One document of an apply's texts."""
 
     text: wire.ManifestText
     kind: str = "manifest"
@@ -48,7 +48,7 @@ class _Part(msgspec.Struct, frozen=True, eq=False):
 
 
 def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
-    """Leaves out what cannot be applied, until the rest can be. Blocking. Raises what belongs to no manifest."""
+    """Leaves out manifests until the rest can be planned. Blocking. Raises a fault that belongs to no manifest."""
     kept: list[_Part] = []
     failed: list[wire.ApplyItem] = []
     parts = list(_parts(texts))
@@ -89,7 +89,7 @@ def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
 
 
 def _parts(texts: Sequence[wire.ManifestText]) -> Iterator[_Part]:
-    """Documents one by one. Those of a text with several are counted, and lines are theirs."""
+    """Splits texts into documents. Each of several in a text is numbered, and its lines are counted from its start."""
     for text in texts:
         starts = [0, *(found.start() for found in _DOCUMENT.finditer(text.text)), len(text.text)]
         found = [each for start, end in itertools.pairwise(starts) if (each := text.text[start:end]).strip()]
@@ -113,7 +113,10 @@ def _twins(parts: Sequence[_Part]) -> list[list[_Part]]:
 
 
 def terms_of(request: wire.ApplyRequest) -> Terms:
-    """Raises Invalid for what is no name of a manager, or one that the node keeps for its own parts."""
+    """Returns the manager and the conditions of an apply.
+
+    Raises Invalid for a bad name of a manager, or one that the node keeps for its own parts.
+    """
     manager = APPLY if request.manager is None else request.manager
     if not _MANAGER.fullmatch(manager) or manager.startswith("controller/"):
         hint = "letters, digits and . _ - / up to 63 characters, not beginning with controller/"

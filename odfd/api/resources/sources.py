@@ -1,4 +1,4 @@
-"""Reads Sources for those who pull from them: as what a chain would say, with the values that they name, opened."""
+"""Reads Sources for pulls: each as the event that a chain would hold, with the values it names, decrypted."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ TYPE: Final = "Source"
 
 
 class OpenedSource(NamedTuple):
-    """A Source that can be fetched from."""
+    """A Source that can be fetched from, or to which records are pushed."""
 
     id: str
     name: str
     polled: SetPollingSource
     values: Mapping[str, str]
-    """Never shown: those of its config."""
+    """The values that its config names; they are never shown."""
     endpoint: RestEndpoint | None
-    """Records are pushed to it."""
+    """The endpoint to which records are pushed; ``None`` if they are fetched."""
 
 
 class SourceReader:
@@ -52,7 +52,7 @@ class SourceReader:
         self._home = home
 
     def open(self, ref: str) -> OpenedSource:
-        """Opens a Source by name or id. Raises NotFound for it or a value; Environment for a lost key."""
+        """Returns a Source by name or id, with its values. Raises NotFound for either; Environment for a lost key."""
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
             found = store.get(ref) or store.named(TYPE, ref)
@@ -73,19 +73,19 @@ class SourceReader:
         return GivenSource(dataset=dataset, name=opened.name, polled=opened.polled, fetch=fetch), opened.values
 
     def taken(self, ref: str, dataset: DatasetId) -> None:
-        """Notes how far a dataset has taken what was pushed to a Source, which is then kept for others alone."""
+        """Records how far a dataset has taken what was pushed to a Source, which then keeps it for others only."""
         opened = self.open(ref)
         seen = load_state(self._home.chains.chain(dataset)).source_state
         if opened.endpoint is not None and seen is not None and seen.kind == STATE:
             self._home.spool.reads(opened.id, dataset, position(seen.value, opened.id))
 
     def meant(self, by: str, name: str, key: str) -> str:
-        """Returns the id of the Source that a reference means of the resource of a type and name. Raises NotFound."""
+        """Returns the id of the Source that the resource of a type and name refers to. Raises NotFound."""
         with self._home.database.read() as connection:
             return DeclaredStore(connection).meant(by, name, key).id
 
     def check(self, ref: str, settings: IngestSettings) -> None:
-        """Raises what would keep a Source from being fetched, without a fetch."""
+        """Raises the fault that would keep a Source from being fetched, without a fetch."""
         opened = self.open(ref)
         known = msgspec.structs.replace(settings, variables=opened.values)
         with redacted(opened.values):
@@ -94,7 +94,7 @@ class SourceReader:
                 raise refused[1]
 
     def forget(self, source: str) -> None:
-        """Forgets what was pushed to a Source that is deleted."""
+        """Deletes what was pushed to a deleted Source."""
         self._home.spool.remove(source)
 
     def _value(self, store: DeclaredStore, wanted: ConfigValue) -> str:
@@ -110,7 +110,7 @@ class SourceReader:
 
 
 def check_one(request: wire.PullRequest) -> None:
-    """Raises Invalid for a Source or a time, and more datasets than one."""
+    """Raises Invalid for a request that states a Source or a time and names not exactly one dataset."""
     if request.source is not None and (len(request.refs) != 1 or request.recursive or request.repair):
         raise Invalid("a Source is for one dataset", rule="pull-source", hint="odfctl pull NAME --source SOURCE")
     if request.time is not None and (len(request.refs) != 1 or request.recursive or request.repair):
@@ -118,7 +118,7 @@ def check_one(request: wire.PullRequest) -> None:
 
 
 def check_root(name: str, rule: str, *, is_own: bool, kind: DatasetKind | None) -> None:
-    """Raises Refused for a dataset that takes from no source."""
+    """Raises Refused for a dataset that is no root of this node, and so takes from no source."""
     if not is_own or kind is not DatasetKind.ROOT:
         hint = "a derived dataset takes from its inputs, a mirror from its publisher"
         raise Refused(f"{name} is no root of this node", rule=rule, hint=hint)

@@ -341,19 +341,22 @@ class SchemaService:
         self._registry = registry
 
     async def types(self) -> Sequence[wire.TypeView]:
-        """Lists the types: those that act first, the others in their order."""
+        """Lists the types of resources: those that act first, the others in their order."""
         ordered = sorted(self._registry, key=lambda each: each not in self._registry.acting)
         return [_type_view(each) for each in ordered]
 
     async def schema(self, path: str) -> JsonSchema:
-        """``context/version/Name``. Raises NotFound."""
+        """Returns the JSON Schema of a type by its path, ``context/version/Name``. Raises NotFound."""
         found = self._registry.at(path)
         if found is None or found.spec is None:
             raise NotFound(f"there is no schema {path[:120]!r}", rule="unknown-type", hint="odfctl types lists them")
         return schema_of(found)
 
     async def explain(self, word: str, path: str) -> wire.Explanation:
-        """``word``: a name, plural, alias or URI of a type; ``path``: of a part, with dots. Raises NotFound."""
+        """Explains a type, or one field of it. Raises NotFound.
+
+        ``word``: a name, plural, alias or URI of a type. ``path``: the field, with dots; empty for the type.
+        """
         kind = self._find(word)
         if kind.spec is None:
             return wire.Explanation(
@@ -393,7 +396,7 @@ class SchemaService:
 
 
 def _near(schema: JsonSchema, path: str) -> str:
-    """Returns what the last part that is there has."""
+    """Suggests a field near to the one that was not found."""
     names = path.split(".")
     while names:
         last = names.pop()

@@ -1,4 +1,4 @@
-"""Reads versions of the log of resources, as watches give them and take them back."""
+"""Reads the versions of the log of resources that watches give out and take back."""
 
 from __future__ import annotations
 

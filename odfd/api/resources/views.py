@@ -1,4 +1,4 @@
-"""Shows declared resources to those who ask the API."""
+"""Shows declared resources as the API's clients see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def view_of(
 ) -> wire.ResourceView:
     """Returns a resource as it is shown.
 
-    ``system``: labels that the controller of its type contributes. ``account``: id and name of the one that has it.
+    ``system``: labels that the controller of its type contributes. ``account``: id and name of the account that owns
+    it.
     """
     headers: dict[str, Any] = {"id": each.id, "name": each.name}
     headers |= {"did": each.did} if kind.name == "Dataset" and each.did is not None else {}
@@ -41,12 +42,12 @@ def view_of(
 
 
 def _uris(kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:
-    """Returns the URIs of types of conditions: those of all resources, and those of this one."""
+    """Returns the URIs of a status's conditions; some are common to all resources."""
     return {key: f"{OURS}/{'resource' if key in COMMON else kind.context}/{VERSION}/{key}" for key in status.conditions}
 
 
 def _reference_view(key: str, held: ResourceHandle | None) -> dict[str, str]:
-    """Returns what a reference means; of one that never found anything, what it looks for."""
+    """Returns the resource that a reference is resolved to, or only the reference if it never was."""
     if held is None:
         return {"reference": key}
     did = {"did": held.did} if held.did is not None and held.did.startswith("did:") else {}

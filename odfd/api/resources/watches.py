@@ -1,4 +1,4 @@
-"""Watches declared resources: the state, then each change once, in the order of commits."""
+"""Watches declared resources: yields the present state, then each change once, in the order of commits."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from odfd.resources.declared import DeclaredResource, DeclaredStore, ResourceEve
 from odfd.state.directory import StateDirectory
 
 PAGE: Final = 500
-"""Events read at a time."""
+"""Most events read at a time."""
 PAGE_BYTES: Final = 1024 * 1024
-"""Of events read at a time for watchers; at least one is read."""
+"""Most bytes of events read at a time for watchers; at least one event is read."""
 WATCHES: Final = 128
-"""Open at once: half of the connections of the control socket, so that others can ask."""
+"""Most watches that may be open: half of the control socket's connections, so that others can ask."""
 News: TypeAlias = SharedValue[wire.ResourceNews]
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """An event as all watchers tell it."""
+    """An event in the form that all watchers get."""
 
     rv: int
     type: str
@@ -36,7 +36,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 class ResourceWatches:
-    """The watches of one node. What watchers at the same position get is read and encoded once for all of them."""
+    """Serves the watches of one node; reads and encodes news once for all watchers at the same position."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class ResourceWatches:
         view: Callable[[DeclaredResource], wire.ResourceView],
         is_listed: Callable[[str, str | None], bool],
     ) -> None:
-        """``adopt``: takes over what came by other ways; it and ``view`` are called in worker threads.
+        """``adopt`` records changes made by other ways; it and ``view`` are called in worker threads.
 
-        ``is_listed``: whether a watcher of one type, or of all, is told of a type.
+        ``is_listed``: whether a watch of one type, or of all, reports a type.
         """
         self._home, self._adopt, self._events = home, adopt, events
         self._view, self._is_listed = view, is_listed
@@ -59,8 +59,8 @@ class ResourceWatches:
     async def news(self, since: str | None, type_: str | None, *, ticks: bool = False) -> AsyncGenerator[News, None]:
         """Yields the present resources and a bookmark if ``since`` is absent; then each change once, in order.
 
-        ``ticks``: a bookmark also comes whenever something happened, whatever it was, for who judges rights anew.
-        Raises Invalid for a version of another log: the reader lists anew; Refused where too many watch.
+        ``ticks``: also yields a bookmark after any event, for readers that judge rights anew. Raises Invalid for a
+        version of another log, after which a reader lists anew; Refused if too many watches are open.
         """
         if self._open >= WATCHES:
             hint = "end one, or ask again later"
@@ -74,7 +74,7 @@ class ResourceWatches:
             yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark"))
             while True:
                 found = await (self._after_or_tick(at, grown) if ticks else self._reads.after(at))
-                grown = self._events.grown  # before anything is judged by what stands now
+                grown = self._events.grown  # taken before anything is judged by the present state
                 for each in found:
                     if self._is_listed(each.type, type_):
                         yield each.news
@@ -85,7 +85,7 @@ class ResourceWatches:
             self._open -= 1
 
     async def _after_or_tick(self, at: int, grown: trio.Event) -> Sequence[_Told]:
-        """Waits for news of resources, or for any event, which gives none."""
+        """Waits for news of resources, or for any other event, and then returns nothing."""
         found: Sequence[_Told] = ()
 
         async def read(over: trio.CancelScope) -> None:
@@ -100,7 +100,7 @@ class ResourceWatches:
         return found
 
     async def values(self, since: str | None, type_: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
-        """Yields the same for who does not send it on."""
+        """Yields the news as plain values, for readers that do not send them on."""
         async with aclosing(self.news(since, type_)) as news:
             async for each in news:
                 yield each.value
