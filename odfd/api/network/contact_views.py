@@ -1,8 +1,8 @@
-"""Says for people how a dataset, or a network, was met for the first time, and what makes that surer.
+"""Describes how a dataset or a network was met for the first time, and what would make that surer.
 
-A dataset is met on one of four rungs (docs/spec/trust.md#first-contact). A network has no chain that could be compared:
-there, what counts is whether a signed invitation named its first peers and the key of its policies, and from how many
-blocks of addresses its peers come, since one operator may hold all of a block.
+A dataset is met on one of four rungs (docs/spec/trust.md#first-contact). A network has no chain that could be compared;
+for it counts whether a signed invitation named its first peers and the key of its policies, and in how many blocks of
+addresses its peers are, since one operator may hold all of a block.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ON_FIRST_USE: Final = (
 
 
 def dataset_contact(rung: str | None) -> wire.Contact | None:
-    """``None`` for a dataset that was not met yet, for one's own and for imported ones."""
+    """Describes how a dataset was met; ``None`` for one not met yet, for one's own and for imported ones."""
     if rung is None:
         return None
     by = BY[rung]
@@ -43,7 +43,10 @@ def dataset_contact(rung: str | None) -> wire.Contact | None:
 
 
 def network_contact(network: Network, rungs: Iterable[str | None], blocks: Collection[str]) -> wire.NetworkContact:
-    """``rungs``: of the mirrored datasets; ``blocks``: of the addresses of connected peers."""
+    """Describes how a network was met.
+
+    ``rungs``: those on which its mirrored datasets were met; ``blocks``: the address blocks of connected peers.
+    """
     met = Counter(BY[rung] for rung in rungs if rung is not None)
     means = (
         f"its first peers were named in an invitation signed by {network.invited_by}"

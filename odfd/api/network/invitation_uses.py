@@ -1,4 +1,4 @@
-"""Issues invitations with tokens, counts who redeems them, and redeems those of others."""
+"""Issues invitations with tokens, counts the nodes that redeem them, and redeems those of other nodes."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _SAID: Final = {
 
 
 class InvitationUses:
-    """The invitations with tokens of one node, its own and the one that it redeems."""
+    """Keeps the invitations with tokens that one node made, and redeems one of another node."""
 
     def __init__(
         self, home: StateDirectory, membership: Membership, clock: Clock, random: Callable[[int], bytes]
     ) -> None:
-        """``random``: gives that many random bytes."""
+        """``random`` returns the given number of random bytes."""
         self._home, self._membership, self._clock, self._random = home, membership, clock, random
 
     def issue(self, network: str, uses: int, seconds: int) -> str:
-        """Returns a new token in hexadecimal, which nobody can tell again. Raises Invalid, Refused."""
+        """Returns a new token in hexadecimal, of which only a digest is kept. Raises Invalid, Refused."""
         token, now = self._random(TOKEN_BYTES), self._clock.now()
         issued = IssuedInvitation(
             digest=digest_of_token(token),
@@ -56,7 +56,7 @@ class InvitationUses:
         return token.hex()
 
     def redeem(self, peer: PeerId, token: bytes) -> Redemption:
-        """Admits a node that shows a token, once it is written down. From a worker thread. Raises Environment."""
+        """Admits a node that shows a token, after the use is stored. Call from a worker thread. Raises Environment."""
         with self._home.database.read() as connection:
             if not InvitationTokens(connection).knows(token):
                 return Redemption.UNKNOWN
@@ -65,19 +65,19 @@ class InvitationUses:
             return InvitationTokens(connection).redeem(token, peer, joined, self._clock.now())
 
     def list(self, names: NodeNames) -> Sequence[wire.InvitationState]:
-        """Lists all, the newest first."""
+        """Lists all invitations with tokens of this node, the newest first."""
         with self._home.database.read() as connection:
             found = InvitationTokens(connection).all()
         return [self._view(each, names) for each in found]
 
     def revoke(self, id_: str, names: NodeNames) -> wire.InvitationState:
-        """Raises NotFound, Invalid."""
+        """Revokes an invitation. Raises NotFound, Invalid."""
         with self._home.database.write() as connection:
             revoked = InvitationTokens(connection).revoke(id_)
         return self._view(revoked, names)
 
     async def show_token(self, said: Invitation) -> None:
-        """Redeems the token of an invitation at the node that made it. Raises Refused by name, Remote."""
+        """Redeems the token of an invitation at the node that made it. Raises Refused with the outcome, Remote."""
         inviter = peer_of_did(said.by)
         if said.token is None or inviter == self._membership.peer_id:
             return

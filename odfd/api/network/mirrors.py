@@ -1,4 +1,4 @@
-"""Manages mirrors, joins networks, and shows peers."""
+"""Adds, pauses and removes mirrors, and lists and blocks peers."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from p2p.pace import PeerTraffic
 from p2p.ports import PeerId, PeerView
 
 MAX_HOLDS: Final = 1000
-"""Names of datasets shown of a peer."""
+"""Most names of datasets that are shown of one peer."""
 PATIENCE_SECONDS: Final = 60.0
-"""Without any progress, before the task that made a mirror ends: the spec is kept, and holds no place on the board."""
+"""Seconds without progress after which the task of a new mirror ends; the mirror itself goes on."""
 
 
 class MirrorService:
@@ -66,19 +66,19 @@ class MirrorService:
         self._remotes = remotes
         self._holders = holders
         self.suggested_name: Callable[[DatasetId], str | None] = lambda _: None
-        """Returns the publisher's name of a dataset."""
+        """Returns the name that the publisher gave a dataset."""
         self.node_of: Callable[[DatasetId], wire.PeerName | None] = lambda _: None
-        """Returns the node that publishes a dataset, if that node signed so."""
+        """Returns the node that publishes a dataset, if that node signed that it does."""
         self.adopt: Callable[[DatasetId, str], Awaitable[object]]
-        """Takes back a deleted dataset whose data is kept; whoever joins the services sets it."""
+        """Takes back a deleted dataset whose data is kept; set where the services are joined."""
         self._home = home
         self._scheduler = scheduler
         self._board = board
 
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
-        """Adds a mirror. Result: MirrorView, once all that is announced is here. The spec is kept until it is removed.
+        """Adds a mirror, which is kept until it is removed. Result: MirrorView, once all that is announced is here.
 
-        Which dataset is published at a place is asked within the task: a server may take its time.
+        For a place, the task asks which dataset is published there, since a server may take its time.
         """
         place = None if request.source.startswith(DID_ODF) else self._place(request.source)
         if request.peers and (place is not None or request.via is not None):
@@ -112,11 +112,11 @@ class MirrorService:
         return task_ref(self._board.submit("mirror", target, work, told))
 
     async def begin(self, request: wire.MirrorRequest) -> None:
-        """Mirror a dataset that is named by its did, and wait for nothing. Raises Invalid, Refused."""
+        """Adds a mirror of a dataset named by its did, without waiting for data. Raises Invalid, Refused."""
         await self._begin(request, DatasetId.parse(request.source), None)
 
     async def check(self, request: wire.MirrorRequest) -> None:
-        """Raises what ``begin`` would."""
+        """Raises what ``begin`` would raise."""
         dataset = DatasetId.parse(request.source)
         spec = await self._checked(request, dataset, None)
         await trio.to_thread.run_sync(self._check_name, spec.name, dataset)
@@ -135,7 +135,10 @@ class MirrorService:
         return spec
 
     async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
-        """``found_at``: the place that said which dataset it is. What is kept from a deletion is taken back for it."""
+        """Adds a mirror. ``found_at``: the place where the dataset was found.
+
+        Data kept from a deletion is taken back.
+        """
         spec = await self._checked(request, dataset, found_at)
         if await trio.to_thread.run_sync(self._is_kept, dataset):
             await self.adopt(dataset, spec.name)
@@ -143,11 +146,11 @@ class MirrorService:
         return await self._scheduler.add(spec, shown)
 
     async def list(self, sees: Sees | None = None) -> Sequence[wire.MirrorView]:
-        """Lists mirrors; ``sees``: of an account, which gets those of datasets that it may read."""
+        """Lists mirrors. ``sees``: the rights of an account, which gets the mirrors of datasets that it may read."""
         return await self._all_shown(await self._seen(sees))
 
     async def counts(self, sees: Sees | None = None) -> dict[str, int]:
-        """Counts mirrors by state, as ``list`` tells of them."""
+        """Counts the mirrors that ``list`` returns, by state."""
         return dict(Counter(each.state.value for each in await self._seen(sees)))
 
     async def _seen(self, sees: Sees | None) -> Sequence[Mirror]:
@@ -158,14 +161,14 @@ class MirrorService:
         return [each for each, is_told in zip(mirrors, told, strict=True) if is_told]
 
     async def remove(self, ref: str) -> wire.MirrorView:
-        """End a mirror; the dataset stays until it is deleted."""
+        """Removes a mirror; the dataset stays until it is deleted."""
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         view = await self._shown(self._scheduler.get(dataset))
         await self._scheduler.remove(dataset)
         return view
 
     async def pause(self, ref: str) -> wire.MirrorView:
-        """Fetch nothing more of it until it is resumed; stored data stays and is served."""
+        """Stops fetching data for a mirror until it is resumed; stored data stays and is served."""
         return await self._pause(ref, paused=True)
 
     async def resume(self, ref: str) -> wire.MirrorView:
@@ -184,7 +187,10 @@ class MirrorService:
         return self._home.chains.chain(dataset).head() is not None
 
     def _is_ours(self, dataset: DatasetId) -> bool:
-        """Its key alone does not tell: one that was lost here may be taken back from a mirror."""
+        """Whether the dataset is this node's own and here.
+
+        The key alone does not tell: a dataset whose data was lost here may be taken back from a mirror.
+        """
         return self._home.keys.has_dataset_key(dataset) and self._is_held(dataset)
 
     def _place(self, source: str) -> str:
@@ -214,7 +220,7 @@ class MirrorService:
         return default_name(dataset)
 
     def _via(self, dataset: DatasetId, via: str | None) -> str | None:
-        """Returns where a dataset is looked for that is named by its id."""
+        """Returns the place at which a dataset named by its id is looked for, or ``None``. Raises Invalid."""
         if via is None:
             return None
         place = home_of(dataset) if via == "ipfs" else place_of(via)
@@ -286,25 +292,25 @@ class MirrorService:
 
 
 def _message(mirror: Mirror) -> str:
-    """With what to do about it, where a person can."""
+    """Returns the message of a mirror, with what a person can do about it."""
     hint = mirror.fault.hint if mirror.fault is not None else None
     return f"{mirror.message}; {hint}" if hint else mirror.message
 
 
 def _blocks(tally: MirrorProgress, known: DatasetFacts) -> wire.Share:
-    """Also of one that has not been looked at since the start."""
+    """Counts blocks that are here and that are wanted, also of a mirror not looked at since the start."""
     signed = 0 if known.head is None else known.head.size
     return wire.Share(have=max(tally.blocks, known.size), want=max(tally.blocks_wanted, known.size, signed))
 
 
 def slices_of(tally: MirrorProgress, held: int) -> wire.Share:
-    """All that is held, and what the pass that runs, or ran last, has still to bring."""
+    """Counts the slices that are held, and those that the present or last pass has still to fetch."""
     have = held + tally.slices_uncounted
     return wire.Share(have=have, want=have + max(0, tally.slices_wanted - tally.slices))
 
 
 async def _settled(mirror: Mirror) -> None:
-    """Until all that is announced is here, or cannot come, or nothing comes for a while."""
+    """Waits until all that is announced is here, or cannot come, or nothing has come for a while."""
     seen, since = mirror.tally.progress(), trio.current_time()
     while not mirror.is_settled:
         turned = mirror.turned
@@ -323,10 +329,10 @@ class PeerService:
     def __init__(self, membership: Membership, home: StateDirectory, holders: HolderCounts) -> None:
         self._membership, self._home, self._holders = membership, home, holders
         self.names: Callable[[], NodeNames] = lambda: NodeNames({})
-        """Looks up what nodes call themselves, in a worker thread."""
+        """Returns what nodes call themselves; called in a worker thread."""
 
     async def list(self, *, holds: bool = False) -> Sequence[wire.PeerInfo]:
-        """Lists peers; ``holds``: with the names of the local datasets that each of them holds."""
+        """Lists peers; with ``holds`` also the names of the local datasets that each holds."""
         names = await trio.to_thread.run_sync(self.names)
         traffic = self._membership.peer_traffic()
         peers = [named(_peer(view, traffic), names) for view in self._membership.peers()]
@@ -348,7 +354,7 @@ class PeerService:
         return await self._named_view(find_peer(views, str(self._named(peer)) if peer.startswith(DID_KEY) else peer))
 
     async def netcheck(self) -> Sequence[wire.Probe]:
-        """Says how others reach this node, and what to do. Raises Remote while no network is joined."""
+        """Checks how others reach this node, and says what to do. Raises Remote while no network is joined."""
         return netcheck.probes(await self._membership.net_facts())
 
     async def block(self, peer: str) -> wire.PeerInfo:
@@ -366,7 +372,7 @@ class PeerService:
         return named(_peer(view, traffic), await trio.to_thread.run_sync(self.names))
 
     def _named(self, peer: str) -> PeerId:
-        """One that is known, or a whole id: a peer may be shut out before it is ever met."""
+        """Returns the id of a known peer, or a whole id, since a peer may be blocked before it is met."""
         return peer_named(self._membership.peers(), peer)
 
 

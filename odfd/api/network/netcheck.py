@@ -1,4 +1,4 @@
-"""Says in words how others reach this node, what does not work, and what to do next. Pure: facts in, probes out."""
+"""Describes how others reach this node, what does not work, and what to do next. Pure: turns facts into probes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from p2p.ip import is_global, parse_ip
 from p2p.machines.reachability import Reached
 
 CLOCK_SLACK = 60.0
-"""Seconds that a clock may be behind before it is worth a word; ten minutes shut a node out."""
+"""Seconds that a clock may be behind without a warning; a clock ten minutes behind shuts a node out."""
 _FORWARD = "forward the port in the router and name it in p2p.announce, or name a relay in p2p.relays (docs/reach.md)"
 
 
 def probes(facts: NetFacts) -> list[wire.Probe]:
-    """One for each question, in the order in which they build on each other."""
+    """Returns one probe for each question, in the order in which they build on each other."""
     return [
         _listening(facts),
         _ipv6(facts),

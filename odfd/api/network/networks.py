@@ -37,7 +37,7 @@ from p2p.ports import PeerView
 from p2p.web.site import Web
 
 MAX_SECONDS: Final = 366 * 86_400
-"""An invitation that lasts longer names peers that are gone."""
+"""Longest time for which an invitation may hold, since later the peers that it names may be gone."""
 
 
 def _swarm(counts: SwarmCounts) -> wire.SwarmFigures | None:
@@ -73,24 +73,24 @@ class NetworkService:
         self._clock = clock
         self._policy_changed = policy_changed
         self.names: Callable[[], NodeNames] = lambda: NodeNames({})
-        """Looks up what nodes call themselves, in a worker thread."""
+        """Returns what nodes call themselves; called in a worker thread."""
         self.swarm = SwarmCounts()
-        """What was exchanged with others that mirror the same; whoever joins the services sets it."""
+        """Counts of what was exchanged with other mirrors of the same datasets; set where the services are joined."""
         self.uses: InvitationUses
-        """Invitations with tokens; whoever joins the services sets it."""
+        """Keeps and redeems invitations with tokens; set where the services are joined."""
         self._web = partial(Web, PATIENCE)
-        """Reads invitations that are published as files."""
+        """Fetches invitations that are published as files."""
 
     async def accept(self, request: wire.InvitationText) -> wire.NetworkView:
-        """Join the network of an invitation, by its text. Raises what ``join`` does."""
+        """Joins the network of an invitation, by its text. Raises as ``join``."""
         name = read_invitation(request.text, self._clock.now()).network
         return await self.join(wire.NetworkRequest(name=name, invitation=request.text))
 
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
-        """Raises Invalid, Refused: an invitation that has expired, or contradicting statements on the policy key.
+        """Joins a network. Raises Invalid; Refused for an expired invitation or an unexpected policy key.
 
-        With a token, which the node that invites redeems first, also Refused by name, and Remote where it is not
-        reached; then the membership is what it was before.
+        An invitation with a token is redeemed at the node that invites: raises Refused with its answer, or Remote if it
+        is not reached; then the membership is what it was before.
         """
         before = self._membership.named(request.name)
         network = await self.declare(request)
@@ -100,7 +100,7 @@ class NetworkService:
             try:
                 await self._membership.connect(address)
             except Remote:
-                continue  # it is dialled again and again; the view shows how many are connected
+                continue  # dialling goes on in the background; the view shows how many are connected
         return await self._network_view(network)
 
     async def _show_token(self, said: Invitation, network: Network, before: Network | None) -> None:
@@ -119,11 +119,14 @@ class NetworkService:
         return await trio.to_thread.run_sync(lambda: self.uses.list(self.names()))
 
     async def revoke(self, id_: str) -> wire.InvitationState:
-        """Revokes an invitation: nobody redeems it, and who did has no place any more. Raises NotFound, Invalid."""
+        """Revokes an invitation: nobody can redeem it, and nodes that did lose their place.
+
+        Raises NotFound, Invalid.
+        """
         return await trio.to_thread.run_sync(lambda: self.uses.revoke(id_, self.names()))
 
     async def declare(self, request: wire.NetworkRequest) -> Network:
-        """Joins without a wait for any peer: the network's own work dials them. Raises as ``join``."""
+        """Joins a network without waiting for a peer; peers are dialled in the background. Raises as ``join``."""
         network = Network(name=request.name, bootstrap=request.bootstrap)
         if request.invitation is not None:
             network = self._invited(read_invitation(request.invitation, self._clock.now()), request.name)
@@ -134,13 +137,13 @@ class NetworkService:
         return network
 
     def _limit(self, network: Network) -> None:
-        """Before a second network is joined, mirrors stay in the one that they were found in."""
+        """Keeps mirrors in the network that they were found in, before a second network is joined."""
         before = self._membership.networks
         if len(before) == 1 and before[0].name != network.name:
             self._visibility.limit_mirrors(before[0].name, self._clock.now())
 
     async def check(self, name: str) -> None:
-        """Raises Refused where one more network than may be would be joined."""
+        """Raises Refused if one more network would be more than a node may join."""
         self._membership.check_room(name)
 
     def _invited(self, said: Invitation, name: str) -> Network:
@@ -160,7 +163,10 @@ class NetworkService:
         )
 
     async def invite(self, name: str, request: wire.InvitationRequest) -> wire.InvitationView:
-        """A line by which others join the network, signed by this node. Raises NotFound, Refused, Invalid."""
+        """Makes an invitation: a line, signed by this node, by which others join the network.
+
+        Raises NotFound, Refused, Invalid.
+        """
         network = self._named(name)
         bootstrap = self._membership.bootstrap(network)[:MAX_BOOTSTRAP]
         if not bootstrap:
@@ -205,9 +211,9 @@ class NetworkService:
         return _view(said, write_invitation(said, key))
 
     async def invitation(self, request: wire.InvitationText) -> wire.InvitationView:
-        """The contents of an invitation, to show before it is accepted. Raises Invalid, Refused.
+        """Shows the contents of an invitation before it is accepted. Raises Invalid, Refused.
 
-        Of one that is named by its address on the web, which is fetched, also Remote and NotFound.
+        An invitation named by its address on the web is fetched first, which may also raise Remote and NotFound.
         """
         text = request.text
         if is_url(text):
@@ -235,7 +241,10 @@ class NetworkService:
         return network
 
     async def _network_view(self, network: Network) -> wire.NetworkView:
-        """Shows what this node announces or a connected peer serves; the ledger also has heads of private datasets."""
+        """Shows the datasets of a network that are public here or that a peer serves.
+
+        The ledger also has heads of private datasets, which are not shown.
+        """
         peers = [view for view in self._membership.peers() if view.connected and self._is_in(view, network)]
         traffic = self._membership.peer_traffic()
         lines = [line for view in peers if (line := traffic.get(view.peer)) is not None]
@@ -261,7 +270,7 @@ class NetworkService:
         return len(self._membership.networks) == 1 or network.name in peer.networks
 
     def _signed(self, network: Network) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
-        """Datasets of which a signed head is known, and those of them that are public."""
+        """Returns the datasets of which a signed head is known, and those of them that are public."""
         with self._home.database.read() as connection:
             signed = {*Ledger(connection).datasets(HEAD), *self._unheld.datasets()}
         if len(self._membership.networks) == 1:
@@ -272,7 +281,7 @@ class NetworkService:
     def _announced(
         self, counts: Mapping[DatasetId, int], naming: NodeNames
     ) -> tuple[tuple[wire.Announced, ...], tuple[str | None, ...]]:
-        """With how those that are mirrored were met."""
+        """Lists the announced datasets, and the rung on which each mirrored one was met."""
         names = {entry.id: entry.name for entry in self._home.entries()}
         announced, rungs, unheld = [], [], self._unheld.heads()
         with self._home.database.read() as connection:

@@ -1,4 +1,4 @@
-"""Shows peers and publishers by the names on their cards, beside their ids."""
+"""Adds the names that nodes give themselves to the ids of peers and publishers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def peer_name(peer: str, names: NodeNames) -> wire.PeerName:
 
 
 def publisher_node(card: Card | None, names: NodeNames) -> wire.PeerName | None:
-    """Returns the node that publishes a dataset, where it signed so on the card; ``None``: no node did."""
+    """Returns the node that signed on its card that it publishes a dataset; ``None`` if no node did."""
     node: KeyDid | None = None if card is None or card.claims is None else card.claims.node
     return None if node is None else peer_name(peer_of_did(node), names)
 
 
 def named(info: wire.PeerInfo, names: NodeNames) -> wire.PeerInfo:
-    """Adds what a peer's card says."""
+    """Adds what a peer's node card says."""
     said = names.of_peer(info.peer_id)
     if said is None:
         return info

@@ -1,7 +1,7 @@
 """Finds datasets of other nodes by words, and shows their publishers' descriptions before a mirror is added.
 
-Ranked by what counts here and never by the publisher's word: how far a dataset may be relied on, in how many blocks of
-addresses peers serve it, how many peers do, then how well its card fits the words.
+Results are ranked by what this node knows and never by the publisher's claims: how far a dataset may be relied on, in
+how many blocks of addresses peers serve it, how many peers do, then how well its card matches the words.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MISMATCH: Final = "mismatch"
 
 
 class CardStanding(NamedTuple):
-    """How far a dataset may be relied on, as far as that is known here. ``rank``: for order, higher is better."""
+    """How far a dataset may be relied on, as far as this node knows. ``rank`` is for sorting: higher is better."""
 
     rank: int
     text: str
@@ -64,11 +64,11 @@ class SearchService:
         self._policy = policy
         self._clock = clock
         self.names: Callable[[], NodeNames] = lambda: NodeNames({})
-        """Looks up what nodes call themselves, in a worker thread."""
+        """Returns what nodes call themselves; called in a worker thread."""
         self.index = CardIndex((home.database.read, unheld.read))
 
     async def search(self, request: wire.SearchRequest) -> wire.SearchView:
-        """Raises Invalid."""
+        """Searches cards and ranks what is found. Raises Invalid."""
         if not 0 < request.limit <= MAX_FOUND:
             raise Invalid(f"a search for {request.limit:,}", rule="search-limit", hint=f"1 to {MAX_FOUND}")
         now = self._clock.now()
@@ -80,7 +80,7 @@ class SearchService:
         return wire.SearchView(found=shown[: request.limit], more=len(shown[request.limit :]), cards=known)
 
     async def card(self, ref: str) -> wire.CardView:
-        """The card of one dataset, held here or not. Raises Invalid, NotFound."""
+        """Shows the card of one dataset, held here or not. Raises Invalid, NotFound."""
         dataset = DatasetId.parse(ref)
         card = await trio.to_thread.run_sync(self.index.latest, dataset)
         if card is None or card.is_withdrawal:
@@ -116,7 +116,7 @@ class SearchService:
         )
 
     def node_of(self, dataset: DatasetId) -> wire.PeerName | None:
-        """Returns the node that publishes a dataset, where it signed so. From a worker thread."""
+        """Returns the node that publishes a dataset, if it signed that it does. Call from a worker thread."""
         return publisher_node(self.index.card(dataset), self.names())
 
     def _standing(self, dataset: DatasetId, held: wire.DatasetView | None) -> CardStanding:
@@ -127,7 +127,7 @@ class SearchService:
         return CardStanding(self._vouching(self._home.database.read, dataset).rank, held.rely_on.fact)
 
     def _vouching(self, tables: Tables, dataset: DatasetId) -> CardStanding:
-        """By the words of validators that count here, of whom each group has one."""
+        """Returns the standing by the attestations of groups whose word counts here, one vote for each group."""
         policy = self._policy()
         with self._home.database.read() as connection:
             suspended = Suspensions(connection).groups()

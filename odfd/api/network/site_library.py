@@ -1,4 +1,4 @@
-"""Gives the node's HTTP site its datasets, by their local names and as far as policy permits (``SiteLibrary``)."""
+"""Serves a node's datasets to its HTTP site, by their local names and as far as policy permits (``SiteLibrary``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ from odfd.trust.ledger.cards import Cards
 
 
 class NodeSiteLibrary:
-    """The library of a site, over the store of one node. ``library`` applies the policy, and hashes what leaves."""
+    """Implements the site's library over the store of one node.
+
+    ``library`` applies the policy, and checks what leaves.
+    """
 
     def __init__(self, home: StateDirectory, library: ServingLibrary, is_readable: Callable[[DatasetId], bool]) -> None:
         """``is_readable``: whether the visitor may know of a dataset."""
@@ -52,7 +55,7 @@ class NodeSiteLibrary:
         return [(name, card) for name, card in cards if card is not None]
 
     def find(self, ref: str) -> DatasetId | None:
-        """The dataset of a name; a private one is reported as absent."""
+        """Returns the dataset of a name; ``None`` also for a private one."""
         found = self._find(ref)
         return found if found is not None and self._is_readable(found) else None
 
@@ -93,7 +96,7 @@ class NodeSiteLibrary:
         return packed(self._library.blocks(dataset, start, MAX_PACK))
 
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
-        """Returns a statement; None before all blocks up to the signed head are served, which readers need."""
+        """Returns a statement file; ``None`` until all blocks up to the signed head are served, which readers need."""
         try:
             signed = signed_state(self._home.database, self._home.chains, dataset)
         except NotFound:
@@ -110,7 +113,7 @@ class NodeSiteLibrary:
 
 
 class OpenedSite(NamedTuple):
-    """A site, and what answers transfers there."""
+    """The HTTP site of a node, and the application that answers transfers there."""
 
     server: SiteServer
     smart: SmartApplication
@@ -123,7 +126,10 @@ def open_site(
     logger: Logger,
     asked: tuple[CheckpointReceiver | None, PublicAnswers],
 ) -> OpenedSite | None:
-    """``None`` where the settings name no address for one. ``asked``: who answers what is not about files."""
+    """Opens the site; returns ``None`` if the settings name no address for it.
+
+    ``asked``: the receiver of checkpoints, and the part that answers queries.
+    """
     if not settings.http.listen:
         return None
     receiver, answers = asked
