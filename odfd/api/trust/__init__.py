@@ -1,1 +1,1 @@
-"""Shows trust in datasets, and takes a person's decisions on it: validators, policies, authorities, forks."""
+"""Shows trust in datasets, and records a person's decisions about it: validators, policies, authorities, forks."""

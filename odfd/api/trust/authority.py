@@ -1,7 +1,7 @@
-"""Shows who may sign for a dataset, and changes it with keys that may be kept elsewhere.
+"""Shows who may sign for a dataset, and changes that, with keys that may be kept elsewhere.
 
-No secret is ever received; one is given out only when a person takes a dataset's key offline. A new version holds here
-before it is announced, and the head that goes with it is signed at once.
+No secret is ever received; one is given out only when a person takes a dataset's key offline. A new version is in force
+here before it is announced, and the head that goes with it is signed at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
 class AuthorityService:
-    """The API service for the authorities of a node's datasets. ``announce`` is called with new versions."""
+    """The API service for the authorities of a node's datasets. ``announce`` is called with each new version."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class AuthorityService:
         return await trio.to_thread.run_sync(self._show, ref)
 
     async def draft_authority(self, ref: str, request: wire.AuthorityDraftRequest) -> wire.AuthorityDraft:
-        """The next version as it would be; nothing is signed or kept."""
+        """Drafts the next version of an authority; nothing is signed or kept."""
         return await trio.to_thread.run_sync(self._draft, ref, request)
 
     async def change_authority(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
-        """Sign a draft with the keys that are here, join the signatures that came, keep and announce it."""
+        """Signs a draft with the keys that are here, adds the given signatures, keeps the version and announces it."""
         return await trio.to_thread.run_sync(self._change, ref, request)
 
     async def dataset_key(self, ref: str) -> wire.DatasetKey:
-        """Returns the secret key, for a person who takes it offline. Raises NotFound when it is not here."""
+        """Returns the secret key, for a person who takes it offline. Raises NotFound if it is not here."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         key = await trio.to_thread.run_sync(self._home.keys.dataset_seed, entry.id)
         return wire.DatasetKey(key=str(entry.id), seed=key.hex())
@@ -112,7 +112,7 @@ class AuthorityService:
         return authority_drafts.without_writer(rights, key, tree, seed, now)
 
     def _chain(self, dataset: DatasetId) -> tuple[Multihash, TreeHead]:
-        """The first block, and the tree of all that is here. Raises Refused without any."""
+        """Returns the hash of the first block, and the tree of all blocks here. Raises Refused if there are none."""
         chain = self._home.chains.chain(dataset)
         with self._home.database.read() as connection:
             tree = Ledger(connection).chain(dataset).frontier
@@ -140,7 +140,7 @@ class AuthorityService:
                 hint="ask for a draft of it",
             )
         if said.epochs and said.epochs[-1].reason == "rotation":
-            # It would say that the history ended where a backup was made; who lost the rest says recovery.
+            # A rotation would declare the history ended where a backup was made; for lost blocks there is recovery.
             self._committer.check_behind(entry.id)
         signed = sign_version(self._home.database, self._home.keys, said, payload, signatures_of(request.signatures))
         self._keep(said, signed)
@@ -152,7 +152,7 @@ class AuthorityService:
         return self._show(ref)
 
     def _keep(self, authority: Authority, signed: Signed) -> None:
-        """Blocks that are here go on in the epoch that it opens, if that one keeps them all."""
+        """Keeps a new version; if its epoch keeps all blocks that are here, they continue in that epoch."""
         with self._home.database.write() as connection:
             ledger = Ledger(connection)
             rights = keep_version(connection, self._home.keys, authority, signed, self._clock.now())
@@ -169,7 +169,7 @@ def epoch_view(epoch: Epoch) -> wire.EpochView:
 
 
 def draft_view(rights: Rights, authority: Authority) -> wire.AuthorityDraft:
-    """Shows a version that roots are to sign after ``rights``."""
+    """Shows the draft of the version after ``rights``, which roots are to sign."""
     opened = authority.epochs[-1] if authority.epochs and authority.epochs[-1].number > rights.epoch else None
     return wire.AuthorityDraft(
         payload=base64.b64encode(statement.encode(authority)).decode(),
@@ -181,7 +181,7 @@ def draft_view(rights: Rights, authority: Authority) -> wire.AuthorityDraft:
 
 
 def draft_of(entry: DatasetEntry, payload: str) -> tuple[Authority, bytes]:
-    """A draft as it comes back. Raises Invalid."""
+    """Returns the authority in a draft that a client sends back, with its bytes. Raises Invalid."""
     raw = _base64(payload, "payload")
     said = statement.decode_any(raw)
     if not isinstance(said, Authority) or said.dataset != entry.id:
@@ -190,7 +190,7 @@ def draft_of(entry: DatasetEntry, payload: str) -> tuple[Authority, bytes]:
 
 
 def signatures_of(texts: Iterable[wire.SignatureText]) -> list[tuple[KeyDid, bytes]]:
-    """Raises Invalid."""
+    """Decodes signatures. Raises Invalid."""
     return [(KeyDid.parse(each.key), _base64(each.signature, "signature")) for each in texts]
 
 

@@ -22,7 +22,7 @@ _LISTED: Final = "odfctl trust show REF lists what is kept"
 
 
 class EvidenceService:
-    """The evidence that a node keeps or can fetch."""
+    """Finds and fetches evidence by its id."""
 
     def __init__(self, home: StateDirectory, bundles: BundleStore, fetcher: EvidenceFetcher, board: TaskBoard) -> None:
         self._home = home
@@ -34,13 +34,13 @@ class EvidenceService:
         return self._bundles.has(name)
 
     async def find(self, evidence_id: str) -> bytes | Path:
-        """The bundle of a mismatch, as a file, or the JSON of a proof. Raises NotFound."""
+        """Returns the bundle of a mismatch, as a file, or the JSON of a proof. Raises NotFound."""
         name = _named(evidence_id)
         proof = await trio.to_thread.run_sync(self._proof, name)
         return self._bundles.path(name) if proof is None else proof
 
     def fetch(self, evidence_id: str) -> wire.TaskRef:
-        """A task that fetches a bundle that is not here. Raises NotFound for text that is no id."""
+        """Begins a task that fetches evidence that is not here. Raises NotFound for text that is no id."""
         name = _named(evidence_id)
         return task_ref(self._board.submit("evidence", str(name), partial(self._bring, name)))
 

@@ -1,8 +1,8 @@
 """Shows this node's policy, publishes a network's policy, and accepts a published one.
 
-What tightens holds as soon as it is received (``odfd.trust.policy.policy_merge``); what loosens waits for a person's
-decision, which is kept as a resource and entered in the ledger. The network's key is a node's key: the node that
-publishes.
+A part that makes the policy stricter is in force as soon as it is received (``odfd.trust.policy.policy_merge``). A part
+that makes it laxer waits for a person's decision, which is kept as a resource and entered in the ledger. The network's
+key is the key of the node that publishes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PolicyService:
         effective_policy: EffectivePolicy,
         changed: Callable[[Signed | None], None],
     ) -> None:
-        """``changed`` is called when the policy may have changed, with what was signed for the network, if anything."""
+        """``changed`` is called when the policy may have changed, with the statement signed for the network, if any."""
         self._home = home
         self._membership = membership
         self._clock = clock
@@ -51,7 +51,7 @@ class PolicyService:
         self._changed = changed
 
     async def policy(self) -> wire.PolicyView:
-        """Shows the policy in force, with the network's policies: the one accepted last, and later ones."""
+        """Shows the policy in force, and the network's policies: the one accepted last, and later ones."""
         return await trio.to_thread.run_sync(self._policy)
 
     def _policy(self) -> wire.PolicyView:
@@ -62,7 +62,7 @@ class PolicyService:
         return policy_view(self._effective_policy.profile, policy, views)
 
     def _keys(self, connection: sqlite3.Connection) -> list[KeyDid]:
-        """Keys whose policies are in force here, in the order of the networks' names."""
+        """Returns the keys whose policies are in force here, in the order of the networks' names."""
         sole = self._effective_policy.key_in(None)
         found = self._effective_policy.keys(connection) if sole is None else {"": sole}
         return list(dict.fromkeys(key for _, key in sorted(found.items())))
@@ -82,7 +82,7 @@ class PolicyService:
         return view
 
     def _network(self, name: str) -> Network:
-        """The network whose policy is published: the one that is named, or the only one. Raises Refused."""
+        """Returns the network whose policy is published: the named one, or the only one. Raises Refused."""
         networks = self._membership.networks
         if not networks:
             raise Refused("this node is in no network", rule="no-network", hint="odfctl network join NAME")
@@ -122,7 +122,7 @@ class PolicyService:
         return _view(AcceptedPolicy(said, signed.sid), "in force", ()), signed
 
     async def accept_rules(self, request: wire.AcceptRequest) -> wire.NetworkRulesView:
-        """Puts all rules of this version in force here. Raises NotFound, Invalid, Refused."""
+        """Accepts all rules of a published version, which are then in force here. Raises NotFound, Invalid, Refused."""
         view = await trio.to_thread.run_sync(self._accept, Multihash.parse(request.sid))
         self._changed(None)
         return view
@@ -177,7 +177,7 @@ def policy_view(profile: str, policy: Policy, network: Sequence[wire.NetworkRule
 
 
 def _rules(request: wire.NetworkRulesRequest) -> Rules:
-    """Raises Invalid."""
+    """Returns the rules of a request. Raises Invalid."""
     groups = request.groups
     listed = None
     if groups is not None:
@@ -199,7 +199,7 @@ def _rules(request: wire.NetworkRulesRequest) -> Rules:
 
 
 def _witness_rules(request: wire.WitnessRulesRequest) -> WitnessRules:
-    """Raises Invalid."""
+    """Returns the rules on witnesses of a request. Raises Invalid."""
     listed = None
     if request.groups is not None:
         listed = tuple(RuleGroup(name=name, keys=(KeyDid.parse(key),)) for name, key in request.groups.items())

@@ -1,7 +1,7 @@
 """Carries out a person's decision on a fork, a refuted history or given-up blocks.
 
 A decision is one entry of the ledger, with the hash of the policy and the statements that it rests on, and holds on
-this node alone. Where it means another history than the one here, that one is given up from the place where they part,
+this node alone. If it chooses another history than the one here, the latter is given up from the place where they part,
 in the same transaction, and the mirror fetches the other. Nobody else writes the dataset meanwhile.
 """
 
@@ -40,7 +40,7 @@ from odfd.trust.ledger.resolutions import Resolutions
 
 
 class PendingDecisions:
-    """The decisions that each dataset waits for. Called from worker threads."""
+    """Finds the decisions that a dataset waits for. Called from worker threads."""
 
     def __init__(self, home: StateDirectory, evaluator: TrustEvaluator) -> None:
         self._home = home
@@ -90,7 +90,7 @@ class PendingDecisions:
 
 
 def _gives_up(checked: CheckedChain, head: HeadStatement, walk: Sequence[Rights]) -> bool:
-    """Whether a head is of an epoch that a mirror does not follow unasked."""
+    """Whether a head is of an epoch that a mirror does not follow unless a person says so."""
     try:
         turn_of(checked, head, walk, follow=False)
     except RewriteWaiting:
@@ -125,7 +125,10 @@ class ResolutionService:
         self._changed = changed
 
     async def resolve(self, ref: str, request: wire.ResolveRequest) -> wire.Resolved:
-        """Refused when nothing waits, or for an owner's fork."""
+        """Resolves what a dataset waits for: follows a hash or abandons.
+
+        Refused if nothing waits, or for an owner's fork.
+        """
         if (request.follow is None) != request.abandon:
             raise Invalid("either follow a hash or abandon", rule="request", hint="--follow HASH, or --abandon")
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
@@ -156,7 +159,7 @@ class ResolutionService:
         return answer
 
     def _check_ours(self, entry: DatasetEntry, case: PendingDecision, answer: DecisionOutcome) -> None:
-        """An owner decides in the open, where all see it."""
+        """Raises Refused for an owner, who has to settle a fork by a new epoch, which everybody sees."""
         if (answer.branch or (case.fork and answer.resolutions)) and self._home.keys.has_dataset_key(entry.id):
             raise Refused(
                 f"{entry.name} is published by this node: only a new epoch settles its fork for everybody",
@@ -173,7 +176,7 @@ class ResolutionService:
         request: wire.ResolveRequest,
         now: Instant,
     ) -> None:
-        """Give up the history that is here from the fork on."""
+        """Gives up the history that is here from the fork on, and follows the other side."""
         assert case.fork is not None
         keep = case.fork.index
         chain = self._home.chains.chain(dataset)
@@ -196,7 +199,10 @@ class ResolutionService:
         self._home.chains.rewrite(Rewrite(dataset=dataset, expected=head, keep=keep), together)
 
     def _replace(self, connection: sqlite3.Connection, entry: DatasetEntry, answer: DecisionOutcome) -> None:
-        """Hold the other statement of a version; heads that rest on the one given up go with it."""
+        """Keeps the other statement of a version; heads that rest on the one given up are given up too.
+
+        Raises Refused.
+        """
         assert answer.version is not None
         said, signed = answer.version
         authorities, ledger = Authorities(connection), Ledger(connection)

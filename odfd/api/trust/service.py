@@ -60,12 +60,12 @@ SHOWN_HEADS: Final = 20
 
 
 class HeadState(NamedTuple):
-    """The state of heads beyond the ledger."""
+    """Functions that tell about heads more than the ledger does."""
 
     unsigned: Callable[[], Mapping[DatasetId, str]]
-    """Datasets of this node of which none can be signed, and why."""
+    """Returns the datasets of this node of which no head can be signed, and why."""
     witnesses: Callable[[DatasetId, int], Sequence[wire.WitnessView]]
-    """Returns the witnesses that cosigned an epoch, or are asked to."""
+    """Returns the witnesses that cosigned an epoch of a dataset, or are asked to."""
 
 
 class TrustService:
@@ -81,7 +81,7 @@ class TrustService:
         policy_with: Callable[[sqlite3.Connection], Policy],
         heads: HeadState,
     ) -> None:
-        """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid."""
+        """``policy_with`` returns the policy with the validators of a transaction under way. Raises Invalid."""
         self._heads = heads
         self._policy_with = policy_with
         self._pending_decisions = pending_decisions
@@ -95,11 +95,11 @@ class TrustService:
         return await trio.to_thread.run_sync(self._show, ref)
 
     async def evidence(self, evidence_id: str) -> bytes | Path:
-        """Returns evidence for anyone to check: a bundle (a ``.odfe`` file, streamed) or a proof's bytes."""
+        """Returns evidence that anyone can check: a bundle (a ``.odfe`` file, streamed) or a proof's bytes."""
         return await self._evidence.find(evidence_id)
 
     async def fetch_evidence(self, evidence_id: str) -> wire.TaskRef:
-        """Ask connected peers for a bundle that is not kept here. Result: EvidenceFetched."""
+        """Asks connected peers for a bundle that is not kept here. Result: EvidenceFetched."""
         return self._evidence.fetch(evidence_id)
 
     async def validators(self) -> Sequence[wire.ValidatorView]:
@@ -121,7 +121,7 @@ class TrustService:
             return {each.group: each for each in Suspensions(connection).all(policy)}
 
     async def lift(self, request: wire.LiftRequest) -> Sequence[wire.ValidatorView]:
-        """Let a suspended group count again. Refused when it does."""
+        """Lets a suspended group count again. Refused if it counts."""
         policy = self._evaluator.policy
 
         def lift() -> None:
@@ -166,7 +166,7 @@ class TrustService:
         return wire.ValidatorView(key=str(parsed), group=group or "")
 
     def _group(self, key: KeyDid) -> str | None:
-        """The group whose vote a key casts here; this node's own word needs no listing."""
+        """Returns the group whose vote a key casts here; this node's own word counts without a listing."""
         return "me" if key == self._evaluator.me else self._evaluator.policy.group_of(key)
 
     def _show(self, ref: str) -> wire.TrustView:
@@ -216,14 +216,14 @@ class TrustService:
         )
 
     def _to_spare(self, known: DatasetFacts) -> int | None:
-        """Reports spare witnesses to the owner, who alone can change the request."""
+        """Returns the number of spare witnesses to the owner, who alone can change the request; else ``None``."""
         mine = self._home.keys.has_dataset_key(known.dataset)
         return self._evaluator.witnesses_to_spare(known) if mine else None
 
     def _offered(
         self, name: str, known: DatasetFacts, looked_into: Mapping[Multihash, str]
     ) -> Iterator[wire.EvidenceView]:
-        """Bundles that validators who count name, whether they are here or not."""
+        """Yields the bundles that validators who count name, whether they are here or not."""
         seen = {run.bundle for run in known.runs.values() if run.evidence}
         for key, attestation in sorted(known.attestations.items()):
             group = None if key == self._evaluator.me else self._group(key)
@@ -252,7 +252,7 @@ class TrustService:
         return wire.Why(rule=found.why.rule, block=block, sids=self._rests_on(known, found.why), message=message)
 
     def _counted(self, known: DatasetFacts, decision: Decision, block: int) -> str:
-        """How many say what, and what that means for a person."""
+        """Says how many validators agree and disagree, and what that means for a person."""
         policy = self._evaluator.policy_of(known.dataset)
         text = ""
         if decision.against:
@@ -271,7 +271,7 @@ class TrustService:
         return text
 
     def _rests_on(self, known: DatasetFacts, why: ReachBound) -> tuple[str, ...]:
-        """Ids of the statements behind it: verdicts on the step by whose word counts, or the proof of a fork."""
+        """Returns ids of the statements behind a limit: the verdicts that count on the step, or the proof of a fork."""
         if why.rule == FORK:
             with self._home.database.read() as connection:
                 proofs = Proofs(connection).of(known.dataset)
@@ -301,9 +301,9 @@ class TrustService:
         return wire.Attested(have=have, needed=min(known.extent.observed or (), default=0))
 
     def _is_witnessed(self, known: DatasetFacts) -> bool | None:
-        """By a hash learned elsewhere, or by as many witnesses as are asked for; not asked of one's own.
+        """Whether the dataset is witnessed: by a hash learned elsewhere, or by as many witnesses as are asked for.
 
-        Nor of what was met alike in several networks, though that is no witness.
+        ``None`` for one's own, and for one met alike in several networks, which is not the word of a witness.
         """
         rung = self._rung(known)
         asked = max(self._evaluator.policy_of(known.dataset).witnesses.quorum, 1)
@@ -316,7 +316,7 @@ class TrustService:
             return rung_of(connection, known.dataset)
 
     def _attested(self, known: DatasetFacts) -> int:
-        """Counts the groups behind the newest attested step."""
+        """Counts the groups that attest the newest attested step."""
         places = [
             span.last
             for attestation in known.attestations.values()
@@ -329,7 +329,7 @@ class TrustService:
     def _attestations(
         self, known: DatasetFacts
     ) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
-        """Parts attestations: those that agree with this node's finding or the majority's, and those that do not."""
+        """Divides attestations into those that agree with this node's finding or the majority, and the others."""
         views = [(said, attestation_view(key, said, self._group(key))) for key, said in known.attestations.items()]
         denying = [view for said, view in views if said.mismatch]
         affirming = [view for said, view in views if not said.mismatch]
@@ -365,6 +365,6 @@ def _block_at(chain: ChainReader, number: int | None) -> Multihash | None:
 
 
 def _behind_too_little(policy: Policy, known: DatasetFacts, block: int) -> int:
-    """Listed validators who speak of a step and do not count, for where they ran it."""
+    """Counts verdicts of listed validators on a step that do not count, since their sandbox isolates too little."""
     spoke = (said for key, said in known.attestations.items() if policy.group_of(key) is not None)
     return sum(verdict_on(said, block) is not None and not is_isolated(policy, said, block) for said in spoke)

@@ -76,7 +76,7 @@ def observation_view(said: Sighting, group: str | None) -> wire.ObservationView:
 
 
 def proof_view(name: str, proof: Proof, here: Multihash | None = None) -> wire.EvidenceView:
-    """``here``: the block of this node's history where those of a fork part."""
+    """Shows a proof. ``here``: the block of this node's own history at the place where a fork parts."""
     who = ", ".join(key.short for key in proof.accused)
     told = {
         FORK: f"the key {who} signed two histories that differ from here on",
