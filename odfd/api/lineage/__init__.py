@@ -1,1 +1,1 @@
-"""Traces datasets and records to what they were made of."""
+"""Traces datasets and records to the datasets and records that they were made from."""

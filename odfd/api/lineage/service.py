@@ -1,4 +1,4 @@
-"""Traces datasets and records (``lineage_query``) to what they were made of."""
+"""Traces datasets and records (``lineage_query``) to the datasets and records that they were made from."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from odfd.state.directory import StateDirectory
 from odfd.transform.driver import TransformDependencies
 
 MAX_LIMIT: Final = 1000
-"""Rows told of one record."""
+"""Most rows that are listed of one record."""
 MAX_GRAPH: Final = 10_000
-"""Datasets of one graph."""
+"""Most datasets of one graph."""
 
 
 class LineageService:
-    """The API service for lineage; questions about records are tasks. ``fresh_id`` names questions to engines."""
+    """The API service for lineage; traces of records are tasks. ``fresh_id`` names questions to engines."""
 
     def __init__(
         self, home: StateDirectory, deps: TransformDependencies, board: TaskBoard, fresh_id: Callable[[], str]
@@ -43,7 +43,7 @@ class LineageService:
         self._fresh_id = fresh_id
 
     async def trace(self, ref: str, request: wire.LineageRequest, may_read: MayRead | None = None) -> wire.TaskRef:
-        """``may_read``: of an account. Result: Lineage."""
+        """Traces a record to what it was made from. Result: Lineage. ``may_read``: the rights of an account."""
         if not 1 <= request.limit <= MAX_LIMIT:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
         entry = await trio.to_thread.run_sync(partial(self._home.one_chain, ref))
@@ -52,11 +52,14 @@ class LineageService:
         return task_ref(self._board.submit("lineage", entry.name, work))
 
     async def graph(self, ref: str, may_read: MayRead | None = None) -> wire.LineageGraph:
-        """``may_read``: of an account, for which others look as if they were not here."""
+        """Returns the datasets that a dataset derives from and that derive from it.
+
+        ``may_read``: the rights of an account, to which other datasets appear not to be here.
+        """
         return await trio.to_thread.run_sync(lambda: _Graph(self._home, may_read).of(ref))
 
     def _check(self, entry: DatasetEntry, request: wire.LineageRequest) -> None:
-        """Raises NotFound and Invalid for a question, before anything is computed."""
+        """Checks a question before anything is computed. Raises NotFound, Invalid."""
         chain = self._home.chains.chain(entry.id)
         find_block(entry.name, chain, request.record)
         state = load_state(chain)
@@ -72,7 +75,7 @@ class LineageService:
 
 
 class _Graph:
-    """Makes one graph. Blocking."""
+    """Makes one graph of datasets. Blocking."""
 
     def __init__(self, home: StateDirectory, may_read: MayRead | None) -> None:
         self._home = home
@@ -104,7 +107,7 @@ class _Graph:
                     waiting.append(above)
 
     def _descend(self, nodes: dict[DatasetId, wire.LineageNode], start: DatasetId) -> None:
-        """Every dataset here is looked at once, however many derive from one another."""
+        """Adds what derives from the dataset; looks at every dataset once, however many derive from one another."""
         readers: dict[str, list[DatasetId]] = {}
         for each in self._names:
             for source, _ in self._inputs(each):
@@ -137,7 +140,7 @@ class _Graph:
         )
 
     def _inputs(self, dataset: DatasetId) -> list[tuple[DatasetId, str]]:
-        """Returns inputs of the transform in force with their aliases, except those that its author never resolved."""
+        """Returns the inputs of the transform in force with their aliases, except those without a did."""
         declared = load_state(self._chains.chain(dataset)).set_transform
         found = []
         for each in declared.inputs if declared is not None else ():

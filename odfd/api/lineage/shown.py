@@ -1,4 +1,4 @@
-"""Shows chains to who may read some datasets only: any other looks as one that is not on this node."""
+"""Reads chains for readers with limited rights, to whom any other dataset appears not to be on this node."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from odfd.state.directory import StateDirectory
 MayRead: TypeAlias = Callable[[Sequence[DatasetId]], Collection[DatasetId]]
 """Returns those of some datasets that may be read. Blocking."""
 _NOBODYS: Final = DatasetId.from_public_key(bytes(32))
-"""A dataset without a chain."""
+"""The id of a dataset without a chain."""
 
 
 class ShownChains:
-    """The chains of a node, as far as they may be read. Blocking."""
+    """Reads the chains of a node that a reader may read. Blocking."""
 
     def __init__(self, home: StateDirectory, may_read: MayRead | None = None) -> None:
-        """``may_read``: of an account; ``None``: all of them."""
+        """``may_read``: the rights of an account; ``None`` permits all datasets."""
         self._home, self._may_read = home, may_read
 
     def chain(self, dataset: DatasetId) -> ChainReader:
-        """Returns the chain of a dataset; without a block where it may not be read."""
+        """Returns the chain of a dataset; an empty one if it may not be read."""
         return self._home.chains.chain(dataset if self.are_shown([dataset]) else _NOBODYS)
 
     def are_shown(self, datasets: Sequence[DatasetId]) -> Collection[DatasetId]:

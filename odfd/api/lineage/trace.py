@@ -1,8 +1,8 @@
-"""Traces one record through datasets back to the first ingested records that it is made of.
+"""Traces one record through datasets back to the first ingested records that it is made from.
 
-Breadth first, each record once; records of one transaction are one question to the engine. What cannot be followed
-(an input that is not held, data that is not, a query that does not give the record) is said at its place, and the rest
-goes on; only of the record that was asked for it is an error. Made for one task, and gone with it.
+Goes breadth first and looks at each record once; records of one transaction are one question to the engine. Something
+that cannot be followed (an input or its data that is not held, a query that does not give the record) is reported at
+its place, and the rest goes on; only for the record that was asked about it is an error. Made for one task.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from odfd.transform.driver import TransformDependencies, fresh_folder
 from odfd.transform.inputs import input_ids, only_appends
 
 MAX_FOLLOWED: Final = 2000
-"""Records of one answer; those beyond are named and not followed."""
+"""Most records in one answer; those beyond are named and not followed."""
 MAX_TOLD: Final = 20_000
-"""Rows of one answer after which no more records are followed."""
+"""Rows in one answer after which no more records are followed."""
 Told: TypeAlias = Mapping[int, tuple[object, dict[str, object] | None]]
-"""By offset the op and the data of records; nothing where the data is not here."""
+"""The op and the data of records, by offset; ``None`` where the data is not here."""
 
 
 class Trace:
-    """One question of a person, on its way through datasets."""
+    """Answers one question about a record."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Trace:
         fresh_id: Callable[[], str],
         may_read: MayRead | None = None,
     ) -> None:
-        """``may_read``: of an account; all others look as if they were not here."""
+        """``may_read``: the rights of an account, to which other datasets appear not to be here."""
         self._home, self._chains = home, ShownChains(home, may_read)
         self._deps = deps
         self._entry = entry
@@ -94,7 +94,7 @@ class Trace:
         )
 
     def _next(self, traced: Sequence[tuple[DatasetId, int]]) -> list[tuple[DatasetId, int]]:
-        """Records that the traced ones are made of, and that were not met before."""
+        """Returns the records that the traced ones are made from and that were not met before."""
         found: dict[tuple[DatasetId, int], None] = {}
         for row in (row for place in traced if place in self._known for row in self._known[place].rows):
             key = DatasetId.parse(row.id), row.offset
@@ -107,7 +107,10 @@ class Trace:
         return list(found)
 
     def _grouped(self, places: Sequence[tuple[DatasetId, int]]) -> list[tuple[DatasetId, Block, list[int]]]:
-        """Yields records by the block that holds them, in batches; those without one get a reason."""
+        """Groups records by the block that holds them, in batches.
+
+        Records that no block holds are marked as unknown, with the reason.
+        """
         groups: dict[tuple[DatasetId, int, int], tuple[DatasetId, Block, list[int]]] = {}
         counts: dict[tuple[DatasetId, int], int] = {}
         for dataset, offset in places:
@@ -144,7 +147,10 @@ class Trace:
                 self._known[dataset, offset] = self._unknown(dataset, offset, fault, block)
 
     def _rows(self, dataset: DatasetId, block: Block, offsets: list[int]) -> Told:
-        """The records themselves. A root's origin is in its chain, whether or not its data is here."""
+        """Returns the records themselves; for an ingested one nothing if its data is not here.
+
+        The origin of an ingested record is in its chain, whether or not its data is here.
+        """
         data = data_of(block).new_data
         assert data is not None
         try:
@@ -273,7 +279,7 @@ def _places(group: tuple[DatasetId, Block, list[int]]) -> Iterator[tuple[Dataset
 
 
 def check_answer(answer: ProvenanceSuccess, request: ProvenanceRequest) -> None:
-    """An engine is not believed where looking is cheap. Raises EngineFault."""
+    """Checks in an engine's answer what is cheap to check, instead of trusting it. Raises EngineFault."""
     inputs, paths = len(request.query_inputs), len(answer.paths)
     rows = [row for record in answer.records for row in record.rows]
     wrong = ""
@@ -296,7 +302,7 @@ def absent(name: str, dataset: DatasetId) -> NotFound:
 
 
 def find_block(name: str, chain: ChainReader, offset: int) -> Block:
-    """Raises NotFound that names the dataset."""
+    """Returns the block that holds a record. Raises NotFound with the name of the dataset."""
     try:
         return block_of_record(chain, offset)
     except NotFound as missing:
