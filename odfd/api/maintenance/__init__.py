@@ -1,1 +1,1 @@
-"""Reports and cares for the node itself: status, doctor, backups."""
+"""Reports on and maintains the node itself: status, doctor, backups."""

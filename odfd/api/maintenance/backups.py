@@ -1,4 +1,4 @@
-"""Backs up the running node (``odfd.state.backup``), with no collection of garbage meanwhile."""
+"""Backs up the running node (``odfd.state.backup``); no garbage is collected meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odfd.workers.garbage_collection import GarbageCollector
 
 
 class BackupService:
-    """The API service for backups of one node. One at a time."""
+    """The API service for backups of one node, which run one at a time."""
 
     def __init__(self, home: StateDirectory, collection: GarbageCollector, context: Context) -> None:
         self._home = home
@@ -27,7 +27,7 @@ class BackupService:
         self._context = context
 
     async def backup(self, request: wire.BackupRequest) -> wire.TaskRef:
-        """Result: BackupResult."""
+        """Backs up the node into a folder. Result: BackupResult."""
         folder = Path(request.to)
         if not folder.is_absolute():
             hint = "odfctl backup DIR makes it one"

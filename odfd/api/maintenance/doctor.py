@@ -1,8 +1,8 @@
 """Probes the state directory for ``odfctl doctor``: disk, database, ledger, keys, heads, and known damage.
 
-``quick`` costs little however much is kept. ``deep`` reads all of the database: every page and index, every seal, every
-link of the ledger and every reference; blocks and objects are ``odfctl verify``'s. Synchronous; a probe that meets a
-fault says so and the others go on.
+``quick`` costs little, however much data there is. ``deep`` reads all of the database: every page and index, every
+seal, every link of the ledger and every reference; ``odfctl verify`` checks blocks and objects. Synchronous. A probe
+that meets a fault reports it, and the others go on.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from odfd.verify.resume import VERIFIED
 LOW_DISK: Final = 1 << 30
 """Bytes free below which the doctor warns."""
 LAST_ENTRIES: Final = 1000
-"""Of the ledger, whose links are always looked at."""
+"""Newest entries of the ledger whose links a quick examination checks."""
 SHOWN: Final = 3
-"""Of several findings of one kind."""
+"""Most findings of one kind that are named."""
 _REPAIR: Final = "odfctl pull {} --repair mends what it can, from peers too"
 
 
@@ -63,7 +63,7 @@ class Doctor:
         return (_tried(name, probe) for name, probe in self._quick().items())
 
     def deep(self) -> Iterator[wire.Probe]:
-        """Also the quick ones; the deeper of two of one name counts."""
+        """Yields the results of the deep probes and the quick ones; a deep probe replaces the quick one of its name."""
         deep = {"database": self._pages, "rows": self._rows, "trust ledger": self._whole_ledger, "chains": self._chains}
         for name, probe in {**self._quick(), **deep}.items():
             yield _tried(name, probe)
@@ -119,7 +119,7 @@ class Doctor:
 
     def _database(self) -> wire.Probe:
         with self._home.database.write() as connection:
-            # A change that is none: it finds a full or read-only disk.
+            # This change alters nothing: it finds a full or read-only disk.
             connection.execute("UPDATE versions SET version = version")
         count, held = len(self._home.chains.datasets()), self._home.database_size()
         return ok("database", f"{plural(count, 'chain')}, {size(held)}; --deep reads all of it")
@@ -190,7 +190,7 @@ class Doctor:
         return f"the key of {self._home.name_of(DatasetId.from_public_key(key.public_key))}"
 
     def _heads(self) -> wire.Probe:
-        """Checks our own datasets: announced heads must match what is here."""
+        """Checks that the newest block of each of our own datasets is signed."""
         troubles = self._troubles()
         behind = [f"{self._home.name_of(dataset)}: {why}" for dataset, why in troubles.items()]
         if behind:
@@ -213,7 +213,10 @@ class Doctor:
         return newest is None or newest[0].size < head.size
 
     def _published(self) -> wire.Probe:
-        """Probes what others may see and take; what only an older version decided is for a person to look at."""
+        """Reports how many datasets others may see.
+
+        Warns of those that others may see only because an older version gave them away.
+        """
         names = {entry.id: entry.name for entry in self._home.entries()}
         public = self._visibility.public_of(names)
         counted = f"{len(public)} of {plural(len(names), 'dataset')}"
@@ -243,7 +246,7 @@ class Doctor:
         return failed("damage", shown, _REPAIR.format(next(iter(found))))
 
     def _chains(self) -> wire.Probe:
-        """Probes what stands around blocks: under which id they lie, and which objects they are said to name."""
+        """Checks the id under which each chain is stored, and the objects that its blocks are recorded to name."""
         wrong = []
         for dataset in self._home.chains.datasets():
             try:
@@ -257,7 +260,7 @@ class Doctor:
         return ok("chains", "every block is whole and in its place; odfctl verify looks at rules and objects")
 
     def _fault_of_chain(self, dataset: DatasetId) -> str | None:
-        """While others write: what is found of a chain rewritten meanwhile is left out."""
+        """Returns the fault of a chain; ``None`` also if the chain was rewritten during the check."""
         before = self._home.chains.chain(dataset).snapshot()
         trouble = self._found_around(dataset)
         after = self._home.chains.chain(dataset).snapshot()

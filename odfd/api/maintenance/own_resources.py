@@ -1,4 +1,4 @@
-"""Shows the node and its engines as resources: what the settings say of them, and what they are now."""
+"""Shows the node and its engines as resources: their settings, and their present state."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from odfd.resources.status import Phase
 SPARK: Final = "spark"
 DUCKDB: Final = "duckdb"
 _PHASES: Final[dict[str, Phase]] = {"starting": "Reconciling", "failed": "Failed", "not-installed": "Failed"}
-"""Of states of an engine that is not ready."""
+"""Phases by the state of an engine that is not ready."""
 UNNAMED: Final = "node"
-"""The name of the resource of a node without one."""
+"""The name of the resource that stands for the node."""
 
 
 class OwnResources:
-    """The resources that a node makes of itself. Used in the event loop."""
+    """Makes the resources that describe the node itself. Used in the event loop."""
 
     def __init__(
         self,
@@ -42,22 +42,22 @@ class OwnResources:
         duckdb: Callable[[], str | None],
         addresses: Callable[[], dict[str, Any]],
     ) -> None:
-        """``node``: its did; ``duckdb``: the sandbox of queries, known from the first query on.
+        """``node``: its did. ``duckdb`` returns the sandbox of queries, which is known from the first query on.
 
-        ``addresses``: the rest of the status of the node, which ids and addresses it has.
+        ``addresses`` returns the rest of the node's status: its ids and addresses.
         """
         self._settings, self._node, self._since = settings, node, since
         self._spark, self._duckdb, self._addresses = spark, duckdb, addresses
 
     def nodes(self) -> Sequence[DeclaredResource]:
-        """Returns the node itself."""
+        """Returns the resource of the node itself."""
         said = self._settings.node
         spec = NodeSpec(name=said.name or None, contact=said.contact or None, about=said.about or None)
         value = {"nodeId": self._node, **self._addresses()}
         return [self._made(NODE, UNNAMED, spec, value)]
 
     def engines(self) -> Sequence[DeclaredResource]:
-        """Returns the engines by name."""
+        """Returns the resources of the engines, by name."""
         asked, said, view = self._settings.query, self._settings.engine, self._spark()
         queries = EngineSpec(kind=EngineKind.DUCKDB, memory_mib=asked.memory_mib, processes=asked.readers)
         transforms = EngineSpec(

@@ -1,8 +1,8 @@
-"""Probes for ``odfctl doctor`` the clock, the node's policy, root keys and witnesses, and datasets with wrong times.
+"""Probes trust and time for ``odfctl doctor``: the policy, root keys, witnesses, the clock, and wrong times.
 
 The probes check the policy in force, root keys that lie on this machine, required witnesses, and datasets whose times
 come from a wrong clock. Synchronous; each of the node's own datasets costs a read of one or two blocks, and a binary
-search over its blocks where its times are ahead.
+search over its blocks if its times are ahead.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.policy.policy import SANDBOXES, Policy
 
 SHOWN: Final = 3
-"""Of several datasets."""
+"""Most datasets that a probe names."""
 
 
 class TrustProbes:
-    """``profile`` is the name in the settings; ``visibility`` decides which datasets others may see."""
+    """Probes the policy, root keys and witnesses.
+
+    ``profile`` returns its name in the settings; ``visibility`` decides which datasets others may see.
+    """
 
     def __init__(
         self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility, profile: Callable[[], str]
@@ -54,7 +57,7 @@ class TrustProbes:
         return wire.Probe(name="policy", result="ok", message=message)
 
     def _roots(self) -> wire.Probe:
-        """Probes root keys, whose theft gives datasets away for good."""
+        """Warns of root keys on this machine, whose theft would give datasets away for good."""
         own = list(self._published())
         online = [name for dataset, name in own if self._is_online(dataset)]
         if not online:
@@ -73,7 +76,10 @@ class TrustProbes:
         return is_root_here(self._home.keys, rights.roots, rights.threshold, dataset)
 
     def _witnesses(self) -> wire.Probe:
-        """Readers' policies are not known here: what this node, and its network, ask for stands for them."""
+        """Warns of published datasets that cannot spare a witness.
+
+        Readers' policies are not known here, so the number that this node's policy asks for stands for them.
+        """
         asked = self._evaluator.policy.witnesses_asked
         if not asked:
             return wire.Probe(name="witnesses", result="ok", message="none are asked for by the policy in force")
@@ -125,9 +131,9 @@ _DATA: Final = ("AddData", "ExecuteTransform")
 
 
 class ClockProbe:
-    """The doctor's probe of the clock and of the times that our datasets hold.
+    """Probes the clock, and the times in this node's own datasets.
 
-    ``ahead``: how far the clock was set ahead since the node began, as ``JumpWatch`` tells it.
+    ``ahead`` tells by how much the clock was set ahead since the node began, as ``JumpWatch`` does.
     """
 
     def __init__(
@@ -160,7 +166,11 @@ class ClockProbe:
         return [each for each in self._home.chains.datasets() if self._home.keys.has_dataset_key(each)]
 
     def _marked(self, dataset: DatasetId, limit: Instant) -> tuple[str, str, int, str] | None:
-        """Name, what is wrong, the last block before it (-1 where it is the first), and what brings rows again."""
+        """Returns how a dataset's times are ahead of the clock, or ``None``.
+
+        The result is its name, what is wrong, the last good block (-1 for none), and the command that brings rows
+        again.
+        """
         chain = self._home.chains.chain(dataset)
         if not _may_be_ahead(chain, limit):
             return None
@@ -186,7 +196,7 @@ class ClockProbe:
 
 
 def _way_out(name: str, keep: int, refill: str) -> str:
-    """The command that gives up blocks behind ``keep``; ``refill`` is the one that brings their rows again."""
+    """Returns the commands that give up blocks after ``keep``; ``refill`` is the one that brings their rows again."""
     give_up, after = f"odfctl reset {name} '#{keep}'", "mirrors follow the epoch as their policy says"
     if keep < 0:
         give_up, after = f"odfctl delete dataset {name}", "it has another id then: those who follow it have to be told"
@@ -198,7 +208,7 @@ def _way_out(name: str, keep: int, refill: str) -> str:
 
 
 def _may_be_ahead(chain: ChainReader, limit: Instant) -> bool:
-    """Whether the newest block, or its watermark, is later: of most chains nothing else has to be read."""
+    """Whether the newest block or its watermark may be later than ``limit``; most chains need no further reading."""
     head = chain.head()
     if head is None:
         return False
@@ -211,13 +221,13 @@ def _may_be_ahead(chain: ChainReader, limit: Instant) -> bool:
 
 
 def _is_meant(state: ChainState) -> bool:
-    """Whether a source says that its event times are ahead of the clock; a derived dataset follows its inputs."""
+    """Whether a source declares that its event times are ahead of the clock; a derived dataset has no source."""
     sources = [state.polling_source, *state.active_push_sources.values()]
     return any(each is not None and read_source(each.preprocess)[1].ahead != AHEAD for each in sources)
 
 
 def _first_marked(chain: ChainReader, size: int, limit: Instant) -> int:
-    """The first block with a watermark later than ``limit``: watermarks never go back."""
+    """Returns the first block with a watermark later than ``limit``, by binary search: watermarks never go back."""
 
     def mark(number: int) -> Instant:
         block = chain.last_of(_DATA, number + 1)

@@ -40,22 +40,22 @@ _UNFINISHED: Final = (TaskState.RUNNING, TaskState.WAITING)
 
 
 class RunningParts(NamedTuple):
-    """The parts of a node that others reach, or that work for it."""
+    """The running parts of a node whose state the status shows."""
 
     engine: NodeEngine
     membership: Membership
     site: SiteServer | None
-    """``None`` where the settings name no address for one."""
+    """``None`` if the settings name no address for a site."""
     flight: FlightServer | None
-    """Likewise."""
+    """``None`` if the settings name no address for it."""
     remote: RemoteServer | None
-    """Likewise."""
+    """``None`` if the settings name no address for it."""
     journal_recovery: JournalRecovery
     flows: FlowService
     mirrors: MirrorService
     readers: QueryProcesses
     verdict_key: KeyDid
-    """By which this node signs verdicts."""
+    """The key with which this node signs verdicts."""
 
 
 class StatusService:
@@ -86,13 +86,13 @@ class StatusService:
         self._started = context.clock.now()
 
     async def engines(self) -> Sequence[wire.EngineView]:
-        """Lists the engine of transforms, with its running processes, and that of queries."""
+        """Lists the engines: that of transforms, with its running processes, and that of queries."""
         view = self._engine.view()
         named = await trio.to_thread.run_sync(self._named, view.processes)
         return [msgspec.structs.replace(view, processes=named), self._queries()]
 
     def _queries(self) -> wire.EngineView:
-        """Returns the engine of queries, which has a process for each."""
+        """Returns the engine of queries, which runs a process for each query."""
         state: Literal["busy", "idle"] = "busy" if self._readers.counts[1] else "idle"
         return wire.EngineView(
             name=f"{DUCKDB} {version(DUCKDB)}", sandbox=self._readers.sandbox, state=state, isolation="query"
@@ -108,7 +108,7 @@ class StatusService:
             )
 
     async def account_status(self, account: str, sees: Sees) -> wire.Status:
-        """Returns what concerns an account: counts of what it is told of, and of the node that it is up."""
+        """Returns the status for an account: that the node is up, and counts of what the account may see."""
         views = await trio.to_thread.run_sync(self._views.all)
         tasks = [task for task in self._context.board.list() if task.state in _UNFINISHED]
         told = await sees([*(about(view.id) for view in views), *(task.about for task in tasks)])
@@ -159,7 +159,7 @@ class StatusService:
         )
 
     def _full(self, address: str) -> str:
-        """Returns what another node writes after ``--bootstrap``."""
+        """Returns an address in the form that another node gives to ``--bootstrap``."""
         return address if "/p2p/" in address else f"{address}/p2p/{self._membership.peer_id}"
 
     def _measure(self) -> tuple[dict[str, int], int, wire.DiskView]:
@@ -185,11 +185,11 @@ class StatusService:
         return wire.SettingsView(toml=shown, file=None if loaded.file is None else str(loaded.file))
 
     async def doctor(self) -> Sequence[wire.Probe]:
-        """Try what the node stands on, each thing at little cost: disk, database, keys, heads, engine, network."""
+        """Checks cheaply what the node depends on: disk, database, keys, heads, engine, network."""
         return [probe async for probe in self.examine(deep=False)]
 
     async def examine(self, *, deep: bool = True) -> AsyncIterator[wire.Probe]:
-        """Yields each result as it is there. ``deep``: reads the whole database, which may take minutes."""
+        """Yields the result of each check as it is known. ``deep`` reads the whole database, which may take minutes."""
         probes = self._doctor.deep() if deep else self._doctor.quick()
         while (probe := await trio.to_thread.run_sync(next, probes, None)) is not None:
             yield probe
