@@ -1,7 +1,7 @@
-"""Lists what the API does beside declaring resources, with an endpoint for each operation of a service.
+"""Lists the endpoints of the API for everything but reading and declaring resources: one for each operation.
 
-What is done with one resource has its place below that resource (``OF_RESOURCES``); what the node does and sees has its
-place below ``NODE``. Resources themselves are read and changed at their own paths alone (``resource_protocol``).
+An action on one resource has its path below that resource (``OF_RESOURCES``); what the node itself does and sees has
+its path below ``NODE``. Resources are read and changed only at their own paths (``resource_protocol``).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from odfd.obs.log_lines import LineFilter
 from odfd.resources.types import VERSION
 
 if TYPE_CHECKING:
-    # Not when it runs: tests serve these endpoints over a fake node, with no service behind them.
+    # Not imported at run time: tests serve these endpoints over a fake node, without services.
     from odfd.api.services import Services
 
 MAX_ROWS: Final = 10_000
-"""Blocks or records of one answer."""
+"""Most blocks or records in one answer."""
 DEFAULT_ROWS: Final = 20
 LIMIT: Final = Parameter("limit", "number", "Blocks or records at the most.", 1, MAX_ROWS, DEFAULT_ROWS)
 MANY: Final = Parameter("limit", "number", "Lines at the most.", 1, MAX_ROWS, DEFAULT_ROWS * 5)
@@ -309,7 +309,7 @@ OF_RESOURCES: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", f"/net/{VERSION}/networks/{{name}}/invitations", _invite),
     ("POST", f"/flow/{VERSION}/flows/{{name}}/backfill", _backfill),
 )
-"""Below the path of a resource, or of the context of its type: what is done with it beside declaring it."""
+"""Endpoints below the path of a resource, or of the context of its type: actions other than declaring it."""
 
 OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", "/status", lambda s, _: s.about.status()),
@@ -371,4 +371,4 @@ OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", "/evidence/{id}", _evidence),
     ("POST", "/evidence/{id}", lambda s, r: s.trust.fetch_evidence(_name(r, "id"))),
 )
-"""Below ``NODE``: what the node does and sees that is no resource, and views of what it sees of those that are."""
+"""Endpoints below ``NODE``: what the node does and sees that is no resource, and further views of resources."""

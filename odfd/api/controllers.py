@@ -1,6 +1,6 @@
-"""Observes declared resources, one controller per type: compares each with its declaration and reports its conditions.
+"""Observes declared resources, with one controller for each type, and reports how they compare with the declaration.
 
-A controller asks the part of the node that does the work, never the declaration: a status reports what exists.
+A controller asks the part of the node that does the work, never the declaration, so a status reports what exists.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from odfd.workers.webhook_deliveries import FAILING
 from odfd.workers.webhooks import WebhookWorker
 
 FOLLOWERS: Final = ("Portal", "Projection")
-"""Types that are looked at again when a dataset that they refer to changes."""
+"""Types of resources that are looked at again when a dataset that they refer to changes."""
 SILENT: Final = (
     "Network", "PersistentVolume", "Portal", "Projection", "SecretSet", "Source", "TrustPolicy", "Validator",
 )  # fmt: skip
-"""Types of which no event tells that they are as declared no longer."""
+"""Types of resources that are looked at regularly, since no event tells when they are no longer as declared."""
 
 
 def controllers_of(
@@ -57,7 +57,7 @@ def controllers_of(
     others: tuple[NetworkService, TrustService, WebhookWorker, ProjectionTables, VolumeWorker],
     more: Mapping[str, Controller],
 ) -> Mapping[str, Controller]:
-    """Makes the controllers by type. Raises ValueError where two report one condition: a mistake of ours."""
+    """Makes the controllers, by type. Raises ValueError if two report the same condition, which is a bug."""
     (views, declarations, flows), (networks, trust, webhooks, projections, volumes) = services, others
     found: dict[str, Controller] = {
         "Account": AsDeclared(),
@@ -83,7 +83,7 @@ def controllers_of(
 
 
 def check_conditions(controllers: Mapping[str, Controller]) -> None:
-    """Raises ValueError."""
+    """Raises ValueError if two controllers report the same condition."""
     owners: dict[str, str] = {}
     for type_, each in controllers.items():
         for key in each.conditions:
@@ -92,7 +92,7 @@ def check_conditions(controllers: Mapping[str, Controller]) -> None:
 
 
 class AsDeclared:
-    """The controller of types that consist of their declaration only."""
+    """The controller of types of which nothing but the declaration exists."""
 
     conditions: Collection[str] = ()
 
@@ -100,7 +100,7 @@ class AsDeclared:
         return ObservedState()
 
     async def perform(self, resource: DeclaredResource, step: str) -> None:
-        """There is no step."""
+        """Does nothing, because there are no steps."""
 
     async def finalize(self, resource: DeclaredResource) -> None:
         """Does nothing, because nothing but the declaration exists."""
@@ -134,7 +134,7 @@ class DatasetController(AsDeclared):
 
 
 class FlowController(AsDeclared):
-    """Whether it is in force, and how its last run ended."""
+    """Reports whether a flow is in force, and how its last run ended."""
 
     conditions: Collection[str] = ("LastRun",)
 
@@ -146,10 +146,10 @@ class FlowController(AsDeclared):
             view = await self._flows.get(resource.name)
         except NotFound:
             return await self._waiting(resource)
-        if view.kind != "flow":  # what follows its inputs has the name of its dataset
+        if view.kind != "flow":  # a derived dataset that follows its inputs has an entry under its own name
             return await self._waiting(resource)
         if resource.owners and not await self._flows.is_as_declared(_desired(resource), dids_of(resource.references)):
-            return ObservedState(steps=("declare the flow",))  # others are declared before they are written down
+            return ObservedState(steps=("declare the flow",))  # unowned flows are declared before they are stored
         if view.outcome is None:
             return ObservedState()
         return ObservedState(told={"LastRun": ConditionValue(value=view.outcome, message=view.message)})
@@ -161,7 +161,7 @@ class FlowController(AsDeclared):
         await self._flows.look([DatasetId.parse(did) for did in dids_of(resource.references).values()])
 
     async def _waiting(self, resource: DeclaredResource) -> ObservedState:
-        """The state of a flow that is not in force: it waits for a dataset, or is declared now that all are here."""
+        """Returns the state of a flow that is not in force: it waits for a dataset, or can be declared now."""
         missing = await self._flows.missing(_desired(resource), dids_of(resource.references))
         if missing is None:
             return ObservedState(steps=("declare the flow",))
@@ -188,7 +188,7 @@ class MirrorController(AsDeclared):
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         mirror = self._mirrors.find(DatasetId.parse(resource.spec["source"]))
         if mirror is None:
-            # The scheduler takes an intent over just after its commit; a deleted one takes its resource along.
+            # The scheduler adopts an intent shortly after its commit; a deleted mirror deletes its resource too.
             return ObservedState(told={"Synced": ConditionValue(value=False, code="waiting", message="not begun yet")})
         synced = ConditionValue(
             value=mirror.state is SchedulerState.CURRENT, code=mirror.state.value, message=mirror.message
@@ -213,7 +213,7 @@ class NetworkController(AsDeclared):
 
 
 class ValidatorController(AsDeclared):
-    """Whether its word counts."""
+    """Reports whether the word of a validator counts."""
 
     conditions: Collection[str] = ("Counts",)
 
@@ -232,7 +232,7 @@ class TrustPolicyController(AsDeclared):
     """Puts a policy in force, and reports a quorum that cannot be reached."""
 
     def __init__(self, policy: Callable[[], Policy], changed: Callable[[], None]) -> None:
-        """``changed``: judges all anew, by the policies as they are declared."""
+        """``changed`` judges all datasets anew, by the policies as they are declared."""
         self._policy, self._changed = policy, changed
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
@@ -273,7 +273,7 @@ class WebhookController(AsDeclared):
 
 
 class SourceController(AsDeclared):
-    """Whether it could be fetched from: its values are here, and this node's settings let it. It never fetches."""
+    """Reports whether a Source could be fetched from, without fetching: its values are here, and settings allow it."""
 
     def __init__(self, sources: SourceReader, settings: Callable[[], IngestSettings]) -> None:
         self._sources, self._settings = sources, settings
@@ -294,7 +294,7 @@ class PortalController(AsDeclared):
     def __init__(self, home: StateDirectory, portals: PortalService) -> None:
         self._home, self._portals = home, portals
         self._last: dict[str, tuple[str, ConditionValue]] = {}
-        """By id of the Portal, the head of the private dataset at which rows were taken last, and what came of it."""
+        """The head of the private dataset when rows were last taken, and the result, by id of the Portal."""
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         portal = await trio.to_thread.run_sync(self._portals.resolved, resource)
@@ -330,7 +330,7 @@ class ProjectionController(AsDeclared):
     def __init__(self, tables: ProjectionTables) -> None:
         self._tables = tables
         self._faults: dict[str, Fault] = {}
-        """Of computations, until they are reported: what stands is reported beside them."""
+        """Faults of computations, by id of the Projection, until they are reported beside the present table."""
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         fault = self._faults.pop(resource.id, None)
@@ -362,7 +362,7 @@ def _table_condition(state: ProjectionState, record: TableRecord) -> ConditionVa
 
 
 class VolumeController(AsDeclared):
-    """Reports what lies in a volume, and why it cannot be used."""
+    """Reports how much is in a volume, and why it cannot be used."""
 
     conditions: Collection[str] = ("Usage",)
 
@@ -372,7 +372,7 @@ class VolumeController(AsDeclared):
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         state = self._volumes.state(resource)
         usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
-        if state is None:  # the worker says when it has looked
+        if state is None:  # the worker reports after its first look
             return ObservedState(told={"Usage": _usage_condition(usage, 0)})
         return ObservedState(told={"Usage": _usage_condition(usage, state.waiting)}, fault=state.fault)
 
@@ -388,7 +388,7 @@ def _usage_condition(usage: VolumeUsage, waiting: int) -> ConditionValue:
 
 
 class SetController(AsDeclared):
-    """Whether each value of a set has its element, also of sets that are older than elements."""
+    """Reports whether each value of a set has its element, and makes those that older sets lack."""
 
     def __init__(self, declarations: DeclarationService) -> None:
         self._declarations = declarations
@@ -402,7 +402,7 @@ class SetController(AsDeclared):
 
 
 class SecretController(SetController):
-    """Whether each value can still be opened."""
+    """Reports whether each value of a SecretSet can still be opened."""
 
     def __init__(self, declarations: DeclarationService, keys: SecretSealer) -> None:
         super().__init__(declarations)
@@ -413,6 +413,6 @@ class SecretController(SetController):
         return await super().observe(resource)
 
     def _open_all(self, resource: DeclaredResource) -> None:
-        """Raises Environment: the key of one is not here."""
+        """Opens each secret. Raises Environment if the key of one is not here."""
         for key, sealed in resource.spec["secrets"].items():
             self._keys.open(sealed["value"], (binding(resource.id, key),))

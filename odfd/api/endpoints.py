@@ -1,7 +1,7 @@
-"""Declares endpoints of the API: what each takes from the query string and the body, and the types of its answers.
+"""Declares endpoints of the API: their query parameters, the types of their bodies, and those of their answers.
 
-A request with a parameter that its endpoint does not declare is refused, so the OpenAPI document, which is made of
-these declarations, leaves out nothing that an endpoint reads.
+The OpenAPI document is made of these declarations. A request with an undeclared parameter is refused, so the document
+leaves out nothing that an endpoint reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from odfd.control.responses import body, flag, number
 from odfd.errors import Usage
 
 if TYPE_CHECKING:
-    # Not when it runs: tests serve these endpoints over a fake node, with no service behind them.
+    # Not imported at run time: tests serve these endpoints over a fake node, without services.
     from odfd.api.services import Services
 
 Ask: TypeAlias = "Callable[[Services, Request], Awaitable[object]]"
@@ -30,7 +30,7 @@ _R = TypeVar("_R", bound=wire.Request)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the query string; ``texts``: it may be given several times."""
+    """A parameter of the query string. One of the kind ``texts`` may be given several times."""
 
     name: str
     kind: Kind
@@ -54,7 +54,7 @@ OBJECTS: Final = Parameter(
 
 
 def purges(request: Request) -> bool:
-    """Whether the data of a deleted dataset goes with it. Raises Usage for what ``OBJECTS`` does not take."""
+    """Whether the data of a deleted dataset is deleted too. Raises Usage for an unknown value of ``OBJECTS``."""
     said = request.query_params.get(OBJECTS.name, "keep")
     if said not in ("keep", "purge"):
         raise Usage(f"objects cannot be {said[:40]!r}", hint="keep, or purge")
@@ -63,38 +63,38 @@ def purges(request: Request) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint with its declaration; a plain function in a table is one without a query and a body."""
+    """An endpoint with its declaration. A plain function in a table is an endpoint without parameters and body."""
 
     ask: Ask
     query: tuple[Parameter, ...] = ()
     takes: object = None
-    """The type of the body; ``bytes``: anything."""
+    """The type of the body; ``bytes`` if it may be anything."""
     body_types: tuple[str, ...] = (JSON,)
     also_takes: Mapping[str, object] = field(default_factory=dict)
-    """Types of other bodies, by their media types."""
+    """Types of other bodies, by media type."""
     answers: object = None
-    """The type of the answer, where it is not that of the operation which is called; ``bytes``: no JSON."""
+    """The type of the answer, if it differs from that of the called operation; ``bytes`` if it is no JSON."""
     media_type: str = JSON
     stream: object = None
-    """The type of a line of the answer as a stream."""
+    """The type of each line, if the answer is a stream."""
     events: object = None
-    """The type of the data of server-sent events, where there is no stream of lines beside them."""
+    """The type of the data of server-sent events, if the endpoint streams events but no lines."""
     operation: Callable[[Any], Any] | None = None
-    """Returns the operation of a service, from the services."""
+    """Returns the operation that the endpoint calls, given the services."""
     statuses: tuple[int, ...] = ()
-    """Of answers that are no problems, where there are others than 200, or 202 for a task."""
+    """Statuses of successful answers, if they differ from 200, or 202 for a task."""
 
     def __call__(self, services: Services, request: Request) -> Awaitable[object]:
         return self.ask(services, request)
 
 
 def asks(*query: Parameter, **declared: Any) -> Callable[[Ask], Endpoint]:
-    """Declares an endpoint; ``declared``: fields of ``Endpoint``."""
+    """Declares an endpoint. ``declared``: fields of ``Endpoint``."""
     return lambda ask: Endpoint(ask, query, **declared)
 
 
 def check_query(ask: Ask, request: Request) -> None:
-    """Raises Usage for a parameter that the endpoint does not take, and for a flag that is neither true nor false."""
+    """Raises Usage for a parameter that the endpoint does not declare, and for a flag that is no true or false."""
     known = {each.name: each for each in ask.query} if isinstance(ask, Endpoint) else {}
     for name in request.query_params:
         if name not in known:
@@ -107,7 +107,7 @@ def check_query(ask: Ask, request: Request) -> None:
 
 
 def is_watch(request: Request) -> bool:
-    """Whether a stream of changes is asked for. Raises Usage where labels are to select them: a watch has all."""
+    """Whether the request is for a stream of changes. Raises Usage if it also selects by labels or asks for a page."""
     if not flag(request, WATCH.name):
         return False
     if LABELS.name in request.query_params:
@@ -122,7 +122,7 @@ def path_part(request: Request, part: str = "ref") -> str:
 
 
 def with_body(kind: type[_R], operation: Callable[[Services], Callable[[_R], Awaitable[object]]]) -> Endpoint:
-    """An endpoint of an operation that takes the body of the request, a ``kind``."""
+    """Makes the endpoint of an operation that takes the body of the request, a ``kind``."""
 
     async def ask(services: Services, request: Request) -> object:
         return await operation(services)(await body(request, kind))
@@ -131,7 +131,7 @@ def with_body(kind: type[_R], operation: Callable[[Services], Callable[[_R], Awa
 
 
 def on_dataset(kind: type[_R], operation: Callable[[Services], Callable[[str, _R], Awaitable[object]]]) -> Endpoint:
-    """An endpoint of an operation on a dataset that takes the body of the request too."""
+    """Makes the endpoint of an operation on a dataset that also takes the body of the request, a ``kind``."""
 
     async def ask(services: Services, request: Request) -> object:
         return await operation(services)(path_part(request), await body(request, kind))

@@ -1,6 +1,6 @@
-"""Answers GraphQL at ``POST /graphql`` on the control socket: what RFC-018's paths answer, chosen field by field.
+"""Answers GraphQL at ``POST /graphql`` on the control socket: the values of RFC-018's paths, chosen field by field.
 
-The library costs 17 MiB and a third of a second, so it is loaded with the first request, in a worker thread.
+The library takes 17 MiB and a third of a second, so it is loaded at the first request, in a worker thread.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from odfd.api.services import Services
 
 SECONDS: Final = 60.0
-"""For one request. An apply within it goes on as a task."""
+"""Most seconds that one request may take. An apply within it goes on as a task."""
 THREADS: Final = trio.CapacityLimiter(4)
-"""Of its own: resolvers wait for operations, which need threads too."""
+"""Threads of GraphQL alone, since its resolvers wait for operations, which need threads too."""
 MAX_ERRORS: Final = 20
 
 
@@ -66,7 +66,10 @@ def _schema() -> Any:
 
 
 def _executed(services: Services, asked: wire.GraphqlRequest, since: str | None) -> wire.GraphqlAnswer | Subscription:
-    """Parses, bounds, validates and executes a request; a subscription is returned. Called from worker threads."""
+    """Parses, bounds, validates and executes a request; returns a subscription unexecuted.
+
+    Call from a worker thread.
+    """
     from graphql import GraphQLError, execute_sync, parse, validate
 
     from odfd.api import graphql_limits as limits
@@ -98,7 +101,7 @@ def _executed(services: Services, asked: wire.GraphqlRequest, since: str | None)
         return wire.GraphqlAnswer(errors=(_error(deep),))
     for each in done.errors or ():
         if each.original_error is not None and not isinstance(each.original_error, GraphQLError):
-            raise each.original_error  # a bug of ours: told and logged as at every endpoint
+            raise each.original_error  # a bug of ours: reported and logged as at every endpoint
     return wire.GraphqlAnswer(data=done.data, errors=tuple(dict(each.formatted) for each in done.errors or ()))
 
 

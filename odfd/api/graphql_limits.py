@@ -1,7 +1,7 @@
-"""Bounds what one GraphQL request may ask for: its depth, its aliases, and how many values it may make.
+"""Limits what one GraphQL request may ask for: its depth, its aliases, and how many values it may make.
 
-Fragments are counted once and their sums used again, so that the count itself is no work that grows with what they
-expand to. It comes before validation, whose rules compare fields with each other.
+Each fragment is counted once and its sums are reused, so the counting takes no time proportional to what fragments
+expand to. It precedes validation, whose rules compare fields with each other.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from graphql import (
 from chain.errors import Invalid
 
 MAX_SOURCE: Final = 64 * 1024
-"""Characters of a query; manifests are variables."""
+"""Most characters of a query; manifests are passed as variables."""
 MAX_TOKENS: Final = 4_000
 MAX_DEPTH: Final = 20
-"""Of fields within fields; what tools ask of the schema is 14 deep."""
+"""Most levels of fields within fields; what tools ask about the schema has 14."""
 MAX_ALIASES: Final = 30
-"""Fields under another name than their own, each time that they are asked for."""
+"""Most fields that are asked for under another name than their own, counted each time."""
 MAX_COST: Final = 20_000
-"""Values that an answer may have: fields, those of a list as many times as its page is long."""
+"""Most values that an answer may have; the fields of a list count as often as its page is long."""
 MAX_PAGE: Final = 500
 DEFAULT_PAGE: Final = 50
 PAGED: Final = {"resources": "first", "datasets": "first", "blocks": "first", "rows": "last"}
-"""Fields that are lists, with the argument that bounds each."""
+"""Fields that are lists, each with the argument that bounds its length."""
 WEIGHTS: Final = {"blocks": 10, "rows": 20, "schema": 5, "detail": 20, "apply": 500, "rename": 500, "delete": 500}
-"""The cost of a field beside its values: a read of a chain or a file, or a change."""
+"""The cost of a field in addition to its values: a read of a chain or a file, or a change."""
 
 
 class Size(NamedTuple):
-    """The cost of a selection."""
+    """The size of a selection of fields."""
 
     depth: int
     aliases: int
@@ -74,7 +74,7 @@ class _Count:
         self._variables = variables
 
     def selection(self, selected: SelectionSetNode | None, level: int = 0) -> Size:
-        if level > 2 * MAX_DEPTH:  # inline fragments within each other are no deeper fields, but our own stack
+        if level > 2 * MAX_DEPTH:  # nested inline fragments are no deeper fields, but they deepen our own stack
             raise Invalid(f"the query has more than {MAX_DEPTH} levels of fields", rule="graphql-limit")
         depth = aliases = cost = 0
         for each in selected.selections if selected is not None else ():
@@ -92,7 +92,10 @@ class _Count:
         return Size(depth, aliases, cost)
 
     def _fragment(self, name: str, level: int) -> Size:
-        """Raises Invalid for one within itself; one that is not there is for validation to tell."""
+        """Returns the size of a fragment, zero for a missing one, which validation reports.
+
+        Raises Invalid for a cycle.
+        """
         if name in self._open:
             raise Invalid(f"the fragment {name[:80]} is within itself", rule="graphql-limit", hint="take it out")
         if name not in self._known and name in self._fragments:
@@ -102,7 +105,7 @@ class _Count:
         return self._known.get(name, Size(0, 0, 0))
 
     def _times(self, field: FieldNode) -> int:
-        """How many values a field may have."""
+        """Returns how many values a field may have: the length of its page, or 1."""
         argument = PAGED.get(field.name.value)
         if argument is None:
             return 1

@@ -89,10 +89,10 @@ type Dataset {
 
 @dataclass(frozen=True, slots=True)
 class GraphqlContext:
-    """The context of one request."""
+    """The services that the resolvers of one request use."""
 
     services: Services | None
-    """``None``: of a subscription, whose fields ask for nothing more."""
+    """The services; ``None`` for a subscription, whose resolvers need none."""
 
 
 Page = dict[str, Any]
@@ -117,7 +117,7 @@ def _json(value: object) -> Any:
 
 
 def _reference(ref: str) -> tuple[ResourceType, str]:
-    """The type and the rest of a reference. Raises Invalid, NotFound."""
+    """Returns the type, and the name, id or did, that a reference names. Raises Invalid, NotFound."""
     if ref.startswith("did:"):
         return TYPES.written("Dataset"), ref
     word, colon, name = ref.partition(":")
@@ -136,7 +136,7 @@ def _page_of(items: Sequence[T], key: Callable[[T], str], first: int | None, aft
 
 
 def _bounded(number: int | None, name: str) -> int:
-    """Raises GraphQLError."""
+    """Returns the length of a page, by default ``DEFAULT_PAGE``. Raises GraphQLError for one out of bounds."""
     number = DEFAULT_PAGE if number is None else number
     if not 1 <= number <= MAX_PAGE:
         raise _error(Invalid(f"{name} is from 1 to {MAX_PAGE}, not {number}", rule="query", hint="ask by pages"))
@@ -196,7 +196,7 @@ def _apply(
 
 
 def _applied(result: wire.ApplyResult | wire.TaskRef) -> Any:
-    """The items of an apply. Raises GraphQLError with all of them where one failed."""
+    """Returns the items of an apply, or its task. Raises GraphQLError with all items if one failed."""
     if isinstance(result, wire.TaskRef):
         return [_json(result)]
     fault, items = operations.failure_of(result), _json(result.items)
@@ -235,7 +235,7 @@ _RESOLVERS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
 
 
 def schema() -> GraphQLSchema:
-    """Makes the schema."""
+    """Makes the schema with its resolvers."""
     made = build_schema(DEFINITION)
     for name, fields in _RESOLVERS.items():
         for field, resolve in fields.items():

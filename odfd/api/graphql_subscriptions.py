@@ -1,7 +1,7 @@
 """Streams GraphQL subscriptions as server-sent events: graphql-sse, the mode with a connection for each operation.
 
-A subscription is a watch of resources; each change is a ``next`` event with what the selection makes of it. Those with
-the same selection share what it made. Imported with the first request, since graphql-core is.
+A subscription is a watch of resources: each change is a ``next`` event with the selected part of it. Subscriptions with
+the same selection share the encoded event. Imported with the first request, as graphql-core is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMPLETE: Final = b"event: complete\ndata:\n\n"
 
 
 class GraphqlStream(LineStream):
-    """A response of events that are encoded already."""
+    """A response that streams events which are encoded already."""
 
     media_type = EVENT_STREAM
 
@@ -41,7 +41,7 @@ class GraphqlStream(LineStream):
 
 @dataclass(frozen=True)
 class _Selection:
-    """The part of a change that an operation selects. Equal ones select the same."""
+    """Selects and encodes the part of a change that an operation asks for. Equal selections give the same event."""
 
     source: str
     name: str | None
@@ -61,14 +61,14 @@ class _Selection:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription that was found to be valid."""
+    """A valid subscription to the changes of resources."""
 
     selection: _Selection
     type: str | None
     since: str | None
 
     async def events(self, services: Services) -> AsyncGenerator[bytes, None]:
-        """Yields what is told until the reader leaves; a fault is the last thing."""
+        """Yields the encoded events until the reader leaves; after a fault one with the fault, and the end."""
         try:
             async with aclosing(services.declarations.news(self.since, self.type)) as news:
                 async for each in news:
@@ -80,7 +80,7 @@ class Subscription:
 
 
 def next_event(answer: wire.GraphqlAnswer, version: str = "") -> bytes:
-    """Encodes an answer as an event; ``version``: its id, with which a reader goes on."""
+    """Encodes an answer as an event. ``version``: its id, from which a reader can go on."""
     return (
         (f"id: {version}\n" if version else "").encode()
         + b"event: next\ndata: "
@@ -98,9 +98,9 @@ async def sole_event(answer: wire.GraphqlAnswer) -> AsyncGenerator[bytes, None]:
 def subscription_of(
     schema: GraphQLSchema, document: DocumentNode, asked: wire.GraphqlRequest, since: str | None
 ) -> Subscription | None:
-    """Returns the subscription that a valid document is; ``None``: it is none. Raises GraphQLError for variables.
+    """Returns the subscription in a valid document, or ``None``. Raises GraphQLError for bad variables.
 
-    ``since``: of a reader that comes again.
+    ``since``: the last version that a returning reader has seen.
     """
     operation = operation_of(document, asked.operation_name)
     if operation is None or operation.operation is not OperationType.SUBSCRIPTION:
@@ -112,7 +112,7 @@ def subscription_of(
 
 
 def not_streamed() -> Invalid:
-    """Makes the fault of a subscription whose reader takes no stream."""
+    """Returns the fault for a subscription whose client accepts no stream."""
     return Invalid(
         "a subscription is a stream", rule="graphql-subscription", hint=f"ask with the header accept: {EVENT_STREAM}"
     )

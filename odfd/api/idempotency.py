@@ -1,4 +1,4 @@
-"""Gives a POST that comes again with its ``Idempotency-Key`` the first answer, and refuses a key of another request."""
+"""Answers a repeated POST with the same ``Idempotency-Key`` as the first time, and refuses a key of another request."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from odfd.state.idempotency import HEADER, AnswerStore, KeptAnswer
 
 Respond: TypeAlias = Callable[[Request], Awaitable[Response]]
 REPLAYED: Final = "idempotency-replayed"
-"""The header of an answer that was given before."""
+"""The header of an answer that is repeated."""
 GRACE: Final = 10.0
-"""Seconds that a request has to end after its client went away, or the node was told to stop."""
+"""Seconds that a request has to finish after its client went away, or the node was told to stop."""
 WITHOUT: Final = frozenset({
     "/node/v1alpha1/uploads", "/node/v1alpha1/query", "/node/v1alpha1/slices", "/node/v1alpha1/page",
     "/node/v1alpha1/invitations", "/net/v1alpha1/networks/{name}/invitations", "/auth/v1alpha1/tokens",
     "/dataset/v1alpha1/datasets/{ref}/authority/key",
 })  # fmt: skip
-"""POSTs whose body or answer is a stream, or whose answer may hold what only its receiver shall have."""
+"""Paths of POSTs without keys: the body or answer is a stream, or the answer is secret to its receiver."""
 
 
 def once(respond: Respond, path: str, answers_of: Callable[[Request], AnswerStore | None]) -> Respond:
-    """Wraps the endpoint of a POST; ``answers_of``: where answers are kept, if anywhere."""
+    """Wraps the endpoint of a POST. ``answers_of`` returns the store of answers, or ``None``."""
 
     async def endpoint(request: Request) -> Response:
         key = request.headers.get(HEADER)
@@ -72,7 +72,7 @@ async def _answered(respond: Respond, request: Request, key: str, answers: Answe
 
 
 def _asker(request: Request) -> str:
-    """Returns who asks, so that nobody is given the answer of another."""
+    """Returns a text that identifies the caller, so that nobody gets the answer of another."""
     grant: TokenGrant | None = request.scope.get(GRANT)
     if grant is not None:
         return f"token {grant.id}\n"
@@ -81,7 +81,7 @@ def _asker(request: Request) -> str:
 
 
 async def _to_its_end(act: Callable[[], Awaitable[Response]]) -> Response:
-    """Goes on for ``GRACE`` after a cancellation: a client that went away will ask for the answer again."""
+    """Continues for ``GRACE`` seconds after a cancellation: a client that went away will ask for the answer again."""
     scope = trio.CancelScope(shield=True)
 
     async def bound() -> None:

@@ -1,7 +1,8 @@
-"""Carries out the plan for resources that are intents, with the operations that commands use, in the order of need.
+"""Carries out planned resources that are intents, with the operations of commands, in the order of dependence.
 
-Deletes what an apply with labels leaves out: sets and flows that a manifest made and none names any more. Datasets, and
-intents to hold data of others, go by commands of their own alone: it is too easy to leave a file out.
+Also deletes what an apply with labels leaves out: resources such as sets and flows that a manifest made and none names
+any more. Datasets, and intents to hold data of others, are deleted only by commands of their own, since it is too easy
+to leave a file out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from odfd.resources.plan import PlannedResource
 
 
 class IntentService:
-    """Performs plans for resources that are intents."""
+    """Applies intents: networks, peers, validators and mirrors."""
 
     def __init__(
         self, mirrors: MirrorService, networks: NetworkService, peers: PeerService, trust: TrustService
@@ -67,7 +68,7 @@ class IntentService:
 
 
 def _check_same(planned: PlannedResource) -> None:
-    """Raises Refused where another thing would stand under the name."""
+    """Raises Refused if the resource would stand for another thing than before."""
     before = planned.before
     if any(each is not None and "policyKey" in each.spec for each in (before, planned.after)):
         text = f"{planned.after.name} is joined by an invitation, which says whose policies hold there"
@@ -83,7 +84,7 @@ PRUNED: Final = ("VariableSet", "SecretSet", "WebhookTarget", "Projection", "Flo
 
 
 class Pruning:
-    """Finds and deletes them."""
+    """Finds and deletes the resources that an apply left out."""
 
     def __init__(self, declarations: DeclarationService, delete_flow: Callable[[str], Awaitable[object]]) -> None:
         self._declarations = declarations
@@ -92,16 +93,16 @@ class Pruning:
     async def prune(
         self, selector: str, named: Collection[tuple[str, str]], *, manager: str, dry_run: bool
     ) -> list[wire.ApplyItem]:
-        """Deletes what this manager wrote. ``named``: types and names in lower case that stay.
+        """Deletes resources with these labels that this manager wrote; returns an item for each found.
 
-        Raises Invalid for what is no selector.
+        ``named``: types and names in lower case of those that the apply names. Raises Invalid for a bad selector.
         """
         items = []
         writers = await self._declarations.writers()
         for each in await self._declarations.list(None, selector):
             if (each.type, each.name.casefold()) in named or each.spec is None:
                 continue
-            if "ownerReferences" in each.headers:  # it goes with its owner
+            if "ownerReferences" in each.headers:  # it is deleted with its owner
                 continue
             kind = each.type.lower()
             wrote = writers.get(each.id, manager)

@@ -1,6 +1,6 @@
 """Makes the OpenAPI 3.1 document of the control API from its tables of endpoints and the types of ``wire``.
 
-Run as a module it writes ``openapi.json`` beside it, which the node serves: nothing is generated while it runs.
+When run as a module it writes ``openapi.json`` beside it, which the node serves: nothing is generated at run time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PARTS: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
 def document() -> dict[str, Any]:
-    """Makes the document."""
+    """Makes the OpenAPI document."""
     described = [_described(each) for each in routes.OPERATIONS]
     kinds = list(dict.fromkeys(kind for each in described for kind in each.kinds() if kind is not bytes))
     schemas, components = msgspec.json.schema_components(
@@ -76,7 +76,7 @@ _HEADERS: Final = {
 
 
 class _Described(NamedTuple):
-    """An operation, with what its declaration and the types of services say of it."""
+    """An operation, with what its declaration and the types of services say about it."""
 
     row: routes.Operation
     endpoint: Endpoint
@@ -84,7 +84,7 @@ class _Described(NamedTuple):
     summary: str
 
     def kinds(self) -> Iterable[Any]:
-        """The types of its values."""
+        """Yields the types of its body and its answers."""
         return (
             kind
             for kind in (
@@ -135,7 +135,7 @@ class _Described(NamedTuple):
         task = {"description": "A task does it.", "content": {JSON: {"schema": shapes[repr(wire.TaskRef)]}}}
         found = {str(each): task if each == 202 and self.answers is not wire.TaskRef else done for each in statuses}
         told = {str(each): {"$ref": f"#/components/responses/{name}"} for each, (name, _) in _PROBLEMS.items()}
-        for each in set(found) & set(told):  # either: whatever refuses before the operation answers with a problem
+        for each in set(found) & set(told):  # A refusal before the operation begins is a problem with the same status.
             found[each] = done | {"content": content | {PROBLEM_JSON: _PROBLEM_CONTENT}, "description": "Refused."}
         return dict(sorted({**told, **found}.items()))
 
@@ -184,14 +184,14 @@ def _summary(function: Callable[..., Any]) -> str:
 
 
 class _Asked(Exception):
-    """Carries out of an endpoint which operation it calls."""
+    """Raised by the recorder to tell which operation an endpoint calls."""
 
     def __init__(self, operation: Callable[..., Any]) -> None:
         self.operation = operation
 
 
 class _Recorder:
-    """Stands for the services: tells which operation is called."""
+    """Takes the place of the services, and raises ``_Asked`` with the operation that is called."""
 
     def __init__(self) -> None:
         from odfd.api.services import Services

@@ -1,4 +1,4 @@
-"""Operations on resources that RFC-018's paths and GraphQL share: read, apply, change and delete, for any type."""
+"""Reads, applies, changes and deletes resources of any type, for RFC-018's paths and for GraphQL."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from odfd.resources.manifest import Draft
 from odfd.resources.types import VERSION, ResourceType
 
 if TYPE_CHECKING:
-    # Not when it runs: tests serve these operations over a fake node, with no service behind them.
+    # Not imported at run time: tests serve these operations over a fake node, without services.
     from odfd.api.services import Services
 
 Json: TypeAlias = dict[str, Any]
 SOURCE: Final = "the request"
-"""The name of its text in messages."""
+"""The name of a request's text in messages."""
 WAIT_SECONDS: Final = 45.0
-"""For an apply to end; what takes longer is answered with its task, and goes on."""
+"""Seconds to wait for the end of an apply; one that takes longer is answered with its task, and goes on."""
 MAX_MANIFESTS: Final = 10_000
 _UNPRINTED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""Characters that JSON may hold as they are, and YAML may not."""
+"""Characters that JSON may contain unescaped, and YAML may not."""
 
 
 def type_of(context: str, version: str, word: str) -> ResourceType:
-    """Returns a type by its place: singular, plural or alias, whatever the case. Raises NotFound."""
+    """Returns the type at a path; its word is singular, plural or alias, in any case. Raises NotFound."""
     served = {each.context for each in TYPES}
     if context.lower() not in served:
         known = ", ".join(sorted(served))
@@ -55,7 +55,7 @@ def type_of(context: str, version: str, word: str) -> ResourceType:
 
 
 def canonical(path: str) -> str:
-    """Returns a path with the type as it is listed: its plural, in lower case. Others stay as they are."""
+    """Returns a path with its type in the canonical form, the plural in lower case; other paths unchanged."""
     parts = path.split("/", 4)
     if len(parts) < 4 or parts[2] != VERSION:
         return path
@@ -66,7 +66,7 @@ def canonical(path: str) -> str:
 
 
 async def account_id(services: Services, account: str) -> str | None:
-    """Returns the id of an account by name or id; of an empty one, that of who asks. Raises NotFound."""
+    """Returns the id of an account by name or id; for an empty text, that of the caller. Raises NotFound."""
     if not account:
         return (await services.accounts.me()).id
     return (await services.declarations.get("Account", account)).id
@@ -83,14 +83,14 @@ async def read(services: Services, kind: ResourceType, ref: str) -> wire.Resourc
 
 
 async def portable(services: Services, kind: ResourceType, ref: str, *, force: bool = False) -> wire.ResourceManifest:
-    """Returns a resource as it can be applied, here or elsewhere. Raises NotFound, Refused.
+    """Returns a resource in the form in which it can be applied, here or elsewhere. Raises NotFound, Refused.
 
-    ``force``: also what another resource made.
+    ``force`` permits one that another resource made.
     """
     view = await services.declarations.get(kind.name, ref)
     if "ownerReferences" in view.headers and not force:
         raise Refused(f"{kind.name} {view.name} is made by another resource", rule="owned", hint="change its owner")
-    if kind.name == "Dataset":  # what its chain declares, whoever wrote it
+    if kind.name == "Dataset":  # the declaration in its chain, whoever wrote it
         spec: Any = (await services.datasets.manifest(view.headers.get("did", view.name))).spec
     else:
         spec = view.spec
@@ -115,12 +115,12 @@ def texts_of(values: Sequence[Any]) -> tuple[wire.ManifestText, ...]:
 
 
 def _yaml_of(value: Json) -> str:
-    """JSON that is YAML too."""
+    """Returns the JSON of a value in a form that is YAML too."""
     return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 async def apply(services: Services, request: wire.ApplyRequest) -> wire.ApplyResult | wire.TaskRef:
-    """Applies manifests and waits for the end; one that takes longer is answered with its task. Raises its fault."""
+    """Applies manifests and waits for the end; returns the task if that takes too long. Raises the task's fault."""
     task = await services.datasets.apply(request)
     view: wire.TaskView | None = None
     with trio.move_on_after(WAIT_SECONDS):
@@ -137,7 +137,7 @@ async def apply(services: Services, request: wire.ApplyRequest) -> wire.ApplyRes
 
 
 def failure_of(result: wire.ApplyResult | wire.TaskRef) -> Fault | None:
-    """Returns the fault of the first item that could not be done."""
+    """Returns the fault of the first item that failed, or ``None``."""
     if isinstance(result, wire.TaskRef):
         return None
     failed = [each.fault for each in result.items if each.fault is not None]
@@ -145,7 +145,7 @@ def failure_of(result: wire.ApplyResult | wire.TaskRef) -> Fault | None:
 
 
 def sole_draft(text: wire.ManifestText, kind: ResourceType) -> Draft:
-    """Returns the one resource of a text. Raises Invalid where there are others, or it is of another type."""
+    """Returns the only resource in a text. Raises Invalid if there are others, or it is of another type."""
     drafts = read_desired_state([text]).drafts
     if len(drafts) != 1:
         raise Invalid(f"one manifest of a {kind.name} goes here", rule="request", hint="POST several to the apply")
@@ -163,7 +163,7 @@ async def existing(services: Services, kind: ResourceType, ref: str) -> wire.Res
 
 
 async def check_new(services: Services, kind: ResourceType, draft: Draft) -> None:
-    """Raises Conflict for a name that is taken, Invalid for an id."""
+    """Raises Conflict if the name is taken, Invalid if the draft states an id."""
     if draft.headers.id is not None:
         raise Invalid("the node gives ids", rule="no-such-id", place=draft.place("headers.id"), hint="leave it out")
     if await existing(services, kind, draft.headers.name) is not None:
@@ -171,7 +171,7 @@ async def check_new(services: Services, kind: ResourceType, draft: Draft) -> Non
 
 
 async def check_meant(services: Services, kind: ResourceType, ref: str, draft: Draft) -> None:
-    """Raises Invalid where a manifest is not of the resource at the path."""
+    """Raises Invalid or NotFound if a manifest is not that of the resource at the path."""
     found = await existing(services, kind, ref)
     name, place = draft.headers.name.casefold(), draft.place("headers")
     if found is None:
@@ -189,7 +189,7 @@ async def check_meant(services: Services, kind: ResourceType, ref: str, draft: D
 async def patched(
     services: Services, kind: ResourceType, ref: str, patch: Json, *, force: bool = False
 ) -> tuple[Json, int]:
-    """Returns the manifest of a resource with a merge-patch (RFC 7396), and the generation that was patched.
+    """Returns the manifest of a resource after a merge-patch (RFC 7396), and the generation that was patched.
 
     Raises NotFound, Refused, Invalid.
     """
@@ -203,7 +203,7 @@ async def patched(
 
 
 def merged(before: Any, patch: Any) -> Any:
-    """Applies a merge-patch (RFC 7396)."""
+    """Returns a value after a merge-patch (RFC 7396)."""
     if not isinstance(patch, dict):
         return patch
     after = dict(before) if isinstance(before, dict) else {}
@@ -231,7 +231,7 @@ async def rename(services: Services, kind: ResourceType, ref: str, name: str) ->
 
 
 async def check_generation(services: Services, kind: ResourceType, ref: str, generation: int | None) -> None:
-    """Raises Conflict where a resource has another generation than the one that somebody saw."""
+    """Raises Conflict if a resource has another generation than the one that the caller saw."""
     if generation is not None:
         await services.declarations.check_generation(kind.name, ref, generation)
 
@@ -247,8 +247,8 @@ async def delete(
 ) -> wire.ResourceManifest:
     """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict.
 
-    ``force``: also what another resource made; a Flow is stopped in its place. ``purge``: a dataset goes with its data,
-    which is kept otherwise.
+    ``force`` permits one that another resource made; such a Flow is stopped instead. ``purge`` deletes the data of a
+    dataset too, which is kept otherwise.
     """
     view = await services.declarations.get(kind.name, ref)
     await check_generation(services, kind, ref, generation)

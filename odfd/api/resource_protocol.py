@@ -1,6 +1,6 @@
-"""Endpoints of RFC-018's resource protocol: ``/CONTEXT/VERSION/TYPE[/REF]``, the same for each registered type.
+"""Serves RFC-018's resource protocol: ``/CONTEXT/VERSION/TYPE[/REF]``, the same for each registered type.
 
-They are the only way to read, create, change and delete resources, and take and answer them in the shape of manifests.
+These endpoints are the only way to read, create, change and delete resources, in the shape of manifests.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TASK: Final = Parameter("task", "flag", "Answer with the task at once (202), in 
 ALL: Final = "/{context}/{version}/{type}"
 _ONE: Final = ALL + "/{ref}"
 ATTEMPTS: Final = 5
-"""Times that a patch without a generation is made, because others changed the resource in between."""
+"""Times that a patch without a generation is tried, as when others change the resource in between."""
 APPLY: Final = f"/resource/{VERSION}/apply"
 
 
@@ -191,7 +191,7 @@ def _type(request: Request) -> ResourceType:
 
 
 async def _texts(request: Request) -> tuple[wire.ManifestText, ...]:
-    """The manifests of a body, by its type. Raises Invalid, Usage."""
+    """Returns the manifests in a body, by its media type. Raises Invalid, Usage."""
     said = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     data = await whole_body(request)
     if said == YAML:
@@ -221,7 +221,7 @@ async def _text(request: Request) -> wire.ManifestText:
 async def _carried_out(
     services: Services, request: Request, texts: tuple[wire.ManifestText, ...], generation: int | None = None
 ) -> Response:
-    """Applies; a failure is a problem with the fault of the first item, and all items beside it."""
+    """Applies manifests; a failure is a problem with the fault of the first failed item, and with all items."""
     on_error = request.query_params.get(ON_ERROR.name, "atomic")
     if on_error not in ("atomic", "skip"):
         raise Usage(f"onError is atomic or skip, not {on_error[:40]!r}", rule="query")
@@ -238,7 +238,7 @@ async def _carried_out(
         return _begun(result)
     if fault is None or asked.on_error == "skip":
         return answer(result)
-    # What a manifest names and is not here is a mistake of the body, not of the path.
+    # A missing thing that a manifest names is a mistake in the body, not in the path.
     status = 422 if http_status(fault) in (400, 404) else None
     return problem(fault, status, {"items": msgspec.to_builtins(result.items)})
 
@@ -252,7 +252,7 @@ def _begun(task: wire.TaskRef) -> Response:
 async def _applied(
     services: Services, request: Request, text: wire.ManifestText, generation: int | None = None
 ) -> Response:
-    """The item of one resource."""
+    """Applies one manifest and returns the item of its resource."""
     response = await _carried_out(services, request, (text,), generation)
     if response.status_code != 200:
         return response
@@ -262,7 +262,7 @@ async def _applied(
 
 
 async def _listed(services: Services, kind: ResourceType, request: Request) -> wire.ResourceList:
-    """A page of what stands, and the version from which a watch tells what comes after its beginning."""
+    """Returns a page of resources; a watch from its version reports what changed since the list began."""
     asked, limit = request.query_params, LIMIT.number(request) or PAGE
     page = await services.declarations.page(kind.name, asked.get("labels"), limit, asked.get("continue"))
     items = tuple(manifest_of(each) for each in page.views)

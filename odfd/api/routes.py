@@ -1,7 +1,7 @@
-"""Makes the ASGI application of the API: its endpoints, each at one path, and what becomes of faults.
+"""Makes the ASGI application of the API: its endpoints, each at one path, and the answers to faults.
 
-A fault of a service becomes problem+json; anything else that escapes one is a bug, told as such to the caller and with
-its trace to the log.
+A fault of a service becomes problem+json. Any other exception is a bug: the caller is told so, and the log gets the
+trace.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from odfd.runtime.supervision import Logger
 from odfd.state.idempotency import AnswerStore
 
 if TYPE_CHECKING:
-    # Not when it runs: tests serve these routes over a fake node, with no service behind them.
+    # Not imported at run time: tests serve these routes over a fake node, without services.
     from odfd.api.access.requests import AccessControl
     from odfd.api.services import Services
 
@@ -59,7 +59,7 @@ async def _lives(_: Services, _request: Request) -> object:
 
 
 class Operation(NamedTuple):
-    """An endpoint at its path."""
+    """An endpoint with its method and path."""
 
     method: str
     path: str
@@ -83,11 +83,11 @@ _ROWS: Final[tuple[tuple[str, str, Ask], ...]] = (
     *resource_protocol.TABLE,
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(Operation(*row) for row in _ROWS)
-"""All of the API, in the order in which a path is looked for: those for any type come last."""
+"""All endpoints of the API, in the order in which a path is looked up: those for any type come last."""
 
 
 class _Parts(NamedTuple):
-    """What requests of one application are answered by."""
+    """The parts with which an application answers requests."""
 
     services: Services
     logger: Logger
@@ -98,9 +98,9 @@ class _Parts(NamedTuple):
 def application(
     services: Services, logger: Logger, answers: AnswerStore | None = None, access: AccessControl | None = None
 ) -> Application:
-    """The API over ``services``; ``answers``: kept for POSTs with a key.
+    """Makes the API's application over ``services``. ``answers`` keeps the answers to POSTs with a key.
 
-    ``access``: decides who asks; ``None``: always the node's owner.
+    ``access`` decides who the caller is; without it, it is always the node's owner.
     """
     app = Starlette(routes=_routes(), exception_handlers={404: _nothing_there, 405: _nothing_there})
     app.state.parts = _Parts(services, logger, answers, access)
@@ -109,7 +109,7 @@ def application(
 
 @cache
 def _routes() -> Sequence[Route]:
-    """Shared by all applications: to make them takes longer than all else of one."""
+    """Makes the routes once for all applications, since that takes longer than the rest of an application."""
     routes, methods = [], _methods()
     for each in OPERATIONS:
         endpoint = _guarded(each.ask)
@@ -137,7 +137,7 @@ def _methods() -> dict[str, list[str]]:
 
 
 def _other_method(taken: list[str]) -> Callable[[Request], Awaitable[Response]]:
-    """Refuses the methods that a path does not take; else a route for any type of resource would be asked."""
+    """Refuses the methods that a path does not take, which the route for any type of resource would match otherwise."""
 
     async def refuse(_: Request) -> Response:
         raise HTTPException(405, headers={"allow": ", ".join(taken)})
@@ -146,7 +146,7 @@ def _other_method(taken: list[str]) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _canonically(app: Application) -> Application:
-    """Types in paths are understood in the singular and in any case (R57); those of the table are plurals."""
+    """Accepts types in paths in the singular and in any case (R57); the table has plurals."""
 
     async def asked(scope: Message, receive: Receive, send: Send) -> None:
         await app({**scope, "path": canonical(scope["path"])}, receive, send)

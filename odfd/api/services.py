@@ -1,4 +1,4 @@
-"""Names the services behind the control API: what its endpoints are given, and what a node has to make."""
+"""Names the services behind the control API, which its endpoints use and a node makes."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from odfd.workers.journal_recovery import JournalRecovery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Their operations take and give values of ``wire``, and raise nothing but faults.
+    """The services of one node. Their operations take and return values of ``wire``, and raise only faults.
 
-    A ``ref`` is what a person wrote: a local name or ``did:odf:…``. Where nothing is found under it, NotFound comes.
-    What takes long checks what it can at once, then answers with a ``TaskRef``; its docstring names the result's type.
+    A ``ref`` is what a person wrote: a local name or ``did:odf:…``; NotFound is raised if nothing has it. An operation
+    that takes long checks what it can at once, then returns a ``TaskRef``; its docstring names the type of the result.
     """
 
     about: StatusService

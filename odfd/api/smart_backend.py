@@ -1,9 +1,9 @@
-"""Says what a token is good for over HTTP, and takes in what its account pushes (``odfd.smart.ports.SmartBackend``).
+"""Serves the smart protocol over HTTP: what a token may read, and pushes (``odfd.smart.ports.SmartBackend``).
 
-Blocks of a push lie in a folder of their own until it is over, and objects in the store, where no block names them yet,
-until all is verified at level ``data``; then it is committed as an import is. What an interrupted push brought of
-objects is asked for no more. Who pushes needs the role maintainer: blocks say what a dataset is. A new dataset is the
-account's, and private, whatever the other side says, until it is published here.
+The blocks of a push are kept in a folder of their own until it ends, and its objects in the store, where no block names
+them yet, until all is verified at level ``data``; then it is committed as an import is. Objects that an interrupted
+push brought need not be sent again. A push needs the role maintainer, since blocks define what a dataset is. A new
+dataset belongs to the account, and is private, whatever the other side says, until it is published here.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from odfd.transfer.named import may_link
 from odfd.verify.terms import pages_of
 
 MAX_OBJECT: Final = 16 << 30
-"""Bytes of one object that is uploaded."""
+"""Most bytes of one uploaded object."""
 BATCH: Final = 1024
-"""Blocks that are looked through at a time."""
+"""Blocks that are read at a time."""
 
 
 class NodeSmartBackend:
-    """The smart protocol on one node: libraries of accounts, and their pushes."""
+    """Serves the libraries of accounts on one node, and takes in their pushes."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class NodeSmartBackend:
         self._staging = home.folder(STAGED) / "pushed"
         self.room.add(self._staging)
         self.sessions: dict[tuple[str, str], list[NodePushSession]] = {}
-        """By account and name, in lower case."""
+        """Open pushes by account and name in lower case."""
 
     def guard(self, token: str) -> Guard:
-        """Blocking. Raises Refused."""
+        """Returns the guard with the rights of a token. Blocking. Raises Refused."""
         return self._access.guard_of(self._tokens.admit(token))
 
     def library(self, token: str) -> NodeSiteLibrary:
@@ -90,7 +90,7 @@ class NodeSmartBackend:
         return session
 
     def _entry(self, guard: Guard, name: str) -> DatasetEntry | None:
-        """Returns the dataset that is changed; ``None``: there will be one."""
+        """Returns the dataset to push to; ``None`` if the push makes a new one."""
         try:
             return guard.dataset_now(name, Action.MAINTAIN)
         except NotFound:
@@ -119,8 +119,8 @@ class NodeSmartBackend:
             self.sessions.pop(key, None)
 
     def note_account(self, done: Transfer, guard: Guard, account: str) -> None:
-        """Notes whose a new dataset is. Blocking."""
-        guard.state()  # adopts what came by other ways, as the dataset did
+        """Records the account that owns a new dataset. Blocking."""
+        guard.state()  # records the new dataset as a resource
         now = self._context.clock.now()
         with self._home.database.write() as connection:
             store = DeclaredStore(connection)
@@ -129,7 +129,7 @@ class NodeSmartBackend:
                 store.put(msgspec.structs.replace(made, account=account), now)
 
     def tell(self, done: Transfer, name: str) -> None:
-        """Tells of blocks that came. In the event loop."""
+        """Emits an event about pushed blocks. In the event loop."""
         if done.blocks:
             text = f"{plural(done.blocks, 'block')} by a push"
             self._context.events.emit(
@@ -142,7 +142,7 @@ def _key(guard: Guard, name: str) -> tuple[str, str]:
 
 
 class NodePushSession:
-    """A push to one dataset."""
+    """One push to one dataset, until it is committed or closed."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class NodePushSession:
         self._last: Multihash | None = None
         self._chain: DirectoryChain | None = None
         self.expected: dict[Multihash, int] = {}
-        """Sizes of objects whose uploads are expected."""
+        """Sizes of the objects that are expected as uploads."""
 
     def head(self) -> Multihash | None:
         if self._entry is not None:
@@ -196,7 +196,7 @@ class NodePushSession:
         return missing
 
     def _linked(self) -> DirectoryChain:
-        """Returns the whole chain: what was staged, and what is here already."""
+        """Returns the whole chain: the staged blocks, after those that are here already."""
         if self._chain is None:
             assert self._last is not None
             take = self._backend.room.take
@@ -233,7 +233,7 @@ class NodePushSession:
             raise Conflict(text, rule="import-diverged", hint="pull what is here, or push under another name")
 
     def _named_objects(self, chain: DirectoryChain) -> tuple[Mapping[Multihash, int], bool]:
-        """Returns the objects of all blocks after the head, and whether their rows may link to others."""
+        """Returns names and sizes of the objects of new blocks, and whether rows of these may link to others."""
         head = chain.head()
         assert head is not None
         before = self._before
@@ -257,7 +257,7 @@ class NodePushSession:
         self._backend.tell(done, self._name)
 
     def _check_again(self) -> str | None:
-        """Returns the account, where its token is still good and nothing is lacking."""
+        """Checks that the token still has its rights, and that no block is missing. Returns the account, if any."""
         self._linked()
         if not self._guard.is_same_caller():
             raise Refused("the rights of your account changed meanwhile", rule="access-role", hint="push again")
@@ -272,7 +272,7 @@ class NodePushSession:
 
 
 class _Incoming:
-    """An object on its way into the store."""
+    """An object that is being uploaded into the store."""
 
     def __init__(self, home: StateDirectory, name: Multihash, size: int) -> None:
         self._objects, self._name, self._size = home.objects, name, size

@@ -1,9 +1,9 @@
-"""Checks a transform before it is recorded: asks the engine to analyse it with the schemas of its inputs.
+"""Checks a transform before it is recorded: the engine analyses it with the schemas of its inputs.
 
-A transform can be checked before there is data to run it on: a root dataset's first slice will have the columns that
-its source reads and its preprocessing makes, and the engine tells those. Of a dataset that has rows the engine says
-whether it can go on. What cannot is refused when it is applied, with the way to derive anew. Decides nothing that the
-next transaction would not decide in the same way.
+A transform can be checked before there is data to run it on: the first slice of a root dataset will have the columns
+that its source reads and its preprocessing makes, which the engine can tell. If the dataset has rows, the engine says
+whether the transform can go on from them. A transform that cannot is refused when it is applied, with the way to derive
+anew. The checks decide nothing that the next transaction would not decide in the same way.
 """
 
 from __future__ import annotations
@@ -45,18 +45,21 @@ from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, vocabulary
 from odfd.transform.succession import judgement
 
 _NO_DATASET: Final = DatasetId.from_public_key(bytes(32))
-"""Stands for what a source reads, which is no dataset yet."""
+"""Stands for the rows that a source reads, which are no dataset yet."""
 
 
 class ExpectedSchema(msgspec.Struct, frozen=True):
-    """``changelog``: whether its rows can be retracted; ``None``: its chain does not state it."""
+    """The schema that a dataset has or will have.
+
+    ``changelog``: whether its rows can be retracted; ``None`` if its chain does not state it.
+    """
 
     schema: DataSchema
     changelog: bool | None
 
 
 async def expected_schema(state: ChainState, engine: Engine) -> ExpectedSchema | None:
-    """Returns the schema that a chain has or will have; ``None`` when it is unknown before there is data."""
+    """Returns the schema that a chain has or will have; ``None`` if it is unknown before there is data."""
     changelog = is_changelog(state)
     if state.schema is not None:
         return ExpectedSchema(schema_of(state.schema), changelog)
@@ -76,14 +79,14 @@ async def expected_schema(state: ChainState, engine: Engine) -> ExpectedSchema |
 
 
 async def judge_preprocess(query: Transform, columns: DataSchema, names: Vocab, engine: Engine) -> ValidateResponse:
-    """Asks the engine to check a source's ``preprocess``, without its declarations, over the columns that it reads."""
+    """Lets the engine check a source's ``preprocess``, without its declarations, over the columns that it reads."""
     vocab = vocabulary(names)
     given = ValidateInput(query_alias="input", dataset_id=_NO_DATASET, schema=columns, vocab=vocab, changelog=False)
     return await engine.validate(ValidateRequest(transform=query, inputs=(given,), vocab=vocab, preprocess=True))
 
 
 def read_schema(read: ReadStep) -> DataSchema | None:
-    """The columns that a read step declares."""
+    """Returns the columns that a read step declares, or ``None``."""
     if read.schema is not None:
         return read.schema
     if read.ddl_schema:
@@ -92,7 +95,7 @@ def read_schema(read: ReadStep) -> DataSchema | None:
 
 
 def with_system_columns(columns: DataSchema, names: Vocab) -> DataSchema:
-    """offset, op, system_time, event_time, then the data columns in their order."""
+    """Returns the schema of a slice: offset, op, system_time, event_time, then the data columns in their order."""
     stamp = Timestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
     reserved = {names.offset, names.operation_type, names.system_time, names.event_time}
     event_time = next((each for each in columns.fields if each.name == names.event_time), None)
@@ -108,18 +111,21 @@ def with_system_columns(columns: DataSchema, names: Vocab) -> DataSchema:
 
 
 class TransformCheck:
-    """Asks; decides nothing."""
+    """Lets the engine check transforms against the schemas of their inputs."""
 
     def __init__(
         self, home: StateDirectory, engine: Engine, state: Callable[[DatasetId], ChainState] | None = None
     ) -> None:
-        """``state``: of an input, where it is not as its chain says. Blocking."""
+        """``state`` returns the state of an input, if that differs from its chain's. Blocking."""
         self._home = home
         self._engine = engine
         self._state = state or (lambda dataset: load_state(home.chains.chain(dataset)))
 
     async def validate(self, event: SetTransform, names: Vocab) -> ValidateResponse | None:
-        """``None`` while an input has no schema yet. ``names``: system columns of the dataset that is derived."""
+        """Lets the engine check a transform; returns ``None`` while an input has no schema yet.
+
+        ``names``: the system columns of the derived dataset.
+        """
         inputs = await self.inputs(event)
         if inputs is None:
             return None
@@ -156,7 +162,7 @@ class TransformCheck:
         return "an input has no schema yet"
 
     async def determinism(self, dataset: DatasetId) -> str:
-        """``strict``, ``no`` or ``unknown``: this node's own analysis of the transform in force."""
+        """Returns this node's own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
         state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(dataset)))
         answer = await self.validate(state.set_transform, state.vocab) if state.set_transform else None
         return answer.determinism if answer else "unknown"
@@ -196,7 +202,7 @@ def _lacking(state: ChainState) -> str:
 
 
 class EvolutionCheck:
-    """Asks; writes nothing that stays."""
+    """Checks whether a changed transform can go on from the history of its dataset; writes nothing that stays."""
 
     def __init__(self, home: StateDirectory, engine: Engine, check: TransformCheck) -> None:
         self._home = home
@@ -204,7 +210,7 @@ class EvolutionCheck:
         self._check = check
 
     async def check(self, name: str, state: ChainState, event: SetTransform, now: Instant) -> None:
-        """Raises Refused when the dataset would have to be derived again, Invalid for a query that cannot run."""
+        """Raises Refused if the dataset would have to be derived again, Invalid for a query that cannot run."""
         inputs = await self._check.inputs(event)
         if state.schema is None or inputs is None:
             return
