@@ -1,8 +1,8 @@
-"""Knows the objects of blocks that a mirror has proven and not committed, so that they can be passed on meanwhile.
+"""Tracks the objects of blocks that a mirror has verified but not committed, so that they can already be passed on.
 
-A mirror commits blocks when all their objects are here, which takes hours where the line is slow. Until then no stored
-reference says which dataset an object belongs to; this does, in memory, for the steps that are under way (ADR 61), and
-has the large objects whose pieces come in any order (ADR 65). Called from any thread.
+A mirror commits blocks when all their objects are here, which takes hours on a slow line. Until then no stored
+reference says which dataset an object belongs to; this module does, in memory, for the steps under way (ADR 61). It
+also has the large objects whose pieces come in any order (ADR 65). Called from any thread.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from p2p.ports import Tip
 
 
 class ArrivingStep(msgspec.Struct):
-    """Proven blocks of a signed history, in a row."""
+    """Consecutive verified blocks of a signed history, whose objects a mirror is fetching."""
 
     dataset: DatasetId
     tip: Tip
     start: int
     numbers: dict[Multihash, int]
-    """The block that names each object."""
+    """The number of the block that names each object."""
     have: int = 0
-    """Bit ``i`` is set where all objects of block ``start + i`` are here."""
+    """A bit field: bit ``i`` is set if all objects of block ``start + i`` are here."""
     is_allowed: bool = False
-    """Whether policy passes them on before they are judged."""
+    """Whether policy lets others have them before they are judged."""
 
     def note(self, number: int) -> None:
-        """The objects of a block are here and checked."""
+        """Notes that the objects of a block are here and checked."""
         self.have |= 1 << (number - self.start)
 
 
 class SwarmCounts(msgspec.Struct):
-    """Counts what was exchanged with those who fetch the same, since the node started."""
+    """Counts what was exchanged with peers that fetch the same objects, since the node started."""
 
     from_publisher: int = 0
-    """Pieces that the publisher gave here,"""
+    """Pieces that the publisher gave to this node."""
     from_mirrors: int = 0
-    """and others;"""
+    """Pieces that other mirrors gave to this node."""
     refused: int = 0
-    """those that a peer offered and did not give, or gave false;"""
+    """Pieces that a peer offered, and then did not give or gave wrongly."""
     offered: int = 0
-    """and those that this node offered, as publisher, to one peer at a time."""
+    """Pieces that this node, as publisher, offered to one peer at a time."""
     bytes_from_publisher: int = 0
     bytes_from_mirrors: int = 0
     bytes_given: int = 0
-    """To those who fetch what this node publishes."""
+    """Bytes given to peers that fetch what this node publishes."""
 
 
 class Arriving:
-    """The steps of one node."""
+    """Keeps the steps of one node that are under way, and its large objects that are arriving."""
 
     def __init__(self, allows: Callable[[DatasetId], bool] = lambda _: True) -> None:
-        """``allows``: whether policy passes on blocks of a dataset of which no more is known than their signature."""
+        """``allows``: whether policy passes on blocks of a dataset of which only the signature is known."""
         self._allows = allows
         self._steps: dict[DatasetId, ArrivingStep] = {}
         self._files: dict[Multihash, PieceFile] = {}
@@ -69,7 +69,7 @@ class Arriving:
 
     @contextmanager
     def step(self, dataset: DatasetId, tip: Tip, blocks: Sequence[SealedBlock]) -> Iterator[ArrivingStep]:
-        """Passes on objects of these blocks for as long as it lasts."""
+        """Lets objects of these blocks be passed on until the context ends."""
         numbers = {name: block.sequence_number for block in blocks for name, _ in block.objects}
         made = ArrivingStep(dataset, tip, blocks[0].sequence_number, numbers)
         with self._lock:
@@ -83,7 +83,7 @@ class Arriving:
 
     @contextmanager
     def pieces(self, file: PieceFile) -> Iterator[None]:
-        """Passes on pieces of a large object for as long as it lasts."""
+        """Lets pieces of a large object be passed on until the context ends."""
         with self._lock:
             self._files[file.list.name] = file
         try:
@@ -93,12 +93,12 @@ class Arriving:
                 del self._files[file.list.name]
 
     def file(self, name: Multihash) -> PieceFile | None:
-        """The pieces of an object that is on its way."""
+        """Returns the pieces of an object that is arriving, or ``None``."""
         with self._lock:
             return self._files.get(name)
 
     def of(self, dataset: DatasetId) -> ArrivingStep | None:
-        """The step of a dataset that policy passes on now."""
+        """Returns the step of a dataset under way, if policy passes it on now."""
         with self._lock:
             step = self._steps.get(dataset)
         if step is None:
@@ -107,7 +107,7 @@ class Arriving:
         return step if step.is_allowed else None
 
     def named(self, name: Multihash) -> list[tuple[DatasetId, int]]:
-        """The blocks under way that name an object, where policy passed them on when it was asked last."""
+        """Returns datasets and block numbers under way that name an object, if policy allowed it when last asked."""
         with self._lock:
             steps = [step for step in self._steps.values() if step.is_allowed]
         return [(step.dataset, step.numbers[name]) for step in steps if name in step.numbers]

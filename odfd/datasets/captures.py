@@ -1,10 +1,10 @@
 """Stores captures: which bytes of a source became which blocks, and at which time, so that they can be read again.
 
-A capture is written in the transaction of the blocks that it became (``CommitExtras``); its files are objects that are
-durable before. So there is no block of a captured dataset without its bytes, and no capture without its block. The
-collector keeps captured objects. A history that is given up leaves its captures: the bytes are the source's, and no
-block's. Nothing of this is in the chain, so other nodes do not know it. Synchronous, on the connection that is given.
-Spec: docs/spec/collections.md#raw.
+A capture is written in the transaction of the blocks that it became (``CommitExtras``), after its files were stored
+durably as objects. So no block of a captured dataset is without its bytes, and no capture without its block. The
+collector keeps captured objects. A history that is given up leaves its captures, since the bytes are the source's. None
+of this is in the chain, so other nodes do not know it. Synchronous, on the given connection. Spec:
+docs/spec/collections.md#raw.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ TABLES: Final = ("captures", "captured_datasets")
 
 class CapturedFile(msgspec.Struct, frozen=True):
     name: str
-    """What people call it."""
+    """The name of the file, for people."""
     object: Multihash
     size: int
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of one transaction, as they came from their source, and what was known of them."""
+    """The bytes of one transaction as they came from their source, and what was known about them."""
 
     files: tuple[CapturedFile, ...]
     source: str = ""
-    """Name of the push source; empty: they were polled."""
+    """Name of the push source; empty if they were polled."""
     label: SourceState | None = None
-    """What the source said of its version."""
+    """The state that the source reported for these bytes, such as a version."""
     event_time: Instant | None = None
     fills_event_time: bool = False
     decoded: bool = False
-    """Whether gzip was undone on their way."""
+    """Whether gzip was decoded in transfer."""
 
     @property
     def size(self) -> int:
@@ -78,16 +78,16 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoundCapture(msgspec.Struct, frozen=True, kw_only=True):
-    """A capture, and the transaction that it became."""
+    """A capture with the transaction that it became."""
 
     capture: Capture
     block: Multihash
-    """Its last block."""
+    """Hash of the transaction's last block."""
     first: int
-    """Number of its first block."""
+    """Number of the transaction's first block."""
     last: int
     time: int
-    """Its system time in whole milliseconds."""
+    """System time of the transaction in whole milliseconds."""
 
 
 def keep(
@@ -99,7 +99,7 @@ def keep(
 
 
 def begin(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> bool:
-    """Captures what comes from now on; ``False``: it is already so."""
+    """Begins to capture what a dataset ingests; ``False`` if it is captured already."""
     if CAPTURED.look(connection, "dataset = ?", (dataset,))[0] is not None:
         return False
     CAPTURED.put(connection, dataset, now)
@@ -107,12 +107,12 @@ def begin(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> b
 
 
 def end(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-    """Captures no more; what there is stays. ``False``: it was not so."""
+    """Ends the capturing of a dataset; what was captured stays. ``False`` if it was not captured."""
     return bool(connection.execute("DELETE FROM captured_datasets WHERE dataset = ?", (dataset,)).rowcount)
 
 
 def is_captured(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-    """Also where the row is damaged: rather bytes too many than too few."""
+    """Whether a dataset is captured; true also for a damaged row, since too many bytes are better than too few."""
     return CAPTURED.look(connection, "dataset = ?", (dataset,))[0] is not None
 
 
@@ -129,7 +129,7 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> int:
 def objects(database: Database) -> Iterator[Multihash]:
     """Yields the captured objects, for the collector.
 
-    Raises Environment for a damaged row: what it names cannot be told, so nothing may be freed.
+    Raises Environment for a damaged row, since its objects are unknown and nothing may be freed then.
     """
     with database.read() as connection:
         names = [file.object for row in CAPTURES.rows(connection) for file in _bound(row).capture.files]
@@ -151,7 +151,7 @@ def _parsed(kind: type, value: object) -> object:
 
 
 class CaptureTable:
-    """Whether a dataset is captured, asked over a database."""
+    """Tells whether a dataset is captured, over a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -20,7 +20,7 @@ _CUT: Final = "…"
 
 
 def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
-    """Derives the facts; ``state``: of a chain with at least one block; ``created_at``: the time of its first."""
+    """Derives the facts from the state of a chain with at least one block; ``created_at``: the time of the first."""
     info, licence = state.set_info, state.set_license
     columns = [] if state.schema is None else list(reading.columns_of(state.schema))
     shown = columns[: card.MAX_COLUMNS]
@@ -45,7 +45,7 @@ def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
 
 
 def _portal(state: ChainState) -> str:
-    """The rule of a portal; empty for another dataset, or a rule of a newer version."""
+    """Describes the rule of a portal; empty for another dataset, or a rule of a newer version."""
     with suppress(Invalid):
         rule = None if state.schema is None else portal_rule(state.schema.schema)
         return "" if rule is None else described(rule)
@@ -53,13 +53,13 @@ def _portal(state: ChainState) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Shortens to at most so many characters, with a visible mark."""
+    """Shortens a text to at most ``most`` characters, the last of which then marks the cut."""
     return text if len(text) <= most else text[: most - len(_CUT)] + _CUT
 
 
 def _inputs(state: ChainState) -> list[DatasetId]:
     found: list[DatasetId] = []
     for each in state.set_transform.inputs if state.set_transform else ():
-        with suppress(Invalid):  # a name that is no id
+        with suppress(Invalid):  # names that are no ids are left out
             found.append(DatasetId.parse(each.dataset_ref))
     return found[: card.MAX_INPUTS]

@@ -1,7 +1,6 @@
-"""Stores the local names of datasets; the did is a dataset's identity.
+"""Stores the local names of datasets, whose identity is their did.
 
-A dataset resource is kept as a collection: today one rendition of one shard, so that later ones need no
-new walls.
+A dataset resource is stored as a collection, of one rendition with one shard, so that its format allows several.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Rendition(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset in the catalogue."""
+    """A dataset in the catalogue: its name, its id, and when it got here."""
 
     name: DatasetName
     id: DatasetId
@@ -39,11 +38,11 @@ class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
 class _Spec(msgspec.Struct, frozen=True):
     renditions: tuple[Rendition, ...]
     created_at: Instant | None = None
-    """Under an earlier name; ``None``: with this name."""
+    """When the dataset was created, if that was under an earlier name; ``None`` if it always had this name."""
 
 
 class Catalog:
-    """Lookups and changes of names, over the resources of one connection."""
+    """Looks up and changes the names of datasets, over the resources of one connection."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -71,23 +70,23 @@ class Catalog:
         return None if resource is None else _entry(resource)
 
     def find(self, dataset: DatasetId) -> DatasetEntry | None:
-        """Returns a dataset by an index: the cost does not grow with the number of datasets."""
+        """Returns a dataset by its id, with an index: the cost does not grow with the number of datasets."""
         named = map(_entry, self._resources.about(KIND, str(dataset)))
         return next((entry for entry in named if entry.id == dataset), None)
 
     def name_of(self, dataset: DatasetId) -> str:
-        """Returns for people the local name, or the shortened did."""
+        """Returns the local name of a dataset, or its shortened did, to show to people."""
         entry = self.find(dataset)
         return entry.name if entry else dataset.short
 
     def add(self, name: str, dataset: DatasetId, now: Instant) -> None:
-        """Raises Invalid when the name stands for another dataset, or the dataset has another name."""
+        """Names a dataset. Raises Invalid if the name is that of another dataset, or the dataset has another name."""
         parsed = self.check(name, dataset)
         spec = _Spec((Rendition((str(dataset),)),))
         self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now, about=str(dataset))
 
     def check(self, name: str, dataset: DatasetId) -> DatasetName:
-        """Checks that ``add`` would accept a name. Raises Invalid."""
+        """Checks that ``add`` would accept a name, and returns it. Raises Invalid."""
         parsed = parse_own_name(name)
         held = self._resources.get(KIND, parsed)
         if held is not None and _entry(held).id != dataset:
@@ -102,7 +101,7 @@ class Catalog:
         return parsed
 
     def rename(self, entry: DatasetEntry, name: str, now: Instant) -> DatasetEntry:
-        """Renames a dataset; names that differ in case are the same. Raises Invalid when it is taken."""
+        """Renames a dataset; names that differ in case are the same. Raises Invalid if the name is taken."""
         parsed = parse_own_name(name)
         held = self._resources.get(KIND, parsed)
         if held is not None and _entry(held).id != entry.id:
@@ -117,7 +116,7 @@ class Catalog:
 
 
 def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> DatasetEntry:
-    """Resolves a resource's reference: to its former dataset, else to the current one of this name or did.
+    """Resolves a resource's reference: to the dataset it was resolved to before, else by its present name or did.
 
     ``meant``: dids by the keys of references. Raises NotFound, Invalid.
     """
@@ -136,7 +135,7 @@ def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> Dat
 
 
 def default_name(dataset: DatasetId) -> DatasetName:
-    """Derives the name of a dataset that was given none."""
+    """Derives a name for a dataset that was given none."""
     return DatasetName(f"odf-{dataset.public_key.hex()[:12]}")
 
 

@@ -1,6 +1,6 @@
 """Declares the port that commits a transaction (one compare-and-append, signed), and chooses the time of its block.
 
-A time that is days away from the last block or the monotonic clock is refused.
+A clock that differs by days from the last block's time or the monotonic clock is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from odfd.datasets.pushes import Push
 
 
 class SideCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """The commit to another chain in the same transaction."""
+    """A commit to another chain in the same transaction."""
 
     dataset: DatasetId
     expected: Head | None
@@ -34,19 +34,21 @@ class SideCommit(msgspec.Struct, frozen=True, kw_only=True):
     objects: tuple[Multihash, ...]
     rows: RowCounts
     time: Instant
-    """Of the blocks, where it is all that is appended."""
+    """The time of the blocks, if nothing else is appended."""
 
 
 class CommitExtras(msgspec.Struct, frozen=True, kw_only=True):
-    """Further parts of the transaction of some blocks."""
+    """Further things that are written in the transaction of some blocks."""
 
     upper: int | None = None
-    """The dataset's frontier when they were planned, in whole milliseconds: nothing is written where it moved since.
-    ``None``: it may have."""
+    """The dataset's frontier when they were planned, in whole milliseconds: if it moved since, nothing is written.
+
+    ``None`` permits that it moved.
+    """
     push: Push | None = None
-    """The push that brought them."""
+    """The push that brought the blocks."""
     capture: Capture | None = None
-    """The bytes that they were made of."""
+    """The bytes that the blocks were made from."""
     beside: SideCommit | None = None
 
 
@@ -63,11 +65,10 @@ class Committer(Protocol):
         rows: RowCounts | None = None,
         along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> Head:
-        """Commits all events or none, whose objects are stored already, with row counts. Returns the new head.
+        """Commits all events, whose objects are stored already, or none, with row counts. Returns the new head.
 
-        ``along``: what is written with them, all of it or none.
-
-        Raises Conflict when the head or the frontier moved since, Invalid when a rule is broken.
+        ``along``: further things that are written with them, or not at all. Raises Conflict if the head or the frontier
+        moved since, Invalid if a rule is broken.
         """
 
     async def note_rows(
@@ -79,21 +80,23 @@ class Committer(Protocol):
     ) -> None:
         """Records the row counts of a transaction that left the chain unchanged, at ``head``.
 
-        Where another chain gets something it is one transaction, with the push remembered. Raises as ``commit``.
+        A commit to another chain, and the push, are written in the same transaction. Raises as ``commit``.
         """
 
 
 TOLERANCE: Final = 86_400 * instant.SECOND
-"""Nanoseconds that a clock may be behind the last block: what clocks of machines that are looked after differ by, and
-more. Blocks of that long have the time of the last one."""
+"""Nanoseconds that a clock may be behind the last block, more than the clocks of maintained machines differ.
+
+Until then, blocks get the time of the last one.
+"""
 CLOCK_BEHIND: Final = "clock-behind"
 CLOCK_AHEAD: Final = "clock-ahead"
 
 
 def block_time(state: ChainState, now: Instant, upper: int) -> Instant:
-    """Returns the next block's time: whole milliseconds, never before the head's nor in a time that is complete.
+    """Returns the next block's time: whole milliseconds, not before the head's, nor in a time that is complete.
 
-    ``upper``: the chain's, in milliseconds. Raises Refused (``clock-behind``, ``shard-sealed``).
+    ``upper``: the chain's frontier in milliseconds. Raises Refused (``clock-behind``, ``shard-sealed``).
     """
     check_clock(state, now)
     check_upper(upper, now)
@@ -102,7 +105,7 @@ def block_time(state: ChainState, now: Instant, upper: int) -> Instant:
 
 
 def check_upper(upper: int, now: Instant) -> None:
-    """Raises Refused where a block would have to be of a time long after ``now``, or there are to be none."""
+    """Raises Refused if a block would need a time long after ``now``, or if the chain is sealed."""
     if upper == SEALED:
         raise Refused("the dataset is sealed: it takes no block more", rule="shard-sealed")
     if instant.from_millis(upper) - now <= TOLERANCE:
@@ -116,7 +119,7 @@ def check_upper(upper: int, now: Instant) -> None:
 
 
 def check_clock(state: ChainState, now: Instant) -> None:
-    """Raises Refused where the last block's time is long after ``now``, so that one of the two is wrong."""
+    """Raises Refused if the last block's time is long after ``now``, so that one of the two is wrong."""
     if state.system_time is None or state.system_time - now <= TOLERANCE:
         return
     raise Refused(
@@ -128,7 +131,7 @@ def check_clock(state: ChainState, now: Instant) -> None:
 
 
 def check_jump(ahead: int, now: Instant) -> None:
-    """Raises Refused for a clock that was set ``ahead`` while this process runs."""
+    """Raises Refused if the clock was set ahead by too many nanoseconds while this process runs."""
     if ahead > TOLERANCE:
         raise Refused(
             f"the clock of this machine was set {plural(ahead // TOLERANCE, 'day')} ahead while odfd runs, to"

@@ -1,6 +1,6 @@
-"""Turns a dataset snapshot into events: those that a chain begins with, or those that update an existing chain.
+"""Turns a dataset snapshot into events: those that begin a chain, or those that update an existing chain.
 
-Pure. References to inputs are resolved to ids on the way in, queries normalised, and the digest of the engine pinned:
+Pure. References to inputs are resolved to ids, queries are normalised, and the digest of the engine is pinned, so that
 a chain never says anything whose meaning depends on this node. Spec: DatasetSnapshot, SetTransform.
 """
 
@@ -42,9 +42,9 @@ from chain.rules.snapshot import normalise_event
 from chain.state import ChainState
 
 Resolve: TypeAlias = Callable[[str], DatasetId]
-"""A reference to an id. Raises NotFound."""
+"""Resolves a reference to an id. Raises NotFound."""
 Pin: TypeAlias = Callable[[TransformSql], str | None]
-"""The digest of the engine that will run a transform; ``None`` when it cannot be told."""
+"""Returns the digest of the engine that will run a transform; ``None`` if it is unknown."""
 
 
 def founding_events(
@@ -57,7 +57,7 @@ def founding_events(
 
 
 def _refuse(broken: Sequence[Violation], snapshot: DatasetSnapshot) -> None:
-    """Raises Invalid when any rule is broken."""
+    """Raises Invalid if any rule is broken."""
     if broken:
         raise Invalid(
             "; ".join(each.message for each in broken),
@@ -68,7 +68,7 @@ def _refuse(broken: Sequence[Violation], snapshot: DatasetSnapshot) -> None:
 
 
 def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent:
-    """Normalises an event for a chain: shorthands expanded, references resolved, the engine pinned."""
+    """Normalises an event for a chain: expands shorthands, resolves references, pins the engine."""
     plain = with_columns(normalise_event(event))
     if not isinstance(plain, SetTransform):
         return plain
@@ -98,9 +98,9 @@ def _pinned(transform: TransformSql, pin: Pin) -> TransformSql:
 def changed_events(
     state: ChainState, snapshot: DatasetSnapshot, resolve: Resolve, pin: Pin
 ) -> tuple[MetadataEvent, ...]:
-    """Builds the events that change an existing chain to ``snapshot``. Raises Invalid when that is impossible.
+    """Builds the events that change an existing chain to ``snapshot``. Raises Invalid if that is impossible.
 
-    Whether another transform can go on where the one so far stopped is for the engine to say.
+    Whether a new transform can go on from where the present one stopped is for the engine to say.
     """
     if state.kind is not snapshot.kind:
         held = state.kind.value if state.kind else "unknown"
@@ -110,7 +110,7 @@ def changed_events(
             hint="choose another name, or delete it first",
         )
     _refuse(check_snapshot(snapshot, changes=True), snapshot)
-    # Of two that take one place the later one stands in the end: the earlier would bring it back each time.
+    # Of two events for one place the later is in force in the end; the earlier would undo it at each apply.
     last = {_place(event): event for event in snapshot.metadata}
     changes: list[MetadataEvent] = []
     for event in snapshot.metadata:
@@ -131,7 +131,7 @@ def changed_events(
 
 
 def as_stored(event: MetadataEvent) -> MetadataEvent:
-    """Returns the event as read back from a block: the format does not distinguish some empty forms."""
+    """Returns the event as it would be read back from a block: the format does not distinguish some empty forms."""
     block = encode_block(MetadataBlock(system_time=Instant(0), prev_block_hash=None, sequence_number=0, event=event))
     stored = decode_block(block.raw).event
     assert not isinstance(stored, UnknownEvent), "we write no event that we do not know"
@@ -139,7 +139,7 @@ def as_stored(event: MetadataEvent) -> MetadataEvent:
 
 
 def _place(event: MetadataEvent) -> Hashable:
-    """Events of one place follow each other, and only the last counts."""
+    """Returns a key that is equal for events of which only the last is in force."""
     match event:
         case AddPushSource(source_name=name) | DisablePushSource(source_name=name):
             return AddPushSource, name
@@ -150,9 +150,9 @@ def _place(event: MetadataEvent) -> Hashable:
 
 
 def declaration(state: ChainState, name: str) -> DatasetSnapshot:
-    """Returns the current declaration as a snapshot: ``changed_events`` of it on ``state`` is empty.
+    """Returns the current declaration as a snapshot; ``changed_events`` of it on ``state`` is empty.
 
-    The schema is not among it: it comes with the data. Raises Invalid where a newer version declared something.
+    It leaves out the schema, which comes with the data. Raises Invalid if a newer version declared something.
     """
     if state.kind is None or state.unknown is not None or state.unreadable:
         raise Invalid(
@@ -201,7 +201,7 @@ def in_force(state: ChainState, event: MetadataEvent) -> MetadataEvent | None:
 
 
 def _as_changeable(wanted: MetadataEvent, held: MetadataEvent | None) -> MetadataEvent:
-    """A schema that is declared again says nothing of changes that the dataset went through: they are kept in it."""
+    """Adds to a schema that is declared again the changes that the dataset went through, unless it states them."""
     if not (isinstance(wanted, SetDataSchema) and isinstance(held, SetDataSchema)):
         return wanted
     if wanted.schema is None or says_changelog(held.schema) is None or says_changelog(wanted.schema) is not None:
@@ -211,14 +211,14 @@ def _as_changeable(wanted: MetadataEvent, held: MetadataEvent | None) -> Metadat
 
 
 def _differs_in_pin_alone(event: MetadataEvent, wanted: MetadataEvent, held: MetadataEvent | None) -> bool:
-    """An engine that is pinned already stays pinned: only a person who writes another version asks for another."""
+    """Whether a transform differs only in the engine, and states none; then the pinned engine stays."""
     if not (isinstance(event, SetTransform) and isinstance(wanted, SetTransform) and isinstance(held, SetTransform)):
         return False
     return event.transform.version is None and is_same_query(held, wanted)
 
 
 def is_same_query(one: SetTransform, other: SetTransform) -> bool:
-    """Whether two declarations differ only in the engine."""
+    """Whether two declarations differ at most in the engine."""
     return one.inputs == other.inputs and _neutral(one.transform) == _neutral(other.transform)
 
 

@@ -1,8 +1,8 @@
 """Profiles the columns of a dataset from the footers of its Parquet files, without reading rows.
 
-Of each column the nulls, the least and greatest value, and between which numbers the count of distinct values lies.
-The footer of a slice has the first three; the headers of dictionaries say how many values a row group has. Whoever
-wrote a file says this of it, and nobody has checked it: it is for people, and nothing is decided by it.
+The profile of a column has the number of nulls, the least and greatest value, and a range for the number of distinct
+values. The footer of a slice has the first three; the headers of dictionaries say how many values a row group has.
+Nobody has checked these statements of a file's writer: they are shown to people, and nothing is decided by them.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from chain.data.parquet import SliceFile
 from chain.libraries import np, pa, pc
 
 _SHOWN: Final = 256
-"""Characters of a least or greatest value; a longer one ends in an ellipsis."""
+"""Most characters of a least or greatest value that are shown; a longer one ends in an ellipsis."""
 _BOOLEAN, _INT96 = 0, 3
 
 
 class DistinctRange(NamedTuple):
-    """A range of an inexactly known count; both ends are possible."""
+    """A range of a count that is not known exactly; both ends are possible."""
 
     at_least: int
     at_most: int
 
 
 class ColumnFacts(NamedTuple):
-    """Statistics of one column; ``None`` where one file lacks them."""
+    """Statistics of one column; ``None`` if a file lacks them."""
 
     nulls: int | None = None
     minimum: Any = None
-    """As JSON."""
+    """The least value, as JSON."""
     maximum: Any = None
     distinct: DistinctRange | None = None
 
 
 @dataclass(slots=True)
 class _Seen:
-    """The facts of one column. An entry of ``bounds`` and ``distinct`` for each chunk that has values."""
+    """Collects the facts of one column; ``bounds`` and ``distinct`` have an entry for each chunk with values."""
 
     kind: pa.DataType
     nulls: int | None = 0
@@ -59,7 +59,7 @@ class ProfileBuilder:
         self._seen = {each.name: _Seen(each.type) for each in schema}
 
     def add(self, file: SliceFile) -> None:
-        """Raises Invalid for a file whose headers cannot be read; nothing of it counts then."""
+        """Adds a slice's file. Raises Invalid if its headers cannot be read; then nothing of it counts."""
         once = {name for name, times in Counter(file.schema.names).items() if times == 1}
         found = file.chunks(once & self._seen.keys())
         for name, seen in self._seen.items():
@@ -92,7 +92,7 @@ def _take(seen: _Seen, chunks: Sequence[Chunk], kind: pa.DataType) -> None:
 
 
 def _distinct(chunk: Chunk) -> DistinctRange:
-    """Counts the distinct values of one chunk: as many as its dictionary has, where all values are in it."""
+    """Counts the distinct values of one chunk: exactly if its dictionary holds all of them."""
     column = chunk.column
     most = max(column.values - (column.nulls or 0), 0)
     entries = min(max(chunk.entries, 0), most)
@@ -120,7 +120,11 @@ def _sum_of_most(seen: _Seen) -> int:
 
 
 def _together(bounds: pa.Array, seen: _Seen, ends: pa.StructScalar) -> DistinctRange:
-    """Chunks whose values lie apart have none in common; of others the largest has as many as it has."""
+    """Bounds the number of distinct values of all chunks.
+
+    Chunks whose ranges of values do not overlap have no value in common; of overlapping ones the largest count is
+    certain.
+    """
     ranks = pc.rank(bounds, tiebreaker="dense").to_numpy().astype(np.int64).reshape(-1, 2)
     order = np.argsort(ranks[:, 0], kind="stable")
     low, high = ranks[order, 0], np.maximum.accumulate(ranks[order, 1])
@@ -138,7 +142,7 @@ def _together(bounds: pa.Array, seen: _Seen, ends: pa.StructScalar) -> DistinctR
 
 
 def _bounds(chunk: ColumnChunk, kind: pa.DataType, wanted: pa.DataType) -> pa.Array | None:
-    """Least and greatest value of a chunk in the type that the column has now."""
+    """Returns least and greatest value of a chunk in the type that the column has now; ``None`` if unusable."""
     if chunk.bounds is None or chunk.leaf.kind == _INT96:
         return None
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -150,7 +154,7 @@ def _bounds(chunk: ColumnChunk, kind: pa.DataType, wanted: pa.DataType) -> pa.Ar
 
 
 def _values(ends: tuple[bytes, bytes], kind: pa.DataType, physical: int) -> pa.Array | None:
-    """Decodes bounds in PLAIN encoding. ``None`` for types whose bounds are not in the order of the type."""
+    """Decodes bounds in PLAIN encoding; ``None`` for types whose bounds are not in the order of the type."""
     t = pa.types
     if t.is_boolean(kind) and physical == _BOOLEAN:
         return pa.array([each != b"\0" for each in ends], kind)

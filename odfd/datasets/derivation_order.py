@@ -1,4 +1,4 @@
-"""Orders datasets so that those that others derive from come first. Pure."""
+"""Orders datasets so that inputs come before the datasets that derive from them. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from chain.ids import DatasetId
 def inputs_first(
     asked: Iterable[DatasetId], inputs: Callable[[DatasetId], Sequence[DatasetId]], among: Container[DatasetId]
 ) -> list[DatasetId]:
-    """Orders the requested datasets and, of ``among``, all their inputs, so that inputs come first.
+    """Orders the requested datasets and those of their inputs that are in ``among``, so that inputs come first.
 
-    Chains of others may derive from each other in a ring; such a ring is cut where it closes.
+    Chains of other nodes may derive from each other in a ring; such a ring is cut where it closes.
     """
     ordered: dict[DatasetId, None] = {}
     begun: set[DatasetId] = set()

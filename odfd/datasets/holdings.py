@@ -1,8 +1,8 @@
 """Stores which data of mirrored datasets is held: from which block on, which objects, and their size on disk.
 
-A mirror may hold the newest part of its data. ``Extent`` says from which block on that is, and how much of it was ever
-looked at here; objects are counted one by one, so that what is let go can be found and the sum is exact at any time.
-Synchronous, on the connection that is given.
+A mirror may hold only the newest part of its data. ``Extent`` says from which block on that is, and how much of it was
+ever checked here; objects are counted one by one, so that needless ones can be found and the sum is exact at any time.
+Synchronous, on the given connection.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CREATE TRIGGER held_less AFTER DELETE ON held_objects BEGIN
     UPDATE held_bytes SET bytes = bytes - OLD.size WHERE dataset = OLD.dataset;
 END;
 """
-"""Tables, one step of the references' room: what is named no longer is held no longer, in one transaction."""
+"""The tables: a step of the references' tables, since an object that is no longer named is no longer held."""
 ALL_OF_IT: Final = """
 -- Blocks of mirrors, and how many objects are held: what others can fill a disk with is more than the bytes of objects.
 CREATE TABLE held_blocks (
@@ -68,22 +68,22 @@ CREATE TRIGGER held_less AFTER DELETE ON held_objects BEGIN
     UPDATE held_bytes SET bytes = bytes - OLD.size, objects = objects - 1 WHERE dataset = OLD.dataset;
 END;
 """
-"""A later step of the same room."""
+"""A later step of the same tables."""
 PER_OBJECT: Final = 512
-"""Bytes that an object takes beside its own, in tables and indexes, or by which its file is rounded up."""
+"""Bytes that an object takes in addition to its own: in tables and indexes, and by rounding up its file."""
 PER_BLOCK: Final = 512
-"""The same of a block: two indexes, a hash of its tree, what it names."""
+"""Bytes that a block takes in addition to its own: in two indexes, the hashes of its tree, and references."""
 _EXTENTS: Final = Sealed("held_extents", ("dataset", "first", "seen", "keep"), "odfctl mirror add plans it anew")
 _UNPLANNED: Final = "?"
 _UNKNOWN: Final = 1 << 62
-"""Later than any block."""
+"""A number later than any block."""
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """The required data from block ``first`` on; it was checked from block ``seen`` on, in order.
+    """The data that has to be here: from block ``first`` on; it was checked from block ``seen`` on, in order.
 
-    How far it was looked at is the ledger's to say (``Checked.data``). ``seen`` may be lower: what was looked at and
-    then let go was true all the same.
+    The ledger says up to where it was checked (``Checked.data``). ``seen`` may be lower than ``first``, since data that
+    was checked and then let go was true all the same.
     """
 
     first: int = 0
@@ -93,13 +93,13 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class Holdings:
-    """The tables over one SQLite connection."""
+    """Reads and writes the extents, held objects and sizes of mirrors, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def extent(self, dataset: DatasetId) -> Extent:
-        """Returns the extent, all without a plan; nothing is known from a damaged row."""
+        """Returns the extent: all data if nothing was planned, and nothing checked for a damaged row."""
         row, whole = _EXTENTS.look(self._db, "dataset = ?", (dataset,))
         if not whole:
             return Extent(0, _UNKNOWN, _UNPLANNED)
@@ -109,7 +109,7 @@ class Holdings:
         _EXTENTS.put(self._db, dataset, extent.first, extent.seen, extent.keep)
 
     def replan(self, dataset: DatasetId) -> None:
-        """Plans again on a user's request: checks also what was dropped for others."""
+        """Marks the extent to be planned again at a user's request, which also checks what was dropped for others."""
         extent = self.extent(dataset)
         if extent.first:
             self.keep_extent(dataset, Extent(extent.first, extent.seen, _UNPLANNED))
@@ -123,7 +123,7 @@ class Holdings:
         )
 
     def drop(self, dataset: DatasetId, names: Iterable[Multihash]) -> None:
-        """Removes objects that are absent now."""
+        """Removes objects that are no longer here."""
         self._db.executemany(
             "DELETE FROM held_objects WHERE dataset = ? AND object = ?", ((dataset, name) for name in names)
         )
@@ -133,12 +133,12 @@ class Holdings:
         return int(row[0]) if row else 0
 
     def objects(self, dataset: DatasetId) -> int:
-        """Returns how many objects are held for it."""
+        """Returns how many objects are held for a dataset."""
         row = self._db.execute("SELECT objects FROM held_bytes WHERE dataset = ?", (dataset,)).fetchone()
         return int(row[0]) if row else 0
 
     def taken(self) -> int:
-        """Bytes on the disk that mirrors take: objects, blocks, and the tables about both."""
+        """Returns the bytes on disk that mirrors take: objects, blocks, and the tables about both."""
         (objects,) = self._db.execute(
             "SELECT coalesce(sum(bytes + ? * objects), 0) FROM held_bytes", (PER_OBJECT,)
         ).fetchone()
@@ -148,12 +148,12 @@ class Holdings:
         return int(objects + blocks)
 
     def counts_blocks(self, dataset: DatasetId) -> bool:
-        """Whether the blocks are counted: those of a mirror are from its first pass on."""
+        """Whether the blocks of a dataset are counted; a mirror's are from its first pass on."""
         row = self._db.execute("SELECT 1 FROM held_blocks WHERE dataset = ?", (dataset,)).fetchone()
         return row is not None
 
     def count_blocks(self, dataset: DatasetId) -> None:
-        """Counts all present blocks one by one, after a change that is no append."""
+        """Counts all blocks that are here one by one, after a change that is no append."""
         self._db.execute(
             "INSERT OR REPLACE INTO held_blocks VALUES (?, ?, ?)", (dataset, *stored_bytes(self._db, dataset))
         )
@@ -165,27 +165,27 @@ class Holdings:
         )
 
     def by_block(self, dataset: DatasetId, stop: int = _UNKNOWN) -> Generator[tuple[int, int], None, None]:
-        """Numbers of blocks before ``stop``, the oldest first, and the bytes that nothing later needs."""
+        """Yields numbers of blocks before ``stop``, oldest first, each with the bytes that no later block needs."""
         yield from self._db.execute(
             "SELECT last, sum(size) FROM held_objects WHERE dataset = ? AND last < ? GROUP BY last ORDER BY last",
             (dataset, stop),
         )
 
     def needless(self, dataset: DatasetId, first: int, limit: int) -> list[Multihash]:
-        """Lists some objects that only blocks before ``first`` bring."""
+        """Lists at most ``limit`` objects that only blocks before ``first`` need."""
         rows = self._db.execute(
             "SELECT object FROM held_objects WHERE dataset = ? AND last < ? LIMIT ?", (dataset, first, limit)
         )
         return [Multihash(row[0]) for row in rows]
 
     def holders(self, name: Multihash) -> set[DatasetId]:
-        """Datasets that an object is held for."""
+        """Returns the datasets that an object is held for."""
         rows = self._db.execute("SELECT dataset FROM held_objects WHERE object = ?", (name,))
         return {DatasetId(row[0]) for row in rows}
 
 
 def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
-    """Drops what only later blocks bring, when a chain is cut to ``size`` blocks."""
+    """Removes the objects that only later blocks need, when a chain is cut to ``size`` blocks."""
     connection.execute("DELETE FROM held_objects WHERE dataset = ? AND last >= ?", (dataset, size))
     holdings = Holdings(connection)
     if holdings.counts_blocks(dataset):
@@ -196,6 +196,6 @@ def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Deletes everything of a dataset."""
+    """Deletes everything about a dataset."""
     for table in ("held_objects", "held_bytes", "held_extents", "held_blocks"):
         connection.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608

@@ -1,8 +1,8 @@
-"""Keeps what was found wrong with datasets, and what was decided, so that a person learns of it after a restart too.
+"""Keeps what was found wrong with datasets, and how it was decided, so that people learn of it after a restart too.
 
-Events are news, kept in memory. The ledger says what holds now: once a wrong result was corrected, nothing in it tells
-that it was ever wrong. These rows do. Of each dataset the newest ``MOST`` are kept; they go with its data.
-Synchronous, on the connection that is given.
+Events are news, kept in memory. The ledger says what holds now: once a wrong result is corrected, it no longer tells
+that there was one; these rows do. The newest ``MOST`` of each dataset are kept, until its data is deleted. Synchronous,
+on the given connection.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ KINDS: Final = frozenset(
         "verdict.not-reproducible-here",
     }
 )
-"""Of events."""
+"""Kinds of events that are kept as incidents."""
 MOST: Final = 100
-"""Of one dataset: a peer can cause many."""
+"""Most incidents of one dataset, since a peer can cause many."""
 LONGEST: Final = 1000
-"""Characters of a message."""
+"""Most characters of a message."""
 
 
 class Incident(NamedTuple):
@@ -60,7 +60,7 @@ class Incident(NamedTuple):
 
 
 def keep(connection: sqlite3.Connection, incidents: Sequence[Incident]) -> None:
-    """Keeps them; one that is kept already stays one."""
+    """Keeps incidents; one that is kept already is not kept twice."""
     for each in incidents:
         _TABLE.put(connection, each.dataset, each.at, each.kind, each.message[:LONGEST])
     for dataset in {each.dataset for each in incidents}:
@@ -72,13 +72,13 @@ def keep(connection: sqlite3.Connection, incidents: Sequence[Incident]) -> None:
 
 
 def of(connection: sqlite3.Connection, dataset: DatasetId, most: int = MOST) -> list[Incident]:
-    """Lists those of a dataset, newest first. Damaged ones are left out."""
+    """Lists the incidents of a dataset, newest first. Damaged rows are left out."""
     found = _TABLE.every(connection, "dataset = ? ORDER BY at DESC, kind LIMIT ?", (dataset, most))
     return [Incident(DatasetId(row[0]), Instant(row[1]), row[2], row[3]) for row, whole in found if whole]
 
 
 def is_here(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-    """Returns whether this node holds something of the dataset: strangers accuse any, and those are not kept."""
+    """Whether this node holds blocks of the dataset; strangers' accusations of other datasets are not kept."""
     return connection.execute("SELECT 1 FROM datasets WHERE id = ?", (dataset,)).fetchone() is not None
 
 

@@ -59,7 +59,7 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
 
 
 def did_of(draft: Draft) -> DatasetId | None:
-    """The dataset that a manifest says it is; a text that is no did is a mistake of the draft."""
+    """Returns the did that a manifest states; a text that is no did is a mistake of the draft."""
     spec: DatasetSpec = draft.spec
     return None if spec.did is None else draft.attempt(f"{_SPEC}did", DatasetId.parse, spec.did)
 

@@ -1,7 +1,7 @@
-"""Stores the networks that a dataset is limited to: by a person who published it there, or since it was found there.
+"""Stores the networks that a dataset is limited to, because it was published or found only there.
 
-Without a row a dataset is limited to no network. A row that is damaged limits it too, and names no network. What is
-written here holds for whatever is asked after it, as of marks (``visibility``). ADR 47.
+A dataset without a row is not limited. A damaged row limits it too, and names no network. A change is in force for the
+next question, as with marks (``visibility``). ADR 47.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEPS: Final = (
 
 
 class NetworkScopes:
-    """The scopes, over one SQLite connection."""
+    """Reads and writes the networks that datasets are limited to, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -46,7 +46,7 @@ class NetworkScopes:
         return frozenset(row[1] for row, whole in rows if whole) if rows else None
 
     def in_order(self, dataset: DatasetId) -> list[str]:
-        """Lists the networks that it is limited to, the first that was noted first."""
+        """Lists the networks that a dataset is limited to, in the order in which they were noted."""
         rows = SCOPES.every(self._db, "dataset = ?", (dataset,))
         return [name for _, name in sorted((row[2], row[1]) for row, whole in rows if whole)]
 

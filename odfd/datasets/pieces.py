@@ -1,8 +1,8 @@
 """Holds pieces of large objects: files that fill in any order, and lists of the hashes of pieces (ADR 65).
 
-A piece counts when it fits the list, and is hashed again on its way out. The file is the one that a fetch in order goes
-on with: what is closed before it is whole is cut to the pieces that follow each other from the beginning. Safe to use
-from any thread.
+A piece counts if it matches the list, and is hashed again when it is passed on. A file that is closed before it is
+whole is cut to its consecutive pieces from the beginning, with which a fetch in order goes on. Safe to use from any
+thread.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from chain.store.objects import DiskObjects
 from p2p.wire.pieces import PieceList, piece_size, sign_list
 
 MAX_HASHES: Final = 1 << 18
-"""Hashes of pieces that are remembered, 8 MiB of them."""
+"""Most hashes of pieces that are remembered; they take 8 MiB."""
 _READ: Final = 1 << 20
 
 
 class PieceFile:
-    """One large object on its way."""
+    """The file of one large object that is being fetched in pieces."""
 
     def __init__(self, path: Path, made: PieceList) -> None:
-        """What the file has already counts as far as it fits the list."""
+        """Opens the file; pieces that it has already count if they match the list."""
         self.list = made
         self.have = 0
-        """Bit ``i`` is set where piece ``i`` is here."""
+        """A bit field: bit ``i`` is set if piece ``i`` is here."""
         self._path = path
         self._lock = threading.Lock()
         self._adopted = False
@@ -56,7 +56,7 @@ class PieceFile:
         return self.have == (1 << self.list.count) - 1
 
     def put(self, number: int, data: bytes | bytearray) -> None:
-        """Raises Invalid for what does not fit the list."""
+        """Writes a piece. Raises Invalid if it does not match the list."""
         if not self.list.fits(number, data):
             text = f"piece {number} of object {self.list.name.short} does not fit the list of its publisher"
             raise Invalid(text, rule="piece-hash")
@@ -68,7 +68,7 @@ class PieceFile:
             self.have |= 1 << number
 
     def read(self, offset: int, into: memoryview) -> int | None:
-        """Fills ``into`` from ``offset`` on, as far as the object goes; ``None``: some of it is not here."""
+        """Fills ``into`` from ``offset`` on and returns the number of bytes; ``None`` if some of them are not here."""
         size, piece, at = self.list.size, piece_size(self.list.size), offset
         stop = min(offset + len(into), size)
         while at < stop:
@@ -89,7 +89,7 @@ class PieceFile:
         return max(0, stop - offset)
 
     def finish(self, objects: DiskObjects) -> None:
-        """Takes over the whole, and is read from until closed. Raises Invalid where the list is false."""
+        """Hands the whole file to the store; it stays readable until closed. Raises Invalid if the list is false."""
         whole = hashlib.sha3_256()
         with disk(self._path):
             for at in range(0, self.list.size, _READ):
@@ -104,7 +104,7 @@ class PieceFile:
         self._adopted = True
 
     def close(self) -> None:
-        """Keeps the beginning for the next attempt; idempotent."""
+        """Closes the file and keeps its beginning for the next attempt; idempotent."""
         with self._lock, disk(self._path):
             if self._file >= 0 and not self._adopted:
                 missing = ~self.have
@@ -116,7 +116,7 @@ class PieceFile:
 
 
 class PieceSink:
-    """One piece on its way. Implements ``p2p.ports.ObjectSink``."""
+    """Receives one piece. Implements ``p2p.ports.ObjectSink``."""
 
     def __init__(self, file: PieceFile, number: int) -> None:
         self._file = file
@@ -136,7 +136,7 @@ class PieceSink:
         self._data += data
 
     def finish(self) -> None:
-        """Raises Invalid."""
+        """Writes the received piece. Raises Invalid if it does not match the list."""
         data, self._data = self._data, bytearray()
         self._file.put(self._number, data)
 
@@ -145,7 +145,7 @@ class PieceSink:
 
 
 class PieceLists:
-    """The lists that a node knows: those that publishers signed, and those that it made of objects that it has."""
+    """The lists of pieces that a node knows: signed by publishers, or made from objects that it has."""
 
     def __init__(self) -> None:
         self._lists: LRUCache[Multihash, PieceList] = LRUCache(MAX_HASHES, lambda made: min(made.count, MAX_HASHES))
@@ -165,7 +165,7 @@ class PieceLists:
             self._lists.pop(name, None)
 
     def of(self, name: Multihash, size: int, opened: Callable[[], Path]) -> PieceList:
-        """The list of an object that is here, made at the first question: one object is read at a time."""
+        """Returns the list of an object that is here, and makes it at the first call; one object is read at a time."""
         with self._making:
             known = self.known(name)
             if known is None:
@@ -177,7 +177,7 @@ class PieceLists:
             return known
 
     def signed(self, made: PieceList, key: SigningKey) -> PieceList:
-        """The same with the signature of a key, which is remembered."""
+        """Returns the list signed with a key, and remembers it."""
         signed = sign_list(made.name, made.size, made.hashes, key)
         self.keep(signed)
         return signed

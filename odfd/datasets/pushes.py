@@ -1,9 +1,8 @@
 """Stores which pushes a dataset has taken in, in the transaction of their blocks, so that a push counts once.
 
-A push is known by its id: the one that its client gave, or one made of its content. Beside it stands what was
-answered, so that a client that lost the answer gets the same one. A push goes with its blocks: what a reset gives up
-may be pushed again. The format has no place for it, so other nodes do not know it. Synchronous, on the connection that
-is given.
+A push is identified by an id that its client gave, or that is made of its content. The answer is stored too, so that a
+client that lost it gets the same one. A push is deleted with its blocks: after a reset the same may be pushed again.
+The format has no place for it, so other nodes do not know it. Synchronous, on the given connection.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class PushOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True):
-    """One push into a dataset."""
+    """One push into a dataset, with its answer."""
 
     id: str
     source: str
@@ -60,7 +59,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
     """A hash of all that decides what it appends: files, their names, the source as it is declared, the event time."""
     answer: PushOutcome
     sequence: int = -1
-    """The last block that was appended for it, or, where none was, the last there was."""
+    """Number of the last block that was appended for it, or of the last block then if none was."""
 
 
 def keep(connection: sqlite3.Connection, dataset: DatasetId, push: Push, sequence: int) -> None:
@@ -74,13 +73,13 @@ def find(connection: sqlite3.Connection, dataset: DatasetId, push_id: str) -> Pu
 
 
 def newest(connection: sqlite3.Connection, dataset: DatasetId) -> Push | None:
-    """Returns the last push that appended anything."""
+    """Returns the last push that appended a block."""
     pushes = map(_push, _TABLE.rows(connection, "dataset = ? ORDER BY sequence DESC", (dataset,)))
     return next((push for push in pushes if push is not None and push.answer.blocks), None)
 
 
 def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
-    """Drops later rows when the chain is cut to ``size`` blocks."""
+    """Deletes later pushes when the chain is cut to ``size`` blocks."""
     connection.execute("DELETE FROM pushes WHERE dataset = ? AND sequence >= ?", (dataset, size))
 
 
@@ -97,7 +96,7 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 
 def carry(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, sequence: int) -> None:
-    """Lets ``new`` know the pushes of ``old``, which its contents have: each counts once in both."""
+    """Copies the pushes of ``old`` to ``new``, whose contents have them, so that each counts once in both."""
     known = {row[1] for row in _TABLE.rows(connection, "dataset = ?", (new,))}
     for row in list(_TABLE.rows(connection, "dataset = ?", (old,))):
         push = _push(row)
@@ -114,7 +113,7 @@ def _push(row: Row | None) -> Push | None:
 
 
 class PushTable:
-    """Lookups over a database; implements ``odfd.ingest.push.PushLog``."""
+    """Looks up pushes over a database; implements ``odfd.ingest.push.PushLog``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

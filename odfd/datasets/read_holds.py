@@ -1,9 +1,9 @@
-"""Stores read holds: while one lives, the history of its dataset is neither rewritten nor deleted, nor its data let go.
+"""Stores read holds: while one lives, its dataset's history is not rewritten or deleted, and its data not let go.
 
-A hold is leased: whoever took it renews it in time, or loses it and is told so. It is a row, so it outlives a restart.
-Who is about to give up history asks ``HoldGuard`` in the transaction that does it, which also drops the holds that
-expired: one that lives has lived all the time, also where the clock went back. A row that is damaged holds until it is
-released. Synchronous, on the connection and at the time that are given. Spec: docs/spec/collections.md#holds; ADR 50.
+A hold is leased: its owner renews it in time, or loses it and is told so. It is a row, so it outlives a restart. Code
+that gives up history calls ``HoldGuard`` in its own transaction, which also drops expired holds: so a hold that lives
+has lived all the time, even if the clock went back. A damaged row holds until it is released. Synchronous, on the given
+connection and at the given time. Spec: docs/spec/collections.md#holds; ADR 50.
 """
 
 from __future__ import annotations
@@ -48,41 +48,41 @@ MAX_TTL: Final = 86_400 * SECOND
 MAX_NOTE: Final = 200
 MAX_OF_DATASET: Final = 64
 MAX_HOLDS: Final = 1024
-"""Of a node, those of all datasets."""
+"""Most holds on a node, of all datasets together."""
 HELD: Final = "read-hold"
 
 
 class ReadHold(msgspec.Struct, frozen=True, kw_only=True):
-    """One hold. What is read at ``time``, and at any later one, stays as it is."""
+    """One hold: the rows at ``time``, and at any later time, stay as they are."""
 
     id: str
     dataset: DatasetId
     time: int
-    """In whole milliseconds."""
+    """The time from which on the history stays, in whole milliseconds."""
     block: Multihash
-    """The last block of that time or an earlier one: reading up to it gives the rows of ``time``."""
+    """The last block up to that time: reading up to it gives the rows of ``time``."""
     note: str = ""
-    """By whom, or for what."""
+    """Who took it, or for what."""
     taken: Instant
     expires: Instant | None
-    """``None``: the row is damaged, and nothing but its release ends it."""
+    """When it expires; ``None`` if the row is damaged, so that only a release ends it."""
 
     def is_live(self, now: Instant) -> bool:
         return self.expires is None or now < self.expires
 
 
 class HistoryHeld(Refused):
-    """Somebody reads the history that was to be given up."""
+    """Raised because somebody reads the history that was to be given up."""
 
 
 class ReadHolds:
-    """The holds, over one SQLite connection."""
+    """Takes, renews, releases and lists holds, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def take(self, hold: ReadHold, ttl: int, now: Instant) -> ReadHold:
-        """Stores a hold until ``ttl`` nanoseconds from now. Raises Invalid, and Refused where there are too many."""
+        """Stores a hold until ``ttl`` nanoseconds from now. Raises Invalid; Refused if there are too many."""
         _check_ttl(ttl)
         if len(hold.note) > MAX_NOTE:
             raise Invalid(f"a note of {plural(len(hold.note), 'character')}", rule="hold-note", hint="200 at most")
@@ -99,7 +99,7 @@ class ReadHolds:
         return self._put(msgspec.structs.replace(hold, taken=now, expires=Instant(now + ttl)))
 
     def renew(self, hold_id: str, ttl: int, now: Instant) -> ReadHold:
-        """Lets a hold live until ``ttl`` nanoseconds from now, or longer where it would. Raises Refused: it is lost."""
+        """Extends a hold to ``ttl`` nanoseconds from now, unless it lasts longer. Raises Refused if it is lost."""
         _check_ttl(ttl)
         held = self._find(hold_id)
         if held is None or not held.is_live(now):
@@ -113,7 +113,7 @@ class ReadHolds:
         return self._put(msgspec.structs.replace(held, expires=Instant(max(now + ttl, held.expires))))
 
     def release(self, hold_id: str, now: Instant) -> ReadHold:
-        """Ends a hold. Raises NotFound when there is none, or no more."""
+        """Ends a hold. Raises NotFound if there is none, or if it has expired."""
         held = self._find(hold_id)
         if held is None or not held.is_live(now):
             raise NotFound(f"no hold {hold_id}", rule="hold", hint="odfctl hold list; an expired one is gone by itself")
@@ -149,7 +149,7 @@ class ReadHolds:
         )
 
     def sweep(self, now: Instant) -> int:
-        """Drops the rows of expired holds."""
+        """Deletes the rows of expired holds, and returns their number."""
         gone = [held.id for held in self._every() if not held.is_live(now)]
         self._db.executemany("DELETE FROM read_holds WHERE id = ?", [(each,) for each in gone])
         return len(gone)
@@ -176,21 +176,22 @@ class ReadHolds:
 
 
 class HoldGuard:
-    """Answers a store that asks before history goes, over the clock of its node."""
+    """Tells a store whether history may be given up, by the clock of its node."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
         self._now = now
 
     def __call__(self, connection: sqlite3.Connection, dataset: DatasetId) -> None:
-        """Within the transaction that gives up history: holds that expired are gone with it, whatever the clock says
-        later. Raises HistoryHeld.
+        """Drops expired holds, and raises HistoryHeld if one is left.
+
+        Called in the transaction that gives up history, so a dropped hold is gone whatever the clock says later.
         """
         holds, now = ReadHolds(connection), self._now()
         holds.sweep(now)
         holds.check_free(dataset, now)
 
     def check(self, connection: sqlite3.Connection, dataset: DatasetId) -> None:
-        """Asks ahead, and changes nothing. Raises HistoryHeld."""
+        """Raises HistoryHeld while anybody holds the history, and changes nothing."""
         ReadHolds(connection).check_free(dataset, self._now())
 
 

@@ -34,21 +34,21 @@ from chain.store.base import ChainReader, ObjectStore
 from chain.wording import plural
 
 MAX_TAIL: Final = 10_000
-"""Rows that ``tail`` gives at the most."""
+"""Most rows that ``tail`` returns."""
 DATA_KINDS: Final = ("AddData", "ExecuteTransform")
 _SHARD: Final = "odfd shard"
 _DESCRIPTION: Final = "opendatafabric.org/description"
-"""ODF's extra attribute of a field (spec: ExtraAttributes)."""
+"""ODF's extra attribute with the description of a field (spec: ExtraAttributes)."""
 
 
 def way_to_data(name: str, state: ChainState, *, own: bool) -> str:
-    """Returns the command that brings rows into a dataset; ``own``: this node writes it."""
+    """Returns the command that brings rows into a dataset. ``own``: whether this node writes it."""
     is_pushed = own and state.kind is DatasetKind.ROOT and state.polling_source is None
     return f"odfctl ingest {name} FILE" if is_pushed else f"odfctl pull {name}"
 
 
 def slices_back(chain: ChainReader, first: int = 0) -> Iterator[tuple[DataSlice, Instant]]:
-    """Slices that blocks from ``first`` on bring, newest first, each with its block's time; reads only data blocks."""
+    """Yields slices of blocks from ``first`` on, newest first, with their blocks' times; reads only data blocks."""
     before: int | None = None
     while (block := chain.last_of(DATA_KINDS, before)) is not None and block.sequence_number >= first:
         before = block.sequence_number
@@ -57,10 +57,10 @@ def slices_back(chain: ChainReader, first: int = 0) -> Iterator[tuple[DataSlice,
 
 
 def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema, first: int = 0) -> pa.Table | None:
-    """Returns the last ``limit`` rows in the order of their offsets, older ones under the schema in force too.
+    """Returns the last ``limit`` rows in the order of their offsets, all in the schema in force.
 
-    Blocks before ``first`` are passed over: their data is not to be here. ``None`` when there are no rows. Raises
-    Invalid for rows that are of no schema of the dataset.
+    Blocks before ``first``, whose data need not be here, are left out. Returns ``None`` if there are no rows. Raises
+    Invalid for rows that match no schema of the dataset.
     """
     parts: list[pa.Table] = []
     wanted = min(limit, MAX_TAIL)
@@ -91,7 +91,7 @@ def tail_of_shards(
 
 
 def _rows_of(objects: ObjectStore, named: DataSlice, wanted: int) -> pa.Table:
-    """The last rows of one slice. Raises NotFound, or Environment for a file that our disk has spoilt."""
+    """Returns the last rows of one slice. Raises NotFound, or Environment for a file that our disk damaged."""
     try:
         with open_slice(objects.path(named.physical_hash)) as file:
             return file.tail(wanted)
@@ -149,7 +149,7 @@ def _data_summary(event: DataEvent) -> str:
 
 
 def columns_of(schema: SetDataSchema) -> Sequence[tuple[str, str, bool, str]]:
-    """Lists name, type as ODF spells it, nullability, and comment. Raises Invalid for an unreadable schema."""
+    """Lists name, type as ODF spells it, nullability and comment of each column. Raises Invalid for a bad schema."""
     return [
         (field.name, spell(field.type).removesuffix("?"), isinstance(field.type, Option), _comment(field))
         for field in schema_of(schema).fields

@@ -1,7 +1,7 @@
-"""Stores which blocks name which objects, for garbage collection and for the datasets of an object.
+"""Stores which blocks name which objects, for garbage collection and to find the datasets of an object.
 
-Kept in the transaction that appends the blocks; what rows of their slices link to, right after it and before the
-objects count as whole. An object may be named by several chains.
+References are written in the transaction that appends the blocks; links from rows of their slices right after it, and
+before the objects count as whole. An object may be named by several chains.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ STEPS: Final = (
 )
 """Tables, as the steps that made them; steps are added at the end and never changed.
 
-What blocks name can be told from the blocks at any time; what rows link to, only from the slices.
+References can be made again from the blocks at any time; links from rows only from the slices.
 """
 _NAMING: Final = (
     "SELECT dataset, sequence FROM object_references INDEXED BY object_references_name"
     " WHERE substr(object, 3, 8) = substr(?1, 3, 8) AND object = ?1"
 )
 _PAGE: Final = 20_000
-"""Names that are kept with one statement."""
+"""Names that are written with one statement."""
 _TABLES: Final = ("object_references", "object_links")
 
 
@@ -74,7 +74,7 @@ def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: 
 
 
 def keep_named(connection: sqlite3.Connection, dataset: DatasetId, named: Iterable[tuple[Multihash, int]]) -> None:
-    """Stores objects with the sequence numbers of the blocks that name them, in order."""
+    """Stores objects with the numbers of the blocks that name them, in order."""
     waiting = iter(named)
     while page := list(islice(waiting, _PAGE)):
         for width, names, numbers in bulk_rows.by_width(*zip(*page, strict=True)):
@@ -87,7 +87,7 @@ def keep_named(connection: sqlite3.Connection, dataset: DatasetId, named: Iterab
 def keep_links(
     connection: sqlite3.Connection, dataset: DatasetId, sequence_number: int, names: Iterable[Multihash]
 ) -> None:
-    """Stores the objects that rows of a block's slice link to, like those that the block names."""
+    """Stores the objects that rows of a block's slice link to; they count like those that the block names."""
     connection.executemany(
         "INSERT OR IGNORE INTO object_links (object, dataset, sequence) VALUES (?, ?, ?)",
         ((name, dataset, sequence_number) for name in names),
@@ -95,7 +95,7 @@ def keep_links(
 
 
 def references_to(connection: sqlite3.Connection, name: Multihash) -> list[tuple[DatasetId, int]]:
-    """Datasets that name an object or link to it, and the first block of each that does."""
+    """Returns the datasets that name an object or link to it, with the first block of each that does."""
     rows = connection.execute(
         f"SELECT dataset, MIN(sequence) FROM ({_NAMING}"  # noqa: S608
         " UNION ALL SELECT dataset, sequence FROM object_links WHERE object = ?1) GROUP BY dataset",
@@ -105,7 +105,10 @@ def references_to(connection: sqlite3.Connection, name: Multihash) -> list[tuple
 
 
 def references_hold(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block]) -> bool:
-    """Whether the stored references match these blocks, all of a chain in order. Bounded memory."""
+    """Whether the stored references are exactly those of these blocks, which are a whole chain in order.
+
+    Uses bounded memory.
+    """
     kept = connection.execute(
         "SELECT sequence, object FROM object_references WHERE dataset = ? ORDER BY sequence, object", (dataset,)
     )
@@ -114,22 +117,22 @@ def references_hold(connection: sqlite3.Connection, dataset: DatasetId, blocks: 
 
 
 def drop_later(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
-    """Drops references of later blocks, when a chain is cut to ``size`` blocks."""
+    """Deletes the references of later blocks, when a chain is cut to ``size`` blocks."""
     for table in _TABLES:
         connection.execute(f"DELETE FROM {table} WHERE dataset = ? AND sequence >= ?", (dataset, size))  # noqa: S608
     holdings.cut(connection, dataset, size)
 
 
 def remake_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block]) -> None:
-    """Replaces the references of all blocks of a chain; those of rows' links stay."""
+    """Replaces the references of all blocks of a chain; links from rows stay."""
     connection.execute("DELETE FROM object_references WHERE dataset = ?", (dataset,))
     keep_references(connection, dataset, blocks)
 
 
 def move_links(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
-    """Renumbers links after blocks from ``start`` on are rewritten without loss of rows.
+    """Renumbers links from rows after blocks from ``start`` on are rewritten without loss of rows.
 
-    What the old blocks named themselves is forgotten. ``moved``: a block's new number.
+    The references of the old blocks are deleted. ``moved``: a block's new number.
     """
     connection.execute("DELETE FROM object_references WHERE dataset = ? AND sequence >= ?", (dataset, start))
     connection.create_function("moved", 1, moved, deterministic=True)
@@ -139,7 +142,7 @@ def move_links(connection: sqlite3.Connection, dataset: DatasetId, start: int, m
 
 
 def drop_references(connection: sqlite3.Connection, dataset: DatasetId) -> list[Multihash]:
-    """Drops a dataset's references; returns the objects that no block names any more."""
+    """Deletes a dataset's references; returns the objects that no block names any more."""
     named: set[bytes] = set()
     for table in _TABLES:
         rows = connection.execute(f"DELETE FROM {table} WHERE dataset = ? RETURNING object", (dataset,))  # noqa: S608

@@ -1,4 +1,4 @@
-"""Gives the name of a collection to the rendition that it hands over to."""
+"""Moves the name of a collection to the rendition that it hands over to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odfd.resources.store import Resources
 
 
 def swap_names(connection: sqlite3.Connection, old: Member, new: Member, now: Instant) -> dict[DatasetId, str]:
-    """The name of the old rendition means the new one, and the old one is called after its number. Returns both."""
+    """Gives the old rendition's name to the new one, and the old one a name with its number. Returns both names."""
     catalog = Catalog(Resources(connection))
     name = catalog.name_of(old.dataset)
     former = catalog.rename(catalog.resolve(str(old.dataset)), f"{name}.r{old.row.number}", now)
@@ -23,7 +23,7 @@ def swap_names(connection: sqlite3.Connection, old: Member, new: Member, now: In
 
 
 def shard_name(base: str, number: int, place: int) -> str:
-    """The name of a shard after the first, which stays whatever the first one is called."""
+    """Returns the name of a shard after the first, which does not change when the first is renamed."""
     return f"{base}.r{number}.s{place}"
 
 

@@ -1,9 +1,9 @@
-"""Adds up row counts, and stores those of each transaction of this node, as the format has no field for them.
+"""Adds up row counts, and stores those of each transaction of this node, since the format has no field for them.
 
-A record goes with the last block of its transaction, and is written in the transaction that appends it. A transaction
-that appended nothing, because all it read was known, is added to a record of its own at the head that it left. Each
-record carries the sum of all up to it, so that a sum is one read whatever the number of transactions. Blocks that this
-node did not make, and those from before it counted, have none. Synchronous, on the connection that is given.
+A record belongs to the last block of its transaction, and is written in the transaction that appends it. A transaction
+that appended nothing, because it knew all that it read, is added to a separate record at the unchanged head. Each
+record carries the sum of all up to it, so a sum is one read whatever the number of transactions. Blocks that this node
+did not make, or made before it counted, have none. Synchronous, on the given connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTHING_READ: Final = RowCounts(**_ZEROS)
 
 
 def added(one: RowCounts, other: RowCounts) -> RowCounts:
-    """Adds counts; a count unknown in one is unknown in the sum. A file counts once."""
+    """Adds counts; a count that is unknown in one is unknown in the sum. A skipped file counts once."""
     numbers: dict[str, Any] = {}
     for name in _NUMBERS:
         pair = getattr(one, name), getattr(other, name)
@@ -79,7 +79,7 @@ _NEWEST: Final = "ORDER BY sequence DESC, idle DESC LIMIT 1"
 
 
 class Sum(msgspec.Struct, frozen=True, kw_only=True):
-    """The sum over transactions since block ``since`` was the head that one of them appended or found."""
+    """The sum over several transactions; ``since``: the block that was the head after the first of them."""
 
     since: int
     transactions: int
@@ -94,7 +94,7 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Stored counts; ``total``: of all; ``last``: of the newest, or of all without new blocks on this head."""
+    """Stored counts. ``total`` is of all transactions; ``last`` of the newest, or of all idle ones at this head."""
 
     total: Sum
     last: Sum
@@ -103,7 +103,7 @@ class KeptCounts(msgspec.Struct, frozen=True, kw_only=True):
 def keep(
     connection: sqlite3.Connection, dataset: DatasetId, sequence: int, counts: RowCounts, *, idle: bool = False
 ) -> None:
-    """Stores the counts of a transaction whose last block is ``sequence``, or, ``idle``, that left it at the head."""
+    """Stores the counts of a transaction whose last block is ``sequence``; ``idle``: which left that head unchanged."""
     _add(connection, dataset, sequence, idle, Sum(since=sequence, transactions=1, counts=counts))
 
 
@@ -114,13 +114,13 @@ def of_blocks(connection: sqlite3.Connection, dataset: DatasetId, first: int, la
 
 
 def newest(connection: sqlite3.Connection, dataset: DatasetId) -> KeptCounts | None:
-    """Returns the newest counts; ``None``: this node counted no transaction of the dataset."""
+    """Returns the newest counts; ``None`` if this node counted no transaction of the dataset."""
     row = COUNTS.one(connection, f"dataset = ? {_NEWEST}", (dataset,))
     return None if row is None else KeptCounts(total=_sum(row[4]), last=_sum(row[3]))
 
 
 def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
-    """Drops later rows when the chain is cut to ``size`` blocks."""
+    """Deletes later counts when the chain is cut to ``size`` blocks."""
     connection.execute("DELETE FROM row_counts WHERE dataset = ? AND sequence >= ?", (dataset, size))
 
 
@@ -137,7 +137,7 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 
 def _add(connection: sqlite3.Connection, dataset: DatasetId, sequence: int, idle: bool, own: Sum) -> None:
-    """To the record that is there, which is the newest, or as a new one after all others."""
+    """Adds counts to the record at this place, which is the newest, or as a new record after all others."""
     there = COUNTS.one(connection, "dataset = ? AND sequence = ? AND idle = ?", (dataset, sequence, int(idle)))
     if there is not None:
         own = _sum(there[3]) + own

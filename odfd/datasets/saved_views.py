@@ -1,9 +1,8 @@
 """Saves the view of each dataset, so that the first list after a start need not read every chain.
 
-A row is deleted in the transaction that writes anything it rests on (``drop``), so that a row that is there is
-up to date as far as this program writes. Whoever reads rows checks the rest: the head of the chain, the time, the
-policy. Rows are a cache: any of them may be missing, and one that is damaged counts as missing. Synchronous, on the
-connection that is given.
+A row is deleted in the transaction that changes anything that it depends on (``drop``), so an existing row is current
+as far as this program writes. Readers check the rest: the head of the chain, the time, the policy. Rows are a cache:
+any of them may be missing, and a damaged one counts as missing. Synchronous, on the given connection.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ class SavedView(msgspec.Struct, frozen=True, kw_only=True):
 
     dataset: DatasetId
     head: Multihash | None
-    """``None``: no block of it was here."""
+    """The head of the chain; ``None`` if no block of it was here."""
     basis: bytes
-    """Names the rules and settings that it was made by."""
+    """Identifies the rules and settings by which it was made."""
     at: Instant
     until: Instant
     inputs: tuple[bytes, ...]
-    """Its dependencies other than ``dataset``, in the form that ``drop`` takes."""
+    """What it depends on other than ``dataset``, in the form that ``drop`` takes."""
     view: bytes
 
 
@@ -93,7 +92,7 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 
 def drop(connection: sqlite3.Connection, touched: Collection[bytes | None]) -> None:
-    """Drops views that depend on anything touched; ``None`` stands for everything."""
+    """Deletes views that depend on anything touched; ``None`` stands for everything."""
     if None in touched:
         for table in TABLES:
             connection.execute(f"DELETE FROM {table}")  # noqa: S608

@@ -1,7 +1,7 @@
-"""Stores the peers that a private dataset is shared with: each by a user's decision, until it is revoked.
+"""Stores the peers that a private dataset is shared with, each by a user's decision until it is revoked.
 
-A peer is named by its key, which the handshake of each of its connections proves. A row that is damaged counts as
-none. What is written here holds for whatever is asked after it, as of marks (``visibility``). ADR 39.
+A peer is named by its key, which the handshake of each of its connections proves. A damaged row counts as none. A
+change is in force for the next question, as with marks (``visibility``). ADR 39.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ STEPS: Final = (
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 MAX_PEERS: Final = 1024
-"""With whom one dataset is shared."""
+"""Most peers that one dataset is shared with."""
 
 
 class Shares:
-    """The shares, over one SQLite connection."""
+    """Reads and writes the shares of datasets, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def has(self, dataset: DatasetId, peer: PeerId | None) -> bool:
-        """Whether the dataset is shared with a peer. ``None`` (anyone) never matches, in the same time."""
+        """Whether the dataset is shared with a peer. ``None`` (anyone) never matches, and takes the same time."""
         row, whole = SHARES.look(self._db, "dataset = ? AND peer = ?", (dataset, peer or ""))
         return row is not None and whole
 
@@ -58,10 +58,10 @@ class Shares:
         SHARES.put(self._db, dataset, peer, now)
 
     def drop(self, dataset: DatasetId, peer: PeerId) -> bool:
-        """Removes a share; whether there was one."""
+        """Removes a share; returns whether there was one."""
         gone = self._db.execute("DELETE FROM shares WHERE dataset = ? AND peer = ?", (dataset, peer))
         return gone.rowcount > 0
 
     def clear(self, dataset: DatasetId) -> bool:
-        """Removes all shares of a dataset; whether there was any."""
+        """Removes all shares of a dataset; returns whether there was any."""
         return self._db.execute("DELETE FROM shares WHERE dataset = ?", (dataset,)).rowcount > 0

@@ -1,9 +1,9 @@
 """Remembers deleted datasets whose data stays here: unmanaged, until a person adopts or deletes them for good.
 
-A deleted dataset has no name, no flows and no mirror, is told to nobody, and its chain is set aside (``chain.store.
-former_epochs``); its key, objects, captures and received pushes stay. Beside them stands what an adoption cannot see
-from the chain. Of a dataset that was deleted for good the key is kept for a while. Synchronous, on the connection that
-is given. ADR 54.
+A deleted dataset has no name, no flows and no mirror, and is disclosed to nobody. Its chain is set aside
+(``chain.store.former_epochs``); its key, objects, captures and received pushes stay. The rows here add what an adoption
+cannot see from the chain. The key of a dataset that was deleted for good is kept for a while. Synchronous, on the given
+connection. ADR 54.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ STEPS: Final = (
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 KEY_KEPT: Final = 30 * DAY * SECOND
-"""How long the key of a dataset outlives it: for its withdrawals, and for a person who wants it back from a peer."""
+"""Nanoseconds that a key outlives its deleted dataset: for withdrawals, and to get the data back from a peer."""
 
 
 class Remains(msgspec.Struct, frozen=True, kw_only=True):
-    """The knowledge of a dataset that its chain does not tell."""
+    """What is known of a deleted dataset and not in its chain."""
 
     blocks: int
     bytes: int | None = None
-    """Of all slices."""
+    """Bytes of all slices; ``None`` if unknown."""
     data: int = 0
-    """Blocks from the first whose objects were here and found true."""
+    """Number of blocks, from the first, whose objects were here and verified."""
     epoch: int = 0
     extent: Extent = Extent()
 
 
 class Unmanaged(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset that is kept and not managed."""
+    """A deleted dataset whose data is kept."""
 
     dataset: DatasetId
     name: str
@@ -74,12 +74,12 @@ def keep(connection: sqlite3.Connection, unmanaged: Unmanaged) -> None:
 
 
 def all_of(connection: sqlite3.Connection) -> list[Unmanaged]:
-    """Lists them, the newest deletion first. A damaged row counts as one of which only the chain is known."""
+    """Lists the unmanaged datasets, newest deletion first. Of a damaged row only the id is used."""
     return [_read(row, whole=whole) for row, whole in _TABLE.every(connection, "TRUE ORDER BY at DESC, dataset")]
 
 
 def find(connection: sqlite3.Connection, dataset: DatasetId) -> Unmanaged:
-    """Raises NotFound."""
+    """Returns an unmanaged dataset by its id. Raises NotFound."""
     row, whole = _TABLE.look(connection, "dataset = ?", (dataset,))
     if row is None:
         raise NotFound(
@@ -91,7 +91,7 @@ def find(connection: sqlite3.Connection, dataset: DatasetId) -> Unmanaged:
 
 
 def resolve(connection: sqlite3.Connection, ref: str) -> Unmanaged:
-    """Finds one by its did, or by the name that one of them had. Raises NotFound; Invalid for a name of several."""
+    """Returns an unmanaged dataset by its did or former name. Raises NotFound; Invalid for the name of several."""
     if ref.startswith(DID_ODF):
         return find(connection, DatasetId.parse(ref))
     named = [each for each in all_of(connection) if each.name.casefold() == ref.casefold()]
@@ -109,7 +109,7 @@ def is_kept(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
 
 
 def check_managed(connection: sqlite3.Connection, dataset: DatasetId, also: str = "") -> None:
-    """Raises Refused for a dataset that would get a name anew while its former data is kept; ``also`` ends the text."""
+    """Raises Refused if a dataset is to be named anew while its former data is kept. ``also`` ends the message."""
     if is_kept(connection, dataset):
         raise Refused(
             f"the data of {dataset.short}, which was deleted, is still kept here{also}",
@@ -119,13 +119,13 @@ def check_managed(connection: sqlite3.Connection, dataset: DatasetId, also: str 
 
 
 def take_back(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Puts the chain among the chains again; its caller names it in the same transaction, and then settles it."""
+    """Puts the chain back among the chains; the caller names it in the same transaction, and then settles it."""
     former_epochs.take_back(connection, dataset)
     key_settled(connection, dataset)
 
 
 def settled(connection: sqlite3.Connection, dataset: DatasetId) -> Remains | None:
-    """Returns what was known of a dataset that was taken back, and forgets it; ``None`` for any other dataset."""
+    """Returns and deletes what was known of a dataset that was taken back; ``None`` for any other dataset."""
     row, whole = _TABLE.look(connection, "dataset = ?", (dataset,))
     if row is None or former_epochs.is_set_aside(connection, dataset):
         return None
@@ -134,14 +134,14 @@ def settled(connection: sqlite3.Connection, dataset: DatasetId) -> Remains | Non
 
 
 def destroy(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
-    """Drops chain, captures and pushes; the next collection frees the objects, and later the key."""
+    """Deletes chain, captures and pushes; the next collection frees the objects, and a later one the key."""
     former_epochs.drop_aside(connection, dataset)
     connection.execute("DELETE FROM unmanaged WHERE dataset = ?", (dataset,))
     forget_data(connection, dataset, now)
 
 
 def forget_data(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
-    """Forgets what goes with the data of a dataset, and begins the time that its key is kept."""
+    """Deletes what belongs to the data of a dataset, and begins the time for which its key is kept."""
     captures.forget(connection, dataset)
     pushes.forget(connection, dataset)
     incidents.forget(connection, dataset)
@@ -149,13 +149,13 @@ def forget_data(connection: sqlite3.Connection, dataset: DatasetId, now: Instant
 
 
 def keys_due(connection: sqlite3.Connection, now: Instant) -> list[DatasetId]:
-    """Lists datasets that were deleted for good so long ago that their keys go too."""
+    """Lists datasets that were deleted for good so long ago that their keys are due to be deleted."""
     rows = connection.execute("SELECT dataset FROM purged WHERE at <= ? ORDER BY at", (now - KEY_KEPT,))
     return [DatasetId(row[0]) for row in rows]
 
 
 def key_settled(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Forgets that a dataset was deleted for good: its key is gone, or it is here again."""
+    """Forgets that a dataset was deleted for good, since its key is deleted or it is here again."""
     connection.execute("DELETE FROM purged WHERE dataset = ?", (dataset,))
 
 

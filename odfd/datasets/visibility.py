@@ -1,12 +1,11 @@
 """Decides which datasets each peer may know of and get: private until published; every disclosure checks here.
 
-A mark is a person's word, or says how a dataset came. Without one a dataset whose key is here is private unless the
-settings publish all of them; one that is held, with no mark, came from a folder and is private; and of one that is not
-held at all there are only words of others, which are passed on. A mark that is damaged counts as none given: private.
-What is private may be shared with some peers (``shares``), and with nobody else it is as if it were not here: each
-question takes the same lookups, whatever the answer. A dataset may be limited to some networks (``network_scopes``):
-then it is public there and nowhere else. What is written here holds for whatever is asked after it: no answer is
-remembered. ADR 19, ADR 39, ADR 47.
+A mark is a person's decision, or says how a dataset came. Without a mark, a dataset whose key is here is private unless
+the settings publish all of them; one that is held without its key came from a folder and is private; and about one that
+is not held there are only statements of others, which are passed on. A damaged mark counts as private. A private
+dataset may be shared with some peers (``shares``); to anybody else it appears not to be here, and each question takes
+the same lookups whatever the answer. A dataset may be limited to some networks (``network_scopes``), and is then public
+only there. No answer is remembered, so a change is in force for the next question. ADR 19, ADR 39, ADR 47.
 """
 
 from __future__ import annotations
@@ -47,27 +46,27 @@ STEPS: Final = (
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 _UNSETTLED: Final = b""
-"""Stands for all datasets until it is settled, once, which of them an older version gave to others."""
+"""Key of a row that is there until it is settled, once, which datasets an older version gave to others."""
 
 
 class PublicOf(Protocol):
     def __call__(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> Collection[DatasetId]:
-        """Returns those of some datasets that may be disclosed: to anyone, or to ``peer``."""
+        """Returns those of the datasets that may be disclosed to anyone, or to ``peer`` if one is given."""
 
 
 class Mark(enum.Enum):
     PUBLISHED = "published"
-    """By a person."""
+    """Published by a person."""
     PUBLISHED_TO = "published-to"
-    """By a person, to some networks alone (``network_scopes``)."""
+    """Published by a person, only in some networks (``network_scopes``)."""
     MIRRORED = "mirrored"
-    """It was found in a network, where it is public already."""
+    """Found in a network, where it is public already."""
     BEFORE = "before"
-    """This node disclosed it before datasets were private, without a decision since."""
+    """Disclosed by this node before datasets could be private, without a decision since."""
     PRIVATE = "private"
-    """By a person, or because it was mirrored from a place of limited reach."""
+    """Made private by a person, or mirrored from a place of limited reach."""
     UNSHARED = "unshared"
-    """A mirror of what others shared with this node: when they were asked last, they did not."""
+    """A mirror of what others shared with this node, and did not when they were last asked."""
     DELETED = "deleted"
 
     @property
@@ -76,13 +75,13 @@ class Mark(enum.Enum):
 
 
 class Marks:
-    """The visibility marks, over one SQLite connection."""
+    """Reads and writes the visibility marks, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def of(self, dataset: DatasetId) -> Mark | None:
-        """Returns a dataset's mark; ``None``: there is none."""
+        """Returns a dataset's mark; ``None`` if it has none."""
         row, whole = MARKS.look(self._db, "dataset = ?", (dataset,))
         return None if row is None else _mark(row[1], whole=whole)
 
@@ -99,13 +98,13 @@ class Marks:
             self._db.execute("DELETE FROM visibility WHERE dataset = ?", (dataset,))
 
     def settle(self) -> bool:
-        """Marks earlier disclosures as settled; returns true once in the life of a state directory."""
+        """Notes that earlier disclosures are settled; returns true the first time in the life of a state directory."""
         gone = self._db.execute("DELETE FROM visibility WHERE dataset = ?", (_UNSETTLED,))
         return gone.rowcount > 0
 
 
 class Visibility:
-    """The visibility of one node's datasets. Safe to use from any thread. All raise Environment."""
+    """Tells and changes who may see a node's datasets. Safe to use from any thread. All methods raise Environment."""
 
     def __init__(
         self,
@@ -114,7 +113,10 @@ class Visibility:
         has_key: Callable[[DatasetId], bool],
         publishes_all: Callable[[], bool],
     ) -> None:
-        """``has_key``: whether a dataset is this node's own, held or not. ``publishes_all``: as the settings say."""
+        """``has_key``: whether a dataset is this node's own, held or not.
+
+        ``publishes_all``: whether the settings do.
+        """
         self._database = database
         self._chains = chains
         self._has_key = has_key
@@ -122,29 +124,29 @@ class Visibility:
         self.is_divided: Callable[[], bool] = lambda: False
         """Whether this node is in several networks."""
         self._heard: LRUCache[DatasetId, frozenset[str]] = LRUCache(MAX_HEARD)
-        """Networks in which others spoke of datasets in this run."""
+        """The networks in which others mentioned a dataset, since this process began."""
         self.changes = 0
-        """Grows when a dataset is published, or is so no more."""
+        """Grows each time that a dataset is published or withdrawn."""
         self._lock = threading.Lock()
 
     @property
     def publishes_all(self) -> bool:
-        """Whether the settings publish each own dataset without a decision of its own."""
+        """Whether the settings publish each own dataset without a decision about it."""
         return self._publishes_all()
 
     def is_public(self, dataset: DatasetId, peer: PeerId | None = None) -> bool:
         """Whether a dataset may be disclosed to anyone anywhere, or to ``peer``.
 
-        Looks everything up in any case: the response time does not distinguish private from absent datasets.
+        Always does all lookups, so that the response time does not tell private from absent datasets.
         """
         return self._is_public(dataset, peer, None)
 
     def public_of(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
-        """Returns those of some datasets that are public anywhere, in a few queries."""
+        """Returns those of the datasets that are public anywhere, with a few queries."""
         return self._public_of(datasets, peer, None)
 
     def within(self, network: str) -> PublicOf:
-        """Returns the predicate for disclosures in a network: what is limited to it is public in it."""
+        """Returns the predicate for disclosures in one network, in which datasets limited to it are public too."""
 
         def public_of(datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
             return self._public_of(datasets, peer, network)
@@ -156,17 +158,17 @@ class Visibility:
         return bool(self.told_of([dataset]))
 
     def told_of(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
-        """Returns those of some datasets that are public somewhere."""
+        """Returns those of the datasets that are public somewhere."""
         return self._public_of(datasets, peer, ANY)
 
     def scope(self, dataset: DatasetId) -> frozenset[str] | None:
-        """Returns the networks that a dataset is limited to; ``None``: it is not limited."""
+        """Returns the networks that a dataset is limited to; ``None`` if it is not limited."""
         with self._database.read() as connection:
             mark, kept = Marks(connection).of(dataset), NetworkScopes(connection).of(dataset)
         return self._scope(dataset, mark, kept)
 
     def met_in(self, dataset: DatasetId) -> list[str] | None:
-        """Lists the networks in which a dataset was met, the first first; ``None``: it is limited to none."""
+        """Lists the networks in which a dataset was met, in that order; ``None`` if it is limited to none."""
         scope = self.scope(dataset)
         if scope is None:
             return None
@@ -175,7 +177,7 @@ class Visibility:
         return [*noted, *sorted(scope.difference(noted))]
 
     def heard(self, dataset: DatasetId, network: str, now: Instant, *, is_wanted: bool) -> None:
-        """Notes that others speak of a dataset in a network; on disk for one that is ``is_wanted`` here."""
+        """Notes that others mention a dataset in a network; on disk for one that is wanted here."""
         if self._has_key(dataset):
             return
         with self._lock:
@@ -185,7 +187,7 @@ class Visibility:
             self.keep_heard(dataset, now)
 
     def keep_heard(self, dataset: DatasetId, now: Instant) -> None:
-        """Writes down where a dataset of others was heard of, for it outlives this run."""
+        """Stores in which networks a dataset of others was mentioned, since it will outlive this process."""
         with self._lock:
             heard = self._heard.get(dataset, frozenset())
         with self._database.read() as connection:
@@ -237,7 +239,10 @@ class Visibility:
         return frozenset(filter(is_public, asked))
 
     def _scope(self, dataset: DatasetId, mark: Mark | None, kept: frozenset[str] | None) -> frozenset[str] | None:
-        """By what is written; of others' datasets, while there are several networks, also by what was heard."""
+        """Returns the networks that a dataset is limited to, by the stored rows.
+
+        For others' datasets, while this node is in several networks, those in which they were mentioned count too.
+        """
         if mark is Mark.PUBLISHED_TO:
             return kept or frozenset()
         if mark not in (None, Mark.MIRRORED) or not self.is_divided() or self._has_key(dataset):
@@ -253,7 +258,10 @@ class Visibility:
             return Shares(connection).peers(dataset)
 
     def share(self, dataset: DatasetId, peers: Collection[PeerId], now: Instant) -> bool:
-        """Shares by a user's decision; whether it was not shared with one before. Raises Refused for too many."""
+        """Shares a dataset by a user's decision; returns whether that is new for a peer.
+
+        Raises Refused for too many.
+        """
         with self._database.write() as connection:
             shares = Shares(connection)
             before = set(shares.peers(dataset))
@@ -268,7 +276,7 @@ class Visibility:
         return not before.issuperset(peers)
 
     def revoke(self, dataset: DatasetId, peers: Collection[PeerId]) -> bool:
-        """Revokes by a user's decision; whether it was shared with one of them."""
+        """Revokes shares by a user's decision; returns whether there was one."""
         with self._database.write() as connection:
             dropped = [Shares(connection).drop(dataset, peer) for peer in peers]
         return any(dropped)
@@ -278,13 +286,13 @@ class Visibility:
             return Marks(connection).of(dataset)
 
     def publish(self, dataset: DatasetId, now: Instant) -> bool:
-        """Publishes everywhere by a user's decision; whether it was not public everywhere before."""
+        """Publishes everywhere by a user's decision; returns whether it was not public everywhere before."""
         return self._set_for_all(dataset, Mark.PUBLISHED, now)
 
     def publish_to(self, dataset: DatasetId, networks: Collection[str], now: Instant) -> bool:
-        """Publishes to some networks by a user's decision; whether it was not public in one of them before.
+        """Publishes in some networks by a user's decision; returns whether it was not public in one of them before.
 
-        Raises Refused for a dataset that is published everywhere: what was told cannot be limited.
+        Raises Refused for a dataset that is published everywhere, since a disclosure cannot be limited afterwards.
         """
         with self._database.write() as connection:
             marks, scopes = Marks(connection), NetworkScopes(connection)
@@ -304,15 +312,15 @@ class Visibility:
         return not frozenset(networks) <= (before or frozenset())
 
     def unpublish(self, dataset: DatasetId, now: Instant) -> bool:
-        """Unpublishes by a user's decision; whether it was public before."""
+        """Unpublishes by a user's decision; returns whether it was public before."""
         return self._set_for_all(dataset, Mark.PRIVATE, now)
 
     def _set_for_all(self, dataset: DatasetId, mark: Mark, now: Instant) -> bool:
-        """Sets the visibility for all alike, without shares."""
+        """Sets the visibility for everybody, and removes shares; returns whether that changed anything."""
         before = self.is_public(dataset) if mark.is_public else self.is_told(dataset)
         with self._database.write() as connection:
             Marks(connection).put(dataset, mark, now)
-            if mark.is_public:  # else where it was tells where it is taken back
+            if mark.is_public:  # else the networks say where to withdraw it
                 NetworkScopes(connection).clear(dataset)
             was_shared = Shares(connection).clear(dataset)
         return before is not mark.is_public or was_shared
@@ -323,9 +331,9 @@ class Visibility:
             return MARKS.look(connection, "dataset = ?", (_UNSETTLED,))[0] is not None
 
     def settle(self, mirrors: Iterable[DatasetId], now: Instant, *, gave: bool) -> list[DatasetId]:
-        """Publishes once, at a start, mirrors of networks and what an older version disclosed; returns the latter.
+        """Publishes mirrors of networks, and what an older version disclosed, once at a start; returns the latter.
 
-        ``gave``: whether this node was where others could ask it.
+        ``gave``: whether others could reach this node before.
         """
         held = self._chains.datasets()
         with self._database.write() as connection:
@@ -341,11 +349,11 @@ class Visibility:
 
 
 _FEW: Final = 4
-"""Datasets that are asked for one by one."""
+"""Most datasets that are looked up one by one."""
 MAX_HEARD: Final = 20_000
-"""Datasets of others of which it is known in which networks they are spoken of: twice what is kept unheld."""
+"""Most datasets of others whose networks are remembered: twice as many as are kept unheld."""
 ANY: Final = ""
-"""In place of a network: any of those that a dataset is limited to."""
+"""Stands in place of a network for any of those that a dataset is limited to."""
 
 
 def _reaches(scope: frozenset[str] | None, network: str | None) -> bool:
@@ -355,14 +363,17 @@ def _reaches(scope: frozenset[str] | None, network: str | None) -> bool:
 
 
 def mirrored(connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now: Instant, *, is_said: bool) -> None:
-    """Marks a mirror in the transaction of its spec. An earlier decision stays, unless a user decides now."""
+    """Marks a mirror in the transaction of its spec.
+
+    An earlier decision stays unless ``is_said``: a user decides now.
+    """
     marks = Marks(connection)
     if is_said or marks.of(dataset) in (None, Mark.DELETED):
         marks.put(dataset, mark, now)
 
 
 def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_shared: bool) -> None:
-    """Records the sharers' current answers on a mirrored dataset, unless there is a decision."""
+    """Records whether its sharers now share a mirrored dataset, unless a person decided otherwise."""
     here, there = (Mark.UNSHARED, Mark.PRIVATE) if is_shared else (Mark.PRIVATE, Mark.UNSHARED)
     with database.read() as connection:
         if Marks(connection).of(dataset) is not here:
@@ -373,12 +384,12 @@ def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_
 
 
 def imported(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Marks an imported dataset as present again, in the transaction of its name."""
+    """Removes the mark of deletion from an imported dataset, in the transaction of its name."""
     Marks(connection).drop(dataset, Mark.DELETED)
 
 
 def follow(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, now: Instant) -> None:
-    """Lets those know ``new`` who may know ``old``, and nobody else."""
+    """Gives ``new`` the visibility of ``old``: the same mark, networks and shares."""
     marks, scopes, shares = Marks(connection), NetworkScopes(connection), Shares(connection)
     mark, networks = marks.of(old), scopes.of(old)
     if mark is None:
@@ -394,9 +405,9 @@ def follow(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, now: 
 
 
 def deleted(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
-    """Marks a dataset in its deletion, so that nothing more is disclosed or passed on about it.
+    """Marks a deleted dataset, so that nothing more is disclosed or passed on about it.
 
-    A mirror of what is public in a network is public there without it: evidence about its owner must not end with it.
+    A mirror of what is public in a network keeps no mark: evidence about its owner must still be passed on.
     """
     marks = Marks(connection)
     Shares(connection).clear(dataset)
