@@ -9,9 +9,9 @@ from odfd.resources.plan import changes_of
 
 
 def told(before: DeclaredResource | None, event: ResourceEvent) -> tuple[str, tuple[str, ...]]:
-    """Describes a change by a word and details; ``before``: the resource's previous event, if it is kept.
+    """Describes a change by a word and details. ``before``: the resource's previous event, if it is kept.
 
-    Of a status: its phase, and ``Observed`` where that is as it was.
+    For a change of the status the word is its new phase, or ``Observed`` if the phase is the same.
     """
     after = event.resource
     if event.op == "Added":
@@ -25,7 +25,7 @@ def told(before: DeclaredResource | None, event: ResourceEvent) -> tuple[str, tu
 
 
 def _seen(before: DeclaredResource, after: DeclaredResource) -> Iterator[str]:
-    """Yields the changes of a status, and of what references mean now."""
+    """Yields the changes of a status, and of the resources that references are resolved to."""
     status = after.status
     if status.phase == "Failed" and (status.code, status.message) != (before.status.code, before.status.message):
         yield f"{status.code}: {status.message}"

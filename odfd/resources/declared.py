@@ -1,8 +1,8 @@
-"""Stores resources as they were declared: ids, labels, annotations and specs as they stand, each change as an event.
+"""Stores declared resources: their ids, labels, annotations and specs as they are now, and each change as an event.
 
-A row in ``res_current`` is the last event of its resource; both are written by one transaction, and numbers of events
-are in the order of commits. Types whose truth is kept elsewhere (datasets, flows) have a row here too: triggers note
-which of them came and went, whoever did it, and ``adopt`` takes that over before anything is asked.
+A row in ``res_current`` is the last event of its resource; one transaction writes both, and the numbers of events are
+in the order of commits. Types whose truth is kept elsewhere (datasets, flows) have a row here too: triggers note which
+of them were made or removed, by whatever code, and ``adopt`` records that before anything is read.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ FOLLOWED: Final = {
     "blocked-peer": "Peer",
     "validator": "Validator",
 }
-"""Kinds of intents that are resources under another name, to their types."""
+"""Types of resources by the kind of intent that they stand for."""
 NAMED_HERE: Final = ("Peer", "Validator")
-"""Types whose intents have no names: what people called them stands here alone."""
+"""Types whose intents have no names; the names that people gave them are kept only here."""
 _HINT: Final = "restore the database from a backup"
 EVENTS: Final = Sealed("res_events", ("rv", "at", "op", "id", "type", "body"), _HINT)
 CURRENT: Final = Sealed("res_current", ("id", "type", "key", "did", "rv", "body"), _HINT)
 TABLES: Final = ("res_events", "res_current", "res_labels", "res_refs", "res_owners", "res_touched", "res_log")
 Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
-"""``Observed``: its status alone is another."""
+"""The kind of an event; ``Observed`` changes only the status, or what references are resolved to."""
 Json: TypeAlias = Any
 IntentKey: TypeAlias = tuple[str, str]
-"""Kind and key."""
+"""The kind and the key of an intent."""
 Adopted: TypeAlias = tuple[str, str | None, Json]
-"""Name, did and spec; ``None`` where the intent does not tell them. Another text may stand in the place of a did."""
+"""Name, did and spec of an intent's resource; ``None`` for what the intent does not tell.
+
+A link may take the place of the did.
+"""
 
 
 class ResourceHandle(msgspec.Struct, frozen=True):
-    """The target of a reference. A did also finds the resource after it was deleted and made again."""
+    """The resource that a reference is resolved to. Its did also finds a resource that was deleted and made again."""
 
     id: str
     name: str
-    """As it is called now."""
+    """The name when the reference was last resolved."""
     did: str | None = None
 
 
@@ -61,36 +64,36 @@ class OwnerReference(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     name: str
     part: str = ""
-    """Which of what it makes."""
+    """Identifies the part of the owner that the resource is."""
 
 
 class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource. ``spec`` is plain JSON; ``None``: it was not declared here but came otherwise."""
+    """A declared resource. ``spec`` is plain JSON; ``None`` if no manifest declared the resource."""
 
     id: str
     type: str
     name: str
     did: str | None = None
     account: str | None = None
-    """Id of the Account that owns it; ``None``: the node's owner."""
+    """Id of the Account that owns it; ``None`` for the node's owner."""
     labels: Mapping[str, Json] = {}
     annotations: Mapping[str, Json] = {}
     managers: Mapping[str, str] = {}
-    """``labels.KEY``, ``annotations.KEY`` or ``spec`` to who set it, where that was not an apply of manifests."""
+    """Who set ``labels.KEY``, ``annotations.KEY`` or ``spec``, if that was not a plain apply of manifests."""
     spec: Json = None
     references: Mapping[str, ResourceHandle | None] = {}
-    """Its references, by ``references.reference_key``; ``None``: the target never existed here."""
+    """What its references are resolved to, by ``references.reference_key``; ``None`` if a target never existed here."""
     owners: tuple[OwnerReference, ...] = ()
-    """Empty: people declared it."""
+    """The resources that made it; empty if people declared it."""
     generation: int = 1
     status: ResourceStatus = ResourceStatus()
-    """Written by ``DeclaredStore.observe`` alone."""
+    """Written only by ``DeclaredStore.observe``."""
     created_at: Instant
     updated_at: Instant
 
 
 class ResourceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change; of a deletion, the last state of the resource."""
+    """One change of a resource; for a deletion with its last state."""
 
     rv: int
     at: Instant
@@ -103,16 +106,16 @@ def handle_of(resource: DeclaredResource) -> ResourceHandle:
 
 
 KEPT: Final = 100_000
-"""Events that are kept at the least."""
+"""Number of the newest events that are kept in any case."""
 KEPT_FOR: Final = 24 * 3600 * SECOND
 TRIMMED_EVERY: Final = 1_000
-"""So many new events remove the old ones."""
+"""Number of new events after which old ones are removed."""
 _AMONG: Final = "id IN (SELECT value FROM json_each(?))"
 _BODY: Final = msgspec.json.Decoder(DeclaredResource)
 
 
 def canonical(value: Json) -> str:
-    """Encodes a value as its one JSON text, to compare labels."""
+    """Encodes a value as its canonical JSON text, by which labels are compared."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -127,14 +130,14 @@ class Owning(Protocol):
 
 
 class DeclaredStore:
-    """Resources over one SQLite connection. Writes take effect with its open transaction."""
+    """Reads and writes resources over one SQLite connection, within its open transaction."""
 
     def __init__(self, connection: sqlite3.Connection, owning: Owning | None = None) -> None:
-        """``owning``: where what is written may make others."""
+        """``owning`` writes the resources that written ones make; without it none are."""
         self._db = connection
         self._owning = owning
         self._parked: set[str] = set()
-        """Those without their names, while several swap them."""
+        """Ids of resources that are without their names while several swap them."""
 
     def get(self, resource_id: str) -> DeclaredResource | None:
         return _resource(CURRENT.one(self._db, "id = ?", (resource_id,)))
@@ -143,9 +146,9 @@ class DeclaredStore:
         return _resource(CURRENT.one(self._db, "type = ? AND key = ?", (type_, name.casefold())))
 
     def meant(self, type_: str, name: str, key: str) -> DeclaredResource:
-        """The resource that a reference of a named one means, whatever its name is now; ``key`` as in ``references``.
+        """Returns the resource that a reference of a named resource is resolved to, whatever its name is now.
 
-        Another one that took the name since is not it. Raises NotFound.
+        ``key`` is as in ``references``. Another resource that took the name since is not returned. Raises NotFound.
         """
         held = self.named(type_, name)
         handle = None if held is None else held.references.get(key)
@@ -159,7 +162,7 @@ class DeclaredStore:
         return _resource(CURRENT.one(self._db, "did = ?", (did,)))
 
     def all(self, type_: str | None = None, label: tuple[str, Json] | None = None) -> list[DeclaredResource]:
-        """Lists by type and name. With a ``label``, those that have it with this value, by an index."""
+        """Lists resources by type and name. With a ``label``, those that have it with this value, by an index."""
         if type_ is not None and label is not None:
             where = "id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?)) ORDER BY key"
             values = (canonical(label[1]), str(label[1]))
@@ -171,7 +174,7 @@ class DeclaredStore:
         return [found for row in rows if (found := _resource(row)) is not None]
 
     def page(self, type_: str, after: str, limit: int, label: tuple[str, Json] | None = None) -> list[DeclaredResource]:
-        """Lists the next of a type by name, after a name in lower case; with a ``label`` as ``all`` does."""
+        """Lists at most ``limit`` resources of a type by name, after a name in lower case; ``label`` as in ``all``."""
         where, values = "type = ? AND key > ?", [type_, after]
         if label is not None:
             where += " AND id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?))"
@@ -180,7 +183,7 @@ class DeclaredStore:
         return [found for row in rows if (found := _resource(row)) is not None]
 
     def put(self, resource: DeclaredResource, now: Instant) -> int:
-        """Writes a resource; returns the number of the event. Raises Invalid where another has its name."""
+        """Writes a resource; returns the number of the event. Raises Invalid if another one has its name."""
         other = self.named(resource.type, resource.name)
         if other is not None and other.id != resource.id:
             text = f"{resource.name} is the name of another {resource.type}, {other.id}"
@@ -201,7 +204,7 @@ class DeclaredStore:
         return rv
 
     def _heal(self, came: DeclaredResource, now: Instant) -> None:
-        """Those that refer to it and never found it mean it from now on, as do those that meant what has its did."""
+        """Resolves references to a new resource: those that never found it, and those to an earlier one of its did."""
         keys = [f"{came.type}:{each}" for each in (came.id, came.did or came.id, came.name.casefold())]
         rows = self._db.execute(
             "SELECT src, key FROM res_refs WHERE (dst IS NULL AND key IN (?, ?, ?)) OR did = ? OR dst = ?"
@@ -216,7 +219,7 @@ class DeclaredStore:
                 self._write("Observed", msgspec.structs.replace(referrer, references=references), now)
 
     def observe(self, resource_id: str, generation: int, statuses: Sequence[ResourceStatus], now: Instant) -> bool:
-        """Records the results of its steps; ``False``: nothing, as it is gone or has another generation."""
+        """Records the statuses of a resource in order; ``False`` if it is gone or has another generation."""
         held = self.get(resource_id)
         if held is None or held.generation != generation:
             return False
@@ -225,7 +228,7 @@ class DeclaredStore:
         return True
 
     def referrers(self, resource_id: str) -> list[str]:
-        """Ids of those that refer to it, by an index."""
+        """Lists the ids of the resources that refer to this one, by an index."""
         rows = self._db.execute("SELECT DISTINCT src FROM res_refs WHERE dst = ? ORDER BY src", (resource_id,))
         return [src for (src,) in rows]
 
@@ -235,7 +238,7 @@ class DeclaredStore:
         return [found for row in rows if (found := _resource(row)) is not None]
 
     def dangling(self, resource_id: str) -> list[str]:
-        """Lists its unresolved references, by key."""
+        """Lists the unresolved references of a resource, by key."""
         rows = self._db.execute(
             "SELECT res_refs.key FROM res_refs LEFT JOIN res_current ON res_current.id = dst"
             " WHERE src = ? AND res_current.id IS NULL ORDER BY res_refs.key",
@@ -244,7 +247,7 @@ class DeclaredStore:
         return [key for (key,) in rows]
 
     def strand(self, type_: str, name: str, now: Instant) -> bool:
-        """Makes a resource wait after its actor is gone. ``False``: it was only an intent, and is deleted."""
+        """Makes a declared resource wait for what acted for it; ``False`` if it is not declared, or owned."""
         held = self.named(type_, name)
         if held is None or held.spec is None or held.owners:
             return False
@@ -277,7 +280,7 @@ class DeclaredStore:
         return rv
 
     def put_all(self, resources: Sequence[DeclaredResource], now: Instant) -> None:
-        """Writes several resources, which may swap their names, and with them those of their parts."""
+        """Writes several resources, which may swap their names, together with their parts, whose names change too."""
         for each in resources:
             held = self.get(each.id)
             if held is not None and held.name.casefold() != each.name.casefold():
@@ -289,19 +292,19 @@ class DeclaredStore:
         for resource_id in sorted(self._parked):
             held = self.get(resource_id)
             if held is not None:
-                self._key(resource_id, held.name.casefold())  # it was not written anew: it keeps its name
+                self._key(resource_id, held.name.casefold())  # its name is not changed
         self._parked.clear()
 
     def _key(self, resource_id: str, key: str) -> None:
-        """Sets the key by which a resource is found under its name."""
+        """Sets the key, in place of its name, by which a resource is found."""
         self._db.execute("UPDATE res_current SET key = ?, seal = NULL WHERE id = ?", (key, resource_id))
 
     def rewrite(self, resource: DeclaredResource, now: Instant) -> None:
-        """Writes the same declaration in another form, without an event."""
+        """Writes a resource whose declaration has another form but the same meaning."""
         self._write("Observed", resource, now)
 
     def blank(self, resource_id: str) -> None:
-        """Removes the specs of superseded events of a resource."""
+        """Removes the specs from the superseded events of a resource."""
         rows = list(EVENTS.rows(self._db, "id = ? ORDER BY rv DESC", (resource_id,)))
         last = rows[0][2] if rows else ""
         for rv, at, op, _, type_, body in rows if last == "Deleted" else rows[1:]:
@@ -319,7 +322,7 @@ class DeclaredStore:
         return rv
 
     def disown(self, child: DeclaredResource, owner: str, now: Instant) -> None:
-        """Removes an owner; deletes the resource without others."""
+        """Removes an owner of a resource; deletes a resource that has no other."""
         others = tuple(each for each in child.owners if each.id != owner)
         if others:
             self.put(msgspec.structs.replace(child, owners=others, updated_at=now), now)
@@ -329,7 +332,10 @@ class DeclaredStore:
             self._owning.ended(child)
 
     def events(self, since: int, limit: int, most_bytes: int | None = None) -> list[ResourceEvent]:
-        """Lists events after ``since``, in order; those after the first while they are less than ``most_bytes``."""
+        """Lists at most ``limit`` events after ``since``, in order.
+
+        After the first event, stops before there are more than ``most_bytes``.
+        """
         found: list[ResourceEvent] = []
         size = 0
         for row in EVENTS.rows(self._db, "rv > ? ORDER BY rv LIMIT ?", (since, limit)):
@@ -340,7 +346,7 @@ class DeclaredStore:
         return found
 
     def standing_at(self, number: int) -> list[DeclaredResource] | None:
-        """Lists resources as they were at a number, but for statuses; ``None`` where events that tell are not kept."""
+        """Lists resources as they were at an event's number, but for statuses; ``None`` if the log no longer tells."""
         select = "SELECT id, op, min(rv) FROM res_events WHERE rv > ? GROUP BY id"
         later = {id_: (op, rv) for id_, op, rv in self._db.execute(select, (number,))}
         found = [each for each in self.all() if each.id not in later]
@@ -353,31 +359,31 @@ class DeclaredStore:
         return found
 
     def moves(self, after: int, upto: int) -> list[tuple[int, str, Op]]:
-        """Lists number, id and kind of the events after one and up to another."""
+        """Lists number, id and kind of the events with numbers above ``after`` and up to ``upto``."""
         select = "SELECT rv, id, op FROM res_events WHERE rv > ? AND rv <= ? ORDER BY rv"
         return list(self._db.execute(select, (after, upto)))
 
     def history(self, resource_id: str | None, limit: int, without: Sequence[str] = ()) -> list[ResourceEvent]:
-        """Lists the last events of one resource, or of all but those of the types ``without``, in order."""
+        """Lists the last events of one resource, or of all except those of the types ``without``, in order."""
         others = f"type NOT IN ({', '.join('?' * len(without))})"
         where, values = ("id = ?", (resource_id,)) if resource_id is not None else (others, tuple(without))
         rows = list(EVENTS.rows(self._db, f"{where} ORDER BY rv DESC LIMIT ?", (*values, limit)))
         return [_event(row) for row in reversed(rows)]
 
     def history_of(self, ids: Collection[str], limit: int, without: Sequence[str]) -> list[ResourceEvent]:
-        """Lists the last events of some resources, but those of the types ``without``, in order."""
+        """Lists the last events of some resources, except those of the types ``without``, in order."""
         where = f"{_AMONG} AND type NOT IN ({', '.join('?' * len(without))})"
         values: list[str | int] = [json.dumps(sorted(ids)), *without]
         rows = list(EVENTS.rows(self._db, f"{where} ORDER BY rv DESC LIMIT ?", (*values, limit)))
         return [_event(row) for row in reversed(rows)]
 
     def before(self, event: ResourceEvent) -> DeclaredResource | None:
-        """Returns the resource in its previous event; ``None``: that is not kept."""
+        """Returns the resource as of its previous event; ``None`` if that is not kept."""
         row = EVENTS.one(self._db, "id = ? AND rv < ? ORDER BY rv DESC LIMIT 1", (event.resource.id, event.rv))
         return None if row is None else _resource(row)
 
     def deleted(self, type_: str, name: str) -> DeclaredResource | None:
-        """Returns the last deleted resource of a type and name, or of an id, while the log has it."""
+        """Returns the last deleted resource of a type with this name, id or did, while the log has it."""
         rows = EVENTS.rows(self._db, "type = ? AND op = 'Deleted' ORDER BY rv DESC", (type_,))
         found, key = (_decoded(row[5]) for row in rows), name.casefold()
         return next((each for each in found if key in (each.id, each.did, each.name.casefold())), None)
@@ -392,7 +398,7 @@ class DeclaredStore:
         return cut.rowcount
 
     def floor(self) -> int:
-        """Returns the number after which the log is complete; some earlier events are removed."""
+        """Returns the number after which the log is complete; events up to it were removed."""
         (first,) = self._db.execute("SELECT coalesce(min(rv), 1) FROM res_events").fetchone()
         return int(first) - 1
 
@@ -402,22 +408,22 @@ class DeclaredStore:
         return int(found)
 
     def epoch(self) -> str:
-        """Returns the identity of the log, to which its numbers belong."""
+        """Returns the identity of the log, which its versions name."""
         return str(self._db.execute("SELECT epoch FROM res_log").fetchone()[0])
 
     def touched(self) -> list[IntentKey]:
-        """Intents, by kind and key, that came, changed or went since they were adopted."""
+        """Lists the intents, by kind and key, that were made, changed or removed since they were adopted."""
         return list(self._db.execute("SELECT kind, key FROM res_touched ORDER BY kind, key"))
 
     def adopt(self, intents: Mapping[IntentKey, Adopted | None], new_id: Callable[[], str], now: Instant) -> None:
-        """Adopts changes of touched intents: the name and did of each, or ``None`` for a deleted one."""
+        """Records changes of touched intents: the name, did and spec of each, or ``None`` for a removed one."""
         here = {intent[1] for intent in intents.values() if intent is not None and intent[1] is not None}
         for (kind, key), intent in intents.items():
             held = self.with_did(f"{kind} {key}") or self.named(FOLLOWED[kind], key)
             if held is None or held.did in here or not (intent is None or intent[1] != held.did is not None):
                 continue
             if intent is None and held.owners:
-                # Its owner declares it still: what acts for it was lost, and is made again.
+                # Its owner still declares it; the lost intent is made again.
                 text = f"the {kind} {key} was removed, and {held.owners[0].type} {held.owners[0].name} declares it"
                 self.observe(held.id, held.generation, drifted(held.status, held.generation, text, now), now)
             else:
@@ -431,7 +437,7 @@ class DeclaredStore:
         self._db.executemany("DELETE FROM res_touched WHERE kind = ? AND key = ?", list(intents))
 
     def _came(self, type_: str, intent: Adopted, new_id: Callable[[], str], now: Instant) -> DeclaredResource | None:
-        """Returns what is to be written of one that is here; ``None``: nothing."""
+        """Returns the resource to write for an intent; ``None`` if nothing changed."""
         name, did, spec = intent
         held = (self.with_did(did) if did is not None else None) or self.named(type_, name)
         if held is None:
@@ -456,13 +462,13 @@ class DeclaredStore:
         return rv, body
 
     def _next(self) -> int:
-        """Never a number again, also after old events were removed."""
+        """Returns the number of the next event, which is never used again, even after old events are removed."""
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'res_events'").fetchone()
         return 1 if row is None else int(row[0]) + 1
 
 
 def _parked(resource_id: str) -> str:
-    """In the place of its name, which nothing has."""
+    """Returns a key that no resource has, in place of its name."""
     return f"\0{resource_id}"
 
 

@@ -1,4 +1,4 @@
-"""Reads labels of resources from their table. Synchronous, on the connection that is given."""
+"""Reads labels of resources from their table. Synchronous, on the given connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odfd.resources.declared import Json
 
 
 def labels_by_did(connection: sqlite3.Connection, type_: str) -> dict[str, dict[str, Json]]:
-    """Returns the labels of a type's resources by did; those without labels cost nothing."""
+    """Returns the labels of a type's resources by did; resources without labels cost nothing."""
     found: dict[str, dict[str, Json]] = {}
     for did, key, value in connection.execute(
         "SELECT did, l.key, l.value FROM res_labels AS l JOIN res_current USING (id)"
@@ -21,7 +21,7 @@ def labels_by_did(connection: sqlite3.Connection, type_: str) -> dict[str, dict[
 
 
 def labels_of(connection: sqlite3.Connection, did: str) -> dict[str, Json]:
-    """Returns the labels of one resource, however many others have some."""
+    """Returns the labels of one resource, at a cost that does not grow with the number of others."""
     rows = connection.execute(
         "SELECT key, value FROM res_labels WHERE id = (SELECT id FROM res_current WHERE did = ?) ORDER BY key",
         (did,),

@@ -1,7 +1,7 @@
 """Reads resources from manifests: ``$schema``, ``headers``, ``spec``. Every mistake has its line. Pure.
 
-What a ``spec`` may say beyond its fields and their types is for the room of its type. ``status``, and headers that the
-node alone gives, may stand there, so that what is printed can be applied; they are passed over, and a warning says so.
+Rules for a ``spec`` beyond its fields and their types are checked by the package of its type. ``status``, and headers
+that only the node writes, are permitted and ignored with a warning, so that printed resources can be applied.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource as written, with typed parts."""
+    """One resource as written, with its parts bound to their classes."""
 
     type: ResourceType
     headers: ResourceHeaders
     spec: Any
-    """A value of ``type.spec``."""
+    """The spec, an instance of ``type.spec``."""
     typed: Mapping[str, Any]
-    """Annotations that the type understands, by their short keys."""
+    """The annotations that the type understands, bound to their classes, by their short keys."""
     binding: Binding
-    """For further mistakes, and the line of each part."""
+    """Has the line of each part, and takes further mistakes."""
     source: str
     warnings: tuple[str, ...] = ()
 
@@ -77,15 +77,15 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         return self.lines.get(path, 1)
 
     def place(self, path: str = "") -> str:
-        """Returns ``file:line`` of a part of it."""
+        """Returns ``file:line`` of a part, or of the whole resource."""
         return f"{self.source}:{self.line(path)}"
 
     def note(self, path: str, message: str, rule: str, hint: str = "") -> None:
-        """Adds a mistake."""
+        """Adds a mistake at a part."""
         self.binding.mistakes.append(Mistake(path, self.line(path), message, rule, hint))
 
     def attempt(self, path: str, read: Callable[[str], T], text: str | None) -> T | None:
-        """Returns ``read`` of a text; its fault becomes a mistake at ``path``."""
+        """Returns ``read`` of a text; if that raises Invalid, adds a mistake at ``path`` and returns ``None``."""
         try:
             return None if text is None else read(text)
         except Invalid as fault:
@@ -99,7 +99,7 @@ def is_resource(node: Node) -> bool:
 
 
 def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draft | None, list[Mistake]]:
-    """Reads a document that ``is_resource`` accepts. No draft where there are mistakes."""
+    """Reads a document that ``is_resource`` accepts. Returns no draft if there are mistakes."""
     binding = Binding(more_kinds=MORE_KINDS, more_fields=MORE_FIELDS)
     binding.lines[""] = node.line
     parts = dict(node.value) if isinstance(node.value, dict) else {}
@@ -139,7 +139,7 @@ def _type(node: Node, registry: TypeRegistry, binding: Binding) -> ResourceType 
 
 
 def _headers(node: Node | None, binding: Binding, warnings: list[str]) -> Any:
-    """Headers, with those left out that only the node writes."""
+    """Binds the headers, without those that only the node writes."""
     if node is None:
         return None
     if isinstance(node.value, dict):
@@ -152,7 +152,7 @@ def _headers(node: Node | None, binding: Binding, warnings: list[str]) -> Any:
 
 
 def _account(node: Node | None, binding: Binding) -> dict[str, Node]:
-    """An account that is written as an object: ``{id, name}``, of which the id counts."""
+    """Returns an account that is written as an object, ``{id, name}``, in its short form; the id takes precedence."""
     if node is None or not isinstance(node.value, dict):
         return {}
     texts = [child.value for key in ("id", "name") if (child := node.value.get(key)) is not None]
@@ -168,7 +168,7 @@ def _account(node: Node | None, binding: Binding) -> dict[str, Node]:
 
 
 def _note_lines(headers: Node, path: str, binding: Binding) -> None:
-    """Notes the lines of labels and annotations: their values are read as plain JSON, of which no line is kept."""
+    """Notes the lines of labels and annotations, since their values are bound as plain JSON without lines."""
     assert isinstance(headers.value, dict)
     for part in ("labels", "annotations"):
         entries = headers.value.get(part)
@@ -177,7 +177,7 @@ def _note_lines(headers: Node, path: str, binding: Binding) -> None:
 
 
 def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[str, Any]:
-    """Annotations that the type understands, as values of their classes."""
+    """Binds the annotations that the type understands to their classes."""
     written = headers.value.get("annotations") if headers is not None and isinstance(headers.value, dict) else None
     if written is None or not isinstance(written.value, dict):
         return {}
@@ -194,7 +194,7 @@ def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[s
 
 
 def _check(draft: Draft) -> None:
-    """Refuses headers that may not be written."""
+    """Adds a mistake for each header with a forbidden value."""
     name = draft.headers.name
     kind = draft.type.name[0].lower() + draft.type.name[1:]
     if UUID.match(name):

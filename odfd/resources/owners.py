@@ -1,7 +1,7 @@
 """Stores the resources that others own, and deletes them with the last of their owners.
 
-What a resource makes is computed of it alone (``Parts``), and written in the transaction that writes its owner, whoever
-did that; people do not change it, but what it was made of.
+The resources that a resource makes are computed from it alone (``Parts``), and written in the transaction that writes
+it, whatever code does that. People do not change them, but only their owner.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from odfd.resources.declared import DeclaredResource, DeclaredStore, Json, Owner
 
 
 class OwnedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource that another one owns."""
+    """A resource that another one makes and owns."""
 
     type: str
     part: str = ""
-    """Identifies it among those of one type; it does not change with the name."""
+    """Identifies it among the owner's parts of one type; does not change with the name."""
     name: str
     annotations: Mapping[str, Json] = {}
     spec: Json
     refers: str = ""
-    """The key of the reference to its owner, where its spec has one."""
+    """The key of the reference to its owner, if its spec has one."""
 
 
 Parts: TypeAlias = Callable[[DeclaredResource], Iterable[OwnedPart]]
-"""Returns the resources that a resource owns. Raises Invalid for a wrong declaration of them."""
+"""Returns the resources that a resource owns. Raises Invalid if it declares them wrongly."""
 
 
 class PartKeeper:
-    """The store of owned resources, for one transaction."""
+    """Writes and deletes owned resources, for one transaction."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class PartKeeper:
         ended: Callable[[DeclaredResource], None],
         renamed: Callable[[DeclaredResource, str], None],
     ) -> None:
-        """``renamed``: of what was declared under its former name, and is declared under another from now on."""
+        """``renamed`` is called with an owned resource as it was, and with its new name."""
         self._parts, self._new_id = parts, new_id
         self.ended, self._renamed = ended, renamed
 
     def keep(self, store: DeclaredStore, owner: DeclaredResource, now: Instant) -> None:
-        """Writes the parts of an owner, and removes former ones. Raises Invalid."""
+        """Writes the parts of an owner, and removes those it no longer has. Raises Invalid."""
         held = {(each.type, part): each for each in store.owned(owner.id) for part in [_part(each, owner.id)]}
         for part in self._parts(owner):
             before = held.pop((part.type, part.part), None)
@@ -62,14 +62,14 @@ class PartKeeper:
 
 
 def owned_fault(before: DeclaredResource, place: str = "") -> Invalid:
-    """Makes the fault for changes and deletions of an owned resource."""
+    """Returns the fault for changing or deleting an owned resource."""
     (owner, *_) = before.owners
     text = f"{before.type} {before.name} is made by {owner.type} {owner.name}"
     return Invalid(text, rule="owned", hint=f"change that: odfctl edit {owner.type.lower()} {owner.name}", place=place)
 
 
 def name_fault(owner: DeclaredResource, part: OwnedPart, other: DeclaredResource | None) -> Invalid | None:
-    """Returns the fault where an owned resource would have the name of another."""
+    """Returns the fault if an owned resource would have the name of another, or ``None``."""
     if other is None or any(each.id == owner.id for each in other.owners):
         return None
     text = f"{owner.type} {owner.name} makes a {part.type} {part.name}, and another has that name"

@@ -1,7 +1,7 @@
-"""Plans an apply: which resources come, change or stay, with their ids and generations. Pure; nothing is written here.
+"""Plans an apply: which resources are created, updated or unchanged, with ids and generations. Pure; writes nothing.
 
-Names are judged as they will be when all of the batch is done, so that two resources may swap theirs. Ids are given in
-the order of types and names, so that the order in which manifests were written shows nowhere.
+Names are checked as they will be after the whole batch, so that two resources may swap theirs. Ids are given in the
+order of types and names, so that the order of manifests has no effect.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class DesiredResource(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     id: str | None = None
     account: str | None = None
-    """Name or id of the Account that shall have it; ``None``: as it is."""
+    """Name or id of the Account that shall own it; ``None`` leaves that as it is."""
     labels: Mapping[str, Json] = {}
     annotations: Mapping[str, Json] = {}
     spec: Json
     place: str = ""
-    """Where it was written."""
+    """Where it was written, as ``file:line``."""
 
 
 class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,12 +50,12 @@ class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Walk: TypeAlias = Callable[[str, Json], Iterable[Reference]]
-"""References in a spec of a type."""
+"""Yields the references in a spec of a type."""
 PreApply: TypeAlias = Callable[[DesiredResource, DeclaredResource | None, str], Json]
 
 
 def check_generation(held: DeclaredResource | None, generation: int, name: str) -> None:
-    """Raises Conflict where a resource is not as somebody saw it who changes it, or is not here."""
+    """Raises Conflict if a resource has not the generation that its editor saw, or is not here."""
     if held is not None and held.generation == generation:
         return
     what = "is not here" if held is None else f"has generation {held.generation}"
@@ -66,7 +66,7 @@ def check_generation(held: DeclaredResource | None, generation: int, name: str) 
 
 
 def as_written(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Json:  # noqa: ARG001
-    """Keeps a spec as written."""
+    """Returns the spec as written: the default of ``Rules.kept``."""
     return desired.spec
 
 
@@ -84,25 +84,25 @@ class Rules(NamedTuple):
     """The rules of types on references, owned parts and stored specs."""
 
     kept: PreApply = as_written
-    """The spec as it is kept, of what is wanted, of what stands, and of the id. Raises Invalid."""
+    """Returns the spec to store, given the desired resource, the present one and the id. Raises Invalid."""
     walk: Walk = no_references
     parts: Parts = no_parts
     account: str | None = None
-    """Of what is new, and names none."""
+    """Id of the account that gets new resources that name no account."""
 
 
 NO_RULES: Final = Rules()
 
 
 class Terms(NamedTuple):
-    """The terms of whoever applies."""
+    """The conditions of one apply."""
 
     manager: str = APPLY
     """The manager whose labels and annotations an apply replaces; those of others stay."""
     force: bool = False
-    """Change also what another resource made."""
+    """Whether to change also what another resource made."""
     generation: int | None = None
-    """Of the one resource that is changed, as it was read."""
+    """The generation, as it was read, of the one resource that is changed."""
 
 
 PLAIN: Final = Terms()
@@ -116,7 +116,7 @@ def plan(
     terms: Terms = PLAIN,
     rules: Rules = NO_RULES,
 ) -> tuple[list[PlannedResource], list[Invalid]]:
-    """Plans in the order of ``desired``. A plan with faults must not be executed."""
+    """Plans in the order of ``desired``. A plan with faults must not be carried out."""
     faults: list[Invalid] = []
     found = [_found(each, standing, faults) for each in desired]
     _check_twice(desired, found, faults)
@@ -140,7 +140,7 @@ def plan(
         _of_account(one, wanted, final, (rules.account, now), faults)
         for one, wanted in zip(planned, desired, strict=True)
     ]
-    final = FinalState([each.after for each in planned], standing)  # a reference may name an account
+    final = FinalState([each.after for each in planned], standing)  # made again, since a reference may name an account
     planned = [_referring(each, final, rules.walk) for each in planned]
     for one, wanted in zip(planned, desired, strict=True):
         faults += _owning_faults(one, final, rules.parts, wanted.place, forced=terms.force)
@@ -149,7 +149,7 @@ def plan(
 
 
 def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> PlannedResource:
-    """With what its references mean; the same as before, unless that is gone."""
+    """Resolves the references of a planned resource; one resolved before stays so unless its target is gone."""
     before = planned.before.references if planned.before is not None else {}
     references: dict[str, ResourceHandle | None] = {}
     warnings = []
@@ -174,7 +174,10 @@ def _of_account(
     new: tuple[str | None, Instant],
     faults: list[Invalid],
 ) -> PlannedResource:
-    """With the account that has it: another one is a change. ``new``: the account of what is new, and the time."""
+    """Sets the account that owns a planned resource; a different account counts as a change.
+
+    ``new``: the account of new resources, and the time.
+    """
     before = planned.before
     account = new[0] if before is None else before.account
     if desired.account is not None:
@@ -196,7 +199,7 @@ def _of_account(
 def _owning_faults(
     planned: PlannedResource, final: FinalState, parts: Parts, place: str, *, forced: bool
 ) -> Iterable[Invalid]:
-    """Yields where people change what is owned, or what they own would have the name of another."""
+    """Yields a fault if people change an owned resource, or if a part would have the name of another."""
     if not forced and planned.action == "updated" and planned.before is not None and planned.before.owners:
         yield owned_fault(planned.before, place)
     try:
@@ -214,12 +217,12 @@ def _owning_faults(
 
 
 def _gets_another_name(other: DeclaredResource, final: FinalState, parts: Parts) -> bool:
-    """Whether those that make it make none of its name when the batch is done."""
+    """Whether the owners of a resource will no longer make one of its name after the batch."""
     makers = [found for each in other.owners if (found := final.get(each.id)) is not None]
     try:
         made = {(part.type, part.name.casefold()) for each in makers for part in parts(each)}
     except Invalid:
-        return False  # told of by that owner
+        return False  # reported with that owner
     return bool(makers) and (other.type, other.name.casefold()) not in made
 
 
@@ -238,7 +241,7 @@ def _cycle_fault(planned: Sequence[PlannedResource], standing: ResourceLookup, p
 
 
 def cycle_fault(names: Sequence[str], place: str) -> Invalid:
-    """Makes the fault of a cycle; ``names``: along it, the first also at the end."""
+    """Returns the fault for a cycle; ``names``: those along it, the first also at the end."""
     text = f"they refer to each other in a circle: {' -> '.join(names)}"
     return Invalid(
         text, rule="reference-cycle", hint="derivations must not form a circle; leave one of them out", place=place
@@ -265,7 +268,7 @@ def _found(desired: DesiredResource, standing: ResourceLookup, faults: list[Inva
 def _check_twice(
     desired: Sequence[DesiredResource], found: Sequence[DeclaredResource | None], faults: list[Invalid]
 ) -> None:
-    """Two manifests of one resource: neither is right."""
+    """Adds a fault for each of several manifests of one resource."""
     places: dict[str, list[DesiredResource]] = defaultdict(list)
     for each, held in zip(desired, found, strict=True):
         places[held.id if held is not None else f"{each.type} {each.name.casefold()}"].append(each)
@@ -282,11 +285,11 @@ def _check_names(
     standing: ResourceLookup,
     faults: list[Invalid],
 ) -> None:
-    """Checks the names of the final state."""
+    """Adds a fault for each name that another resource would still have after the batch."""
     moving = {held.id for held in found if held is not None}
     for each, held in zip(desired, found, strict=True):
         if each.id is not None and held is None:
-            continue  # told already
+            continue  # reported already
         other = standing.named(each.type, each.name)
         if other is not None and (held is None or other.id != held.id) and other.id not in moving:
             text = f"headers.name: {each.name} is the name of another {each.type}, {other.id}"
@@ -308,7 +311,7 @@ def _planned(
     )
     changes = changes_of(before, after)
     if not changes:
-        # Who came by other ways is declared now as it is: that is no change.
+        # A manifest that states a resource as it already is becomes its declaration, without a change.
         kept = before if before.spec is not None or desired.spec is None else after
         return PlannedResource(action="unchanged", before=before, after=kept)
     after = msgspec.structs.replace(after, generation=before.generation + 1, updated_at=now)
@@ -317,7 +320,7 @@ def _planned(
 
 
 def _overwritten(before: DeclaredResource, after: DeclaredResource, manager: str) -> Iterable[str]:
-    """Yields whose work is changed: the spec of another manager, or what another resource made."""
+    """Yields a warning if the spec of another manager, or a part of another resource, is overwritten."""
     wrote = before.managers.get("spec", APPLY)
     if before.spec is not None and wrote != manager and difference(before.spec, after.spec, ""):
         yield f"spec: {wrote} wrote it, and {manager} writes over it"
@@ -328,7 +331,7 @@ def _overwritten(before: DeclaredResource, after: DeclaredResource, manager: str
 def _kept(
     desired: DesiredResource, before: DeclaredResource | None, manager: str
 ) -> tuple[Mapping[str, Json], Mapping[str, Json], Mapping[str, str]]:
-    """Labels and annotations with those of other managers, and who set which."""
+    """Returns labels and annotations merged with those of other managers, and the manager of each."""
     managers = {} if before is None else dict(before.managers)
     parts: list[dict[str, Json]] = []
     for part in ("labels", "annotations"):
@@ -351,7 +354,7 @@ def _kept(
 
 
 def changes_of(before: DeclaredResource, after: DeclaredResource) -> tuple[str, ...]:
-    """Lists the parts that differ, without an undeclared spec, or one that is kept no longer."""
+    """Lists the parts that differ; specs only if both exist."""
     changes = [f"name: {before.name} -> {after.name}"] if before.name != after.name else []
     for part in ("labels", "annotations"):
         changes += difference(getattr(before, part), getattr(after, part), part)
@@ -361,7 +364,7 @@ def changes_of(before: DeclaredResource, after: DeclaredResource) -> tuple[str, 
 
 
 def difference(before: Json, after: Json, path: str) -> list[str]:
-    """Lines such as ``+ labels.env: "prod"``, one a part that differs."""
+    """Returns a line for each part that differs, such as ``+ labels.env: "prod"``."""
     if _is_sealed(before) or _is_sealed(after):
         return [] if before == after else [f"~ {path}: (sensitive, changed)"]
     if isinstance(before, Mapping) and isinstance(after, Mapping):

@@ -12,7 +12,7 @@ _POWERS: Final = "kMGTP"
 
 
 def parse_size(text: str) -> int:
-    """Bytes, of ``10GiB``, ``1.5GB``, ``500B``. Raises Invalid."""
+    """Returns the bytes that a text such as ``10GiB``, ``1.5GB`` or ``500B`` states. Raises Invalid."""
     found = SIZE.match(text)
     if found is None:
         raise Invalid(f"{text[:60]!r} is not a size", rule="size", hint="write it like 500MB or 10GiB")

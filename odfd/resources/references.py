@@ -1,8 +1,8 @@
 """Finds the references in the spec of any type, and resolves them to ids. Pure.
 
-Fields that hold references are marked with the type that they refer to (``refers_to``); one walk along the layout of a
-class finds them all. A reference is an id, a did, or a name; with its type it is a *key*, which is the same however it
-was written.
+Fields that hold references are marked with the type that they refer to (``refers_to``); one walk over the layout of a
+class finds them all. A reference is an id, a did, or a name; together with its type it is a *key*, which is the same
+however it was written.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from odfd.resources.schema import notes_of
 _DID: Final = "did:"
 _TYPE: Final = re.compile(r"[A-Z][A-Za-z]{0,63}\Z", re.ASCII)
 SETS: Final = ("SecretSet", "VariableSet")
-"""Types that a reference may name a part of: ``SecretSet:hooks#key``."""
+"""Types of which a reference may name a part: ``SecretSet:hooks#key``."""
 SELECTS: Final = "x-selects"
 _WILD: Final = re.compile(r"[%_]")
-"""No name has one of these."""
+"""Wildcards, which occur in patterns of names and in no name."""
 OWNED: Final = "Dataset"
 """The type whose names may be written with their account."""
 ANY: Final = "resource"
-"""Stands for a type where a reference says which: ``Dataset:sales``."""
+"""Stands for a type in fields whose references state it: ``Dataset:sales``."""
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """A reference: its place and its text."""
+    """A reference: its place in the spec, its type, and its text."""
 
     path: str
     type: str
     text: str
-    """As it was written."""
+    """The text as it was written."""
 
     @property
     def key(self) -> str:
-        """Raises Invalid."""
+        """The key of the reference. Raises Invalid."""
         return reference_key(self.text, self.type)
 
 
 def refers_to(type_: str, *, selects: bool = False) -> msgspec.Meta:
     """Marks a field, or each text of a list, as a reference to a resource of a type.
 
-    ``selects``: it may be a pattern of names too, which is no reference.
+    ``selects``: it may also be a pattern of names, which is no reference.
     """
     return msgspec.Meta(extra_json_schema={REFERS_TO: type_, **({SELECTS: True} if selects else {})})
 
 
 def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json], path: str = "spec") -> Iterator[Reference]:
-    """Yields the references in the plain form of a class's value."""
+    """Yields the references in the plain form of an instance of a class."""
     notes = notes_of(cls)
     for each in layout.fields_of(cls):
         if value.get(each.key) is not None:
@@ -70,7 +70,7 @@ def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json], path: st
 
 
 def references_in(kind: Kind, value: Mapping[str, Json]) -> Iterator[Reference]:
-    """Yields the references in the plain form of a spec that is laid out so."""
+    """Yields the references in the plain form of a spec with this layout."""
     yield from _within(kind, value, "spec", None)
 
 
@@ -91,8 +91,7 @@ def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[R
 def reference_key(text: str, type_: str) -> str:
     """Formats ``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, from ``[Type:](id | did | name)[#part]``.
 
-    A dataset may be written with its account, ``account/name``, and is found if it is of that one.
-
+    A dataset may be written with its account, ``account/name``, and is found only if that account owns it.
     ``Secret:NAME#KEY`` means the same as ``SecretSet:NAME#KEY``. Raises Invalid.
     """
     prefix, colon, rest = text.partition(":")
@@ -122,7 +121,7 @@ def reference_key(text: str, type_: str) -> str:
 
 
 class ResourceLookup(Protocol):
-    """Resources as they stand."""
+    """Looks up the present resources."""
 
     def get(self, resource_id: str) -> DeclaredResource | None: ...
     def named(self, type_: str, name: str) -> DeclaredResource | None: ...
@@ -141,7 +140,7 @@ class FinalState:
         return self._ids.get(resource_id) or self._standing.get(resource_id)
 
     def find(self, key: str) -> DeclaredResource | None:
-        """Resolves a reference without an earlier target."""
+        """Resolves a key without regard to an earlier target; ``None`` if nothing has it."""
         type_, _, sought = key.partition(":")
         owner, _, sought = sought.rpartition("/") if type_ == OWNED else ("", "", sought)
         if UUID.match(sought):
@@ -151,7 +150,7 @@ class FinalState:
         else:
             found = self._names.get((type_, sought)) or self._standing.named(type_, sought)
             if found is not None and found.id in self._ids and found.name.casefold() != sought:
-                return None  # it gets another name
+                return None  # it is renamed in the batch
             if owner and (found is None or not self._is_of(found, owner)):
                 return None
         return found if found is not None and found.type == type_ else None
@@ -161,19 +160,19 @@ class FinalState:
         return account is not None and account.name.casefold() == owner
 
     def resolved(self, key: str, held: ResourceHandle | None) -> ResourceHandle | None:
-        """Resolves a reference: to its earlier target while that exists, whatever has its name now."""
+        """Resolves a reference: to its earlier target while that exists, even if another has the name now."""
         if held is not None and (there := self.living(held)) is not None:
             return handle_of(there)
         found = self.find(key)
         return None if found is None else handle_of(found)
 
     def living(self, held: ResourceHandle) -> DeclaredResource | None:
-        """Returns the earlier target: by its id; a dataset that was made again by its did."""
+        """Returns the earlier target by its id, or by its did if it was deleted and made again."""
         return self.get(held.id) or (self._standing.with_did(held.did) if held.did is not None else None)
 
 
 def dids_of(references: Mapping[str, ResourceHandle | None]) -> dict[str, str]:
-    """Returns the dids of those that have one, by key."""
+    """Returns the dids of the targets that have one, by key."""
     return {key: held.did for key, held in references.items() if held is not None and held.did is not None}
 
 

@@ -1,8 +1,8 @@
 """Makes JSON Schemas of resources from the classes that manifests are read into. Pure.
 
-Drafts are of 2020-12. Unions are told apart by ``kind``; what their members have in common is said once, in ``$defs``.
-They say the long spellings; manifests may also write a union without fields as its ``kind`` alone, and letters of kinds
-in any case. What holds between fields is checked when a manifest is applied.
+The dialect is 2020-12. Members of a union are told apart by ``kind``; what they share is stated once, in ``$defs``. The
+schemas describe the long spellings; manifests may also write a union member without fields as its ``kind`` alone, and
+kinds in any case. Rules between fields are checked when a manifest is applied.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def schema_of(kind: ResourceType) -> JsonSchema:
 
 
 def part_of(schema: JsonSchema, path: str) -> JsonSchema | None:
-    """Returns the schema of a part, such as ``spec.triggers``, through lists and unions. ``None``: there is none."""
+    """Returns the schema of a part, such as ``spec.triggers``, through lists and unions; ``None`` if there is none."""
     return _part(schema, schema, path.split(".") if path else [])
 
 
 def fields_of(schema: JsonSchema, part: JsonSchema) -> dict[str, tuple[JsonSchema, bool]]:
-    """Fields of a part by name, with those of all members of a union; and whether each must be given."""
+    """Returns the fields of a part by name, for a union those of all members, each with whether it is required."""
     found: dict[str, tuple[JsonSchema, bool]] = {}
     members = _members(schema, part)
     if len(members) > 1:
@@ -97,7 +97,7 @@ def _part(schema: JsonSchema, part: JsonSchema, names: list[str]) -> JsonSchema 
 
 
 def _members(schema: JsonSchema, part: JsonSchema) -> list[JsonSchema]:
-    """The objects that a value, or an item of it, may be."""
+    """Returns the schemas of the objects that a value, or an item of it, may be."""
     part = _resolved(schema, part)
     if part.get("type") == "array":
         return _members(schema, part["items"])
@@ -113,12 +113,12 @@ def _resolved(schema: JsonSchema, part: JsonSchema) -> JsonSchema:
 
 
 def _beside(part: JsonSchema) -> JsonSchema:
-    """A description beside a reference is of the field, and goes before that of its type."""
+    """Returns the description of a field, which replaces the description of the type that it refers to."""
     return {"description": part["description"]} if "description" in part else {}
 
 
 class _Making:
-    """Definitions that the schema of one type refers to. Lives while one is made."""
+    """Collects the definitions that the schema of one type refers to. Lives while one is made."""
 
     def __init__(self) -> None:
         self.defs: dict[str, JsonSchema] = {}
@@ -126,12 +126,12 @@ class _Making:
     def ref(self, cls: type[msgspec.Struct]) -> JsonSchema:
         name = cls.__name__.lstrip("_")
         if name not in self.defs:
-            self.defs[name] = {}  # it may refer to itself
+            self.defs[name] = {}  # reserved first, since it may refer to itself
             self.defs[name] = self._object(cls)
         return {"$ref": _DEFS + name}
 
     def of(self, kind: Kind) -> JsonSchema:
-        """Returns the schema of what is laid out so."""
+        """Returns the schema of a layout."""
         return self._of(kind)
 
     def _object(self, cls: type[msgspec.Struct]) -> JsonSchema:
@@ -153,7 +153,7 @@ class _Making:
         }
 
     def _options(self, cls: type[msgspec.Struct], kind: str) -> JsonSchema:
-        """Returns what manifests write in a step beside the format's fields (``chain.codec.short_forms``)."""
+        """Returns the schemas of options that manifests write beside a step's fields (``chain.codec.short_forms``)."""
         if cls in READ_STEPS:
             return {ON_ERROR: _ON_ERROR_SCHEMA} | self._of_options(ReadOptions, options_of(kind))
         more: JsonSchema = {}
@@ -162,7 +162,7 @@ class _Making:
         return more
 
     def _more_kinds(self, variants: tuple[type[msgspec.Struct], ...]) -> Iterator[JsonSchema]:
-        """Kinds that the format does not know, each with the fields of the step that stands for it."""
+        """Yields schemas of kinds that the format does not know, with the fields of the step that stands for each."""
         steps = {str(each.__struct_config__.tag): each for each in variants}
         if FetchUrl in variants:
             for kind, options in fetch_options.KINDS.items():
@@ -214,7 +214,7 @@ class _Making:
 
 
 def _plain(part: JsonSchema) -> JsonSchema:
-    """Without the null that stands for a field that is not given, which the type of no other field names."""
+    """Removes the null that stands for a missing field, and which types of other fields do not name."""
     kept = [each for each in part.get("anyOf", ()) if each != {"type": "null"}]
     alone = kept[0] if len(kept) == 1 else part
     return {key: value for key, value in alone.items() if key not in ("default", "title")}

@@ -12,7 +12,7 @@ from odfd.resources.declared import Json, canonical
 
 MAX_DEPTH: Final = 16
 _WILD: Final = {"%": ".*", "_": "."}
-"""No name has one of these."""
+"""Wildcards in patterns of names, as regular expressions; no name contains one."""
 _HINT: Final = "like -l 'env=prod,team in (a,b),!old'"
 _TERM: Final = re.compile(
     r"\s*(?:(?P<not>!)\s*(?P<absent>[^\s=!,()]+)"
@@ -20,7 +20,10 @@ _TERM: Final = re.compile(
     r"|(?P<key>[^\s=!,()]+)\s*(?:(?P<op>!=|==?)\s*(?P<value>[^,()]*?))?)\s*(?:,|\Z)"
 )
 LabelFilter = dict[str, Any]
-"""``{env: prod, $not: {…}, $or: […], $and: […]}``; of a key also ``{$in: […]}`` and ``{$exists: true}``."""
+"""A filter such as ``{env: prod, $not: {…}, $or: […], $and: […]}``.
+
+For one key also ``{$in: […]}`` and ``{$exists: true}``.
+"""
 
 
 @lru_cache(maxsize=1024)
@@ -30,12 +33,12 @@ def name_pattern(text: str) -> re.Pattern[str]:
 
 
 def names(patterns: Iterable[str], name: str) -> bool:
-    """Whether one of some patterns is for a name."""
+    """Whether a name matches one of the patterns."""
     return any(name_pattern(each).fullmatch(name) for each in patterns)
 
 
 def parse_selector(text: str) -> LabelFilter:
-    """Parses the argument of ``-l``. Raises Invalid."""
+    """Parses a selector of labels, the argument of ``-l``. Raises Invalid."""
     terms: list[LabelFilter] = []
     at = 0
     while at < len(text):
@@ -69,7 +72,7 @@ def matches(wanted: LabelFilter, labels: Mapping[str, Json], depth: int = 0) -> 
 
 
 def first_equality(wanted: LabelFilter) -> tuple[str, Json] | None:
-    """Returns a label and its value that every match has, for a look-up by an index."""
+    """Returns a label with the value that every match has, for a lookup by an index; ``None`` if there is none."""
     for key, value in wanted.items():
         if key == "$and":
             found = next((found for each in value if (found := first_equality(each)) is not None), None)
@@ -105,5 +108,5 @@ def _asked(key: str, operator: str, operand: Any, labels: Mapping[str, Json]) ->
 
 
 def _same(held: Json, asked: Json) -> bool:
-    """Equal as JSON; a word of a command line is also the number, or the truth, that is written so."""
+    """Whether two values are equal as JSON; a text also equals the number or boolean that is written so."""
     return canonical(held) == canonical(asked) or (isinstance(asked, str) and canonical(held) == asked)

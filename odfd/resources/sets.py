@@ -1,8 +1,7 @@
 """Defines sets of values that other resources read: VariableSets and SecretSets, and the sealing of secrets. Pure.
 
-Each value is a resource of its own too, which its set makes and owns: it can be found, labelled and watched, and it
-does not hold the value. A secret is written as text, or sealed: ``{value: JWE, contentEncoding: jwe}``. Only sealed
-ones are kept.
+Each value is also a resource, which its set makes and owns: it can be found, labelled and watched, and does not hold
+the value. A secret is written as text, or sealed: ``{value: JWE, contentEncoding: jwe}``. Only sealed ones are stored.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class SecretSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def elements(owner: DeclaredResource) -> Iterator[OwnedPart]:
-    """The resources that a set makes, one for each of its values: ``NAME#KEY``, which is no name that people give."""
+    """Yields a resource for each value of a set, named ``NAME#KEY``, which is no name that people can give."""
     for key in sorted(names_in(owner.type, owner.spec)):
         yield OwnedPart(
             type=owner.type.removesuffix("Set"), part=key, name=f"{owner.name}#{key}",
@@ -85,16 +84,16 @@ def elements(owner: DeclaredResource) -> Iterator[OwnedPart]:
 
 
 _VALUES: Final[Mapping[str, str]] = {"VariableSet": "variables", "SecretSet": "secrets"}
-"""By type the member of its spec that holds the values."""
+"""The member of a spec that holds the values, by type."""
 
 
 def names_in(type_: str, spec: Any) -> frozenset[str]:
-    """Names of the values of a set; none of another type."""
+    """Returns the names of the values of a set; empty for another type."""
     return frozenset(spec[_VALUES[type_]]) if type_ in _VALUES else frozenset()
 
 
 class SecretSealer(Protocol):
-    """Seals and opens values, each for one place."""
+    """Seals and opens values, each bound to one place."""
 
     def is_current(self, sealed: str) -> bool: ...
     def binding_of(self, sealed: str) -> str: ...
@@ -104,13 +103,13 @@ class SecretSealer(Protocol):
 
 
 class OpenedSecret(Protocol):
-    """An opened value."""
+    """A secret that was opened; ``reveal`` returns its text."""
 
     def reveal(self) -> str: ...
 
 
 class DrySealing:
-    """Replaces sealing in a dry run: makes no key, and marks what would be sealed as changed."""
+    """Replaces sealing in a dry run: makes no key, and marks values that would be sealed as changed."""
 
     def __init__(self, keys: SecretSealer) -> None:
         self._keys = keys
@@ -129,7 +128,7 @@ class DrySealing:
 
 
 def check_secrets(draft: Draft) -> None:
-    """Adds mistakes to a draft. No message shows a value."""
+    """Adds a mistake to a draft for each wrong secret. No message shows a value."""
     values: dict[str, object] = draft.spec.secrets
     texts: dict[str, object] = {}
     for key, value in values.items():
@@ -146,12 +145,12 @@ def check_secrets(draft: Draft) -> None:
 
 
 def binding(resource_id: str, key: str) -> str:
-    """Returns the binding of a sealed value: one place in one resource."""
+    """Returns the binding of a sealed value: one key of one resource."""
     return f"{resource_id}#{key}"
 
 
 def named_binding(name: str, key: str) -> str:
-    """Returns the place that a value is sealed for without the id of the set: by the name of its set."""
+    """Returns the binding of a value that was sealed before the set had an id: by the name of its set."""
     return f"SecretSet|{name.casefold()}#{key}"
 
 
@@ -161,7 +160,7 @@ def sealed_secrets(
     """Returns the sealed values; unchanged ones keep their sealed text. Raises Invalid for foreign seals.
 
     ``of``: the id and the name of the set. A value that was sealed for the name is sealed again for the id, so that it
-    opens nowhere else, also after another set gets the name.
+    cannot be opened elsewhere, even if another set gets the name.
     """
     resource_id, name = of
     kept: dict[str, Any] = {}
@@ -182,7 +181,7 @@ def sealed_secrets(
 
 
 def renewed_secrets(spec: Mapping[str, Any], resource_id: str, keys: SecretSealer) -> dict[str, Any]:
-    """Seals values of a former key again to the current one. Raises Environment: its key is lost."""
+    """Seals values of a former key again to the current one. Raises Environment if a key is lost."""
     renewed = {}
     for key, held in spec["secrets"].items():
         place = binding(resource_id, key)
@@ -193,7 +192,7 @@ def renewed_secrets(spec: Mapping[str, Any], resource_id: str, keys: SecretSeale
 
 
 def _is(sealed: str, text: str, place: str, keys: SecretSealer) -> bool:
-    """Whether a sealed value is this one. One whose key was lost is none."""
+    """Whether a sealed value holds this text; false if its key is lost."""
     try:
         return keys.open(sealed, (place,)).reveal() == text
     except Environment:
@@ -201,7 +200,7 @@ def _is(sealed: str, text: str, place: str, keys: SecretSealer) -> bool:
 
 
 def check_variables(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Adds a mistake to a draft for each wrong variable."""
     check_values(draft, "spec.variables", draft.spec.variables)
 
 

@@ -1,6 +1,6 @@
 """Computes the status of a resource: its phase, the generation acted upon, and conditions. Pure.
 
-Phases go along the edges of RFC-018's diagram and no others. A status is written by the reconciler alone.
+The phase changes only along the edges of RFC-018's diagram. Only the reconciler writes a status.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ EDGES: Final = frozenset(
 )  # fmt: skip
 DANGLING: Final = "DanglingReferences"
 DRIFT: Final = "Drift"
-"""Of what was as declared and, without a new declaration, is so no longer; told until it is mended."""
+"""Condition of a resource that was as declared and no longer is, without a new declaration; until it is mended."""
 UNRESOLVED: Final = "unresolved-reference"
-"""The code of what waits for another resource."""
+"""The code of a resource that waits for another one."""
 COMMON: Final = (DANGLING, DRIFT)
 """Conditions that resources of all types may have."""
 INTERRUPTED: Final = "interrupted"
@@ -31,7 +31,7 @@ INTERRUPTED: Final = "interrupted"
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition besides the phase."""
+    """A condition, which says more than the phase."""
 
     value: Any
     code: str = ""
@@ -45,22 +45,22 @@ class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: Phase = "Pending"
     code: str = ""
-    """Of a failure: the rule that was met."""
+    """The rule of the last failure."""
     message: str = ""
     hint: str = ""
     observed_generation: int = 0
-    """Of the last attempt that ended; zero before the first."""
+    """The generation of the last attempt that ended; zero before the first."""
     reconciled_at: Instant | None = None
     failures: int = 0
-    """Attempts in a row that failed."""
+    """Number of failed attempts in a row."""
     retry_at: Instant | None = None
-    """When it is tried again by itself; ``None``: when something changes."""
+    """When it is tried again; ``None`` if only a change leads to another attempt."""
     conditions: Mapping[str, Condition] = {}
-    """By the name of their type; ``odfd.api.resources.declarations`` shows them by its URI."""
+    """Conditions by the name of their type; ``odfd.api.resources.declarations`` shows them by its URI."""
 
 
 class ConditionValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A controller's value of one condition."""
+    """A value of one condition, as a controller reports it."""
 
     value: Any
     code: str = ""
@@ -68,14 +68,14 @@ class ConditionValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moved(status: ResourceStatus, phase: Phase) -> ResourceStatus:
-    """Raises ValueError where no edge leads there: a mistake of ours."""
+    """Returns the status in another phase. Raises ValueError if no edge leads there, which is a bug."""
     if (status.phase, phase) not in EDGES:
         raise ValueError(f"no way from {status.phase} to {phase}")
     return msgspec.structs.replace(status, phase=phase)
 
 
 def pending(status: ResourceStatus) -> Sequence[ResourceStatus]:
-    """Returns the steps before the wait for an attempt; none while it waits. Abandons an attempt in progress."""
+    """Returns the statuses that lead to waiting for an attempt; none if it waits. Abandons an attempt in progress."""
     if status.phase == "Pending":
         return ()
     if status.phase != "Reconciling":
@@ -87,7 +87,7 @@ def pending(status: ResourceStatus) -> Sequence[ResourceStatus]:
 
 
 def drifted(status: ResourceStatus, generation: int, message: str, now: Instant) -> Sequence[ResourceStatus]:
-    """The steps after which it waits for an attempt, with the condition ``Drift`` where it was as declared."""
+    """Returns the statuses that lead to waiting, with the condition ``Drift`` if it was as declared."""
     if status.phase != "Ready":
         return pending(status)
     drift = Condition(value=True, message=message, updated_at=now, observed_generation=generation)
@@ -116,13 +116,13 @@ def failed(
 
 
 def is_unchanged(status: ResourceStatus, seen: Mapping[str, ConditionValue]) -> bool:
-    """Whether the conditions are the same already."""
+    """Whether the conditions are already as reported."""
     held = status.conditions
     return held.keys() == seen.keys() and all(_says(held[key], value) for key, value in seen.items())
 
 
 def shown(status: ResourceStatus, uri: Mapping[str, str]) -> dict[str, Any]:
-    """Formats a status as in RFC-018; ``uri``: of the types of conditions."""
+    """Formats a status as in RFC-018; ``uri``: the URIs of the types of conditions."""
     found: dict[str, Any] = {"phase": status.phase, "observedGeneration": status.observed_generation}
     found |= {} if status.reconciled_at is None else {"reconciledAt": instant.render(status.reconciled_at)}
     found |= {key: value for key in ("code", "message", "hint", "failures") if (value := getattr(status, key))}
@@ -141,7 +141,7 @@ def _shown(each: Condition) -> dict[str, Any]:
 def _conditions(
     status: ResourceStatus, generation: int, seen: Mapping[str, ConditionValue], now: Instant
 ) -> Mapping[str, Condition]:
-    """One that says what it said keeps its time."""
+    """Returns the conditions; one whose value and message are unchanged keeps its time."""
     found = {}
     for key, value in seen.items():
         held = status.conditions.get(key)

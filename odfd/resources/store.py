@@ -1,9 +1,9 @@
 """Stores intents: an append-only log of applied and deleted ones, and a table of those in force.
 
-Each event of the log says that something of a kind and name shall be, or no longer; generations count the events that
-applied it since it last was not. What became of an intent is its status, which replaces the one before and is in no
-log. Names are equal without regard to case. Writes go through a connection that the caller holds a transaction on, so
-that an intent and what it brings about are one commit.
+Each event of the log says that something of a kind and name is wanted, or no longer; the generation counts the events
+that applied it since it was last not wanted. The result of an intent is its status, which replaces the one before and
+is in no log. Names are compared without regard to case. The caller holds the transaction in which intents are written,
+so that an intent and its effects are one commit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ STEP: Final = """
     CREATE TABLE res_log (epoch TEXT NOT NULL) STRICT;
     INSERT INTO res_log SELECT lower(hex(randomblob(4)));
 """
-"""A step of the tables of ``odfd.resources.store``."""
+"""The tables of ``odfd.resources.declared``: a step of this module's tables."""
 INTENTS_STEP: Final = """
     -- Wishes that are resources of their own types.
     CREATE TRIGGER res_wish_came AFTER INSERT ON resources
@@ -71,7 +71,7 @@ INTENTS_STEP: Final = """
     INSERT INTO res_touched SELECT kind, key FROM resources
         WHERE kind IN ('mirror', 'network', 'blocked-peer', 'validator');
 """
-"""A later one."""
+"""A later step: triggers for intents that are resources of their own types."""
 REFERENCES_STEP: Final = """
     -- What resources refer to: dst is NULL where it was never here.
     CREATE TABLE res_refs (
@@ -85,7 +85,7 @@ REFERENCES_STEP: Final = """
     CREATE INDEX res_refs_key ON res_refs (key) WHERE dst IS NULL;
     CREATE INDEX res_refs_did ON res_refs (did) WHERE did IS NOT NULL;
 """
-"""And one more."""
+"""A later step: the table of references between resources."""
 OWNERS_STEP: Final = """
     CREATE TABLE res_owners (
         owner TEXT NOT NULL,
@@ -95,7 +95,7 @@ OWNERS_STEP: Final = """
     CREATE INDEX res_owners_child ON res_owners (child);
 """
 HISTORY_STEP: Final = "CREATE INDEX res_events_id ON res_events (id, rv);"
-"""Finds the events of one resource without reading the whole log."""
+"""A later step: an index that finds the events of one resource without reading the whole log."""
 
 
 INTENT_LOG: Final = Sealed(
@@ -185,13 +185,13 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resources:
-    """The intents in force, over one SQLite connection. No query costs in proportion to the log."""
+    """Reads and writes the intents in force, over one SQLite connection. No query costs in proportion to the log."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def apply(self, kind: str, name: str, spec: bytes, now: Instant, about: str | None = None) -> bool:
-        """Records an intent; ``False``: it is unchanged and nothing was written. ``about``: its second key."""
+        """Records an intent; ``False`` if it is unchanged and nothing was written. ``about``: its second key."""
         before = self.get(kind, name)
         if before is not None and before.spec == spec:
             return False
@@ -213,7 +213,7 @@ class Resources:
         return True
 
     def tell(self, kind: str, name: str, status: bytes) -> bool:
-        """Records the status of an intent; ``False`` when it is no longer in force."""
+        """Records the status of an intent; ``False`` if it is no longer in force."""
         row = IN_FORCE.one(self._db, "kind = ? AND key = ?", (kind, name.casefold()))
         if row is None:
             return False
@@ -225,11 +225,11 @@ class Resources:
         return None if row is None else _resource(row)
 
     def all(self, kind: str) -> list[Resource]:
-        """Lists intents by name."""
+        """Lists the intents of a kind by name."""
         return [_resource(row) for row in IN_FORCE.rows(self._db, "kind = ? ORDER BY key", (kind,))]
 
     def about(self, kind: str, about: str) -> list[Resource]:
-        """Lists intents with this second key, by name."""
+        """Lists the intents of a kind with this second key, by name."""
         rows = IN_FORCE.rows(self._db, "about = ? AND kind = ? ORDER BY key", (about, kind))
         return [_resource(row) for row in rows]
 

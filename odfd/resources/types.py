@@ -1,7 +1,7 @@
 """Defines types of resources: the names of each, the class of its ``spec``, and its description.
 
-A registry is a value that is handed to whoever reads, shows or serves resources: a type that is added to it is known to
-all of them, and to none by its own name. Pure.
+A registry is passed as a value to all code that reads, shows or serves resources, so a type that is added to it is
+known to all of that code without being named there. Pure.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LONG: Final = ("type", "id", "did", "name", "account")
 
 
 class Remarks(NamedTuple):
-    """Grows while a manifest is read."""
+    """Collects the mistakes and warnings of one manifest while it is read."""
 
     mistakes: list[Mistake]
     warnings: list[str]
 
     def reference(self, node: Node, path: str) -> Node:
-        """Puts a reference that is written as an object, ``{type, name, account}``, into its short form."""
+        """Returns the short form of a reference that is written as an object, ``{type, name, account}``."""
         assert isinstance(node.value, dict)
         said = {key: child.value for key, child in node.value.items()}
         target = next((said[key] for key in ("id", "did", "name") if isinstance(said.get(key), str)), None)
@@ -53,28 +53,28 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """A type of resource. One without a ``spec`` is known by name and refused."""
 
     name: str
-    """Its short name, which stands for the URI in manifests."""
+    """The short name, which stands for the URI in manifests."""
     context: str
     plural: str
     about: str
-    """What one of them is, as a sentence."""
+    """Describes a resource of the type, as a sentence."""
     base: str = ODF
     aliases: tuple[str, ...] = ()
     spec: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...] | None = None
-    """Several: told apart by ``kind``."""
+    """The class of the spec; several classes are told apart by ``kind``."""
     annotations: Mapping[str, type[msgspec.Struct]] = {}
-    """Keys of annotations that it understands, each with the class of their value."""
+    """The classes of the annotations that it understands, by their keys."""
     prepare: Callable[[Node, Remarks], Node] | None = None
-    """Puts short forms of a ``spec`` into those that its class has, before it is bound."""
+    """Turns short forms of a ``spec`` into those that its class has, before it is bound."""
     parts: Callable[[Any], Iterable[Any]] | None = None
-    """Returns the resources that one of them owns (``odfd.resources.owners.Parts``)."""
+    """Returns the resources that a resource of the type owns (``odfd.resources.owners.Parts``)."""
     is_derived: bool = False
-    """Other resources or the node make it, and a manifest of it is refused."""
+    """Whether other resources or the node make its resources, so that a manifest is refused."""
     made_by: str = "other resources"
-    """Of a derived type."""
+    """Who makes the resources of a derived type."""
     example: str = ""
     instead: str = ""
-    """Of a type that no manifest can be of: what does its work."""
+    """What to do instead of a manifest, for a type that takes none."""
 
     @property
     def uri(self) -> str:
@@ -82,12 +82,12 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """The path of its schema."""
+        """The path of the type's schema."""
         return f"{self.context}/{VERSION}/{self.name}"
 
     @property
     def layout(self) -> Table | Union:
-        """How its ``spec`` is laid out. Of a type that has one."""
+        """The layout of its ``spec``. Only for a type that has one."""
         assert self.spec is not None
         return Union(self.spec) if isinstance(self.spec, tuple) else Table(self.spec)
 
@@ -97,7 +97,7 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TypeRegistry:
-    """The types that a node knows. Raises ValueError for two of one name: a mistake of ours."""
+    """The types that a node knows. Raises ValueError if two have one name, which is a bug."""
 
     def __init__(self, types: Iterable[ResourceType]) -> None:
         self._types = tuple(types)
@@ -141,7 +141,7 @@ class TypeRegistry:
         return next((each for each in self._types if each.path == path.removesuffix(SUFFIX)), None)
 
     def _near(self, schema: str, short: str) -> str:
-        """The base or the case may be wrong too, so it is the last part of a URI that is compared."""
+        """Suggests a type by the last part of a URI, since its base or case may be wrong too."""
         near = difflib.get_close_matches(short[:80].lower(), self._words, n=1)
         if not near:
             return f"known are {self._names()}"

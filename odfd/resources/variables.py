@@ -1,4 +1,4 @@
-"""Finds ``${{ NAME }}`` in texts of resources: what a name means, each kind says itself. Pure."""
+"""Defines the pattern of ``${{ NAME }}`` in texts of resources; each kind defines the names. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Decides which resource to reconcile next: one attempt of each at a time, changes before retries. Sans-IO.
 
-A touch while an attempt is under way brings one more, however many there were. An attempt that failed for a reason that
-may pass is made again after a pause that doubles, drawn at random below that; one that was refused waits for a touch.
-Time and randomness are arguments.
+Touches during an attempt lead to one more attempt, however many they were. An attempt that failed for a passing reason
+is repeated after a random pause whose bound doubles each time; a refused one waits for a touch. Time and randomness are
+arguments.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from chain.instant import SECOND, Instant
 LEAST: Final = SECOND
 MOST: Final = 300 * SECOND
 HOURLY: Final = 3600 * SECOND
-"""After a mistake of ours, which no waiting mends."""
+"""Nanoseconds of the pause after a bug of ours, which waiting does not mend."""
 
 
 class WorkQueue:
-    """Ids that wait, are at work, or are due later."""
+    """The ids of resources that wait, are being worked on, or are due later."""
 
     def __init__(self, draw: Callable[[int], int]) -> None:
-        """``draw``: a number from zero to below another, at random."""
+        """``draw`` returns a random number from zero to below its argument."""
         self._draw = draw
         self._waiting: OrderedDict[str, None] = OrderedDict()
         self._working: set[str] = set()
         self._again: set[str] = set()
         self._later: list[tuple[Instant, int, str]] = []
         self._due: dict[str, int] = {}
-        """The entry of ``_later`` that counts, of each id; others were superseded."""
+        """The number of the valid entry in ``_later`` for each id; entries with other numbers are superseded."""
         self._counts = itertools.count()
 
     def touch(self, each: str) -> None:
-        """Queues a resource, and ends its pause."""
+        """Queues a resource now, and ends its pause."""
         self._due.pop(each, None)
         if each in self._working:
             self._again.add(each)
@@ -45,7 +45,7 @@ class WorkQueue:
             self._waiting[each] = None
 
     def later(self, each: str, at: Instant) -> None:
-        """Schedules a resource, unless it is touched before."""
+        """Schedules a resource for a later time, unless it is touched before."""
         number = next(self._counts)
         self._due[each] = number
         heapq.heappush(self._later, (at, number, each))
@@ -64,14 +64,14 @@ class WorkQueue:
         return taken
 
     def done(self, each: str) -> None:
-        """Ends an attempt."""
+        """Ends an attempt; a resource that was touched meanwhile is queued again."""
         self._working.discard(each)
         if each in self._again:
             self._again.discard(each)
             self.touch(each)
 
     def next_time(self) -> Instant | None:
-        """Returns when the next one is due; ``None``: none is scheduled."""
+        """Returns when the next scheduled resource is due; ``None`` if there is none."""
         while self._later and self._is_over(self._later[0]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
@@ -82,7 +82,7 @@ class WorkQueue:
         return not self._waiting and not self._working
 
     def pause(self, fault: Fault, failures: int) -> int | None:
-        """Nanoseconds until another attempt after so many that failed in a row; ``None``: not by itself."""
+        """Returns the nanoseconds to the next attempt after so many failures in a row; ``None`` for no retry."""
         if isinstance(fault, Environment | Remote | Conflict):
             most = min(MOST, LEAST << min(failures, 20))
             return LEAST + self._draw(most)
