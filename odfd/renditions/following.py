@@ -1,9 +1,9 @@
 """Decides what a reader of a collection reads next, across handovers: updates of one rendition, or a difference.
 
 Pure. A reader is at a time ``after``: everything up to it was delivered. It reads updates of the rendition that is
-active there, and stops before the next handover; at the handover it gets exactly what differs, at that time, and goes
-on with the next rendition. It never passes what M promised, even where shards run on: what is decided there is not
-known yet. Spec: docs/spec/collections.md#renditions.
+active there, and stops before the next handover. At the handover it gets exactly what differs at that time, and goes on
+with the next rendition. It never passes the times that M has promised, even where shards are further, since later
+handovers are not known yet. Spec: docs/spec/collections.md#renditions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odfd.renditions.timeline import Timeline, active, switch_after
 
 
 class Updates(msgspec.Struct, frozen=True):
-    """Read the updates of ``rendition`` at times after ``after`` and before ``until``; then be at ``until - 1``."""
+    """Says to read the updates of ``rendition`` after ``after`` and before ``until``; then to be at ``until - 1``."""
 
     rendition: int
     after: int
@@ -25,7 +25,7 @@ class Updates(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Give, at ``time``, the contents of ``new`` at ``time`` less those of ``old`` at ``old_time``; then be there."""
+    """Says to give the contents of ``new`` at ``time`` less those of ``old`` at ``old_time``; then to be there."""
 
     time: int
     old: int
@@ -34,7 +34,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Nothing is complete yet: until ``rendition`` reaches over ``time``; ``None``: until M does."""
+    """Says to wait until the frontier of ``rendition`` is past ``time``; for ``None`` that of M."""
 
     rendition: int | None
     time: int
@@ -44,7 +44,7 @@ Reading: TypeAlias = Updates | Difference | Waiting
 
 
 def next_reading(after: int, timeline: Timeline, uppers: Mapping[int, int]) -> Reading:
-    """Returns what comes next for a reader at ``after``. ``uppers``: of the renditions, by number."""
+    """Returns what a reader at ``after`` reads next. ``uppers``: frontiers of the renditions, by number."""
     now, switch = active(timeline, after).number, switch_after(timeline, after)
     end = _decided(timeline) if switch is None else switch.time
     until = min(end, uppers[now])
@@ -61,7 +61,7 @@ def next_reading(after: int, timeline: Timeline, uppers: Mapping[int, int]) -> R
 
 
 def readable(timeline: Timeline, uppers: Mapping[int, int], time: int) -> bool:
-    """Whether a snapshot at a time is definite: M decided it, and the rendition that is active then is complete."""
+    """Whether a snapshot at a time is definite: M has promised it, and the active rendition is complete then."""
     return time < _decided(timeline) and time < uppers[active(timeline, time).number]
 
 
@@ -70,5 +70,5 @@ def _decided(timeline: Timeline) -> int:
 
 
 def _old_side(switch: int) -> int:
-    """At which time the old rendition is read: it is not complete at the handover itself."""
+    """Returns the time at which the old rendition is read: it is not complete at the handover itself."""
     return switch - 1

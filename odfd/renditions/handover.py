@@ -1,8 +1,8 @@
-"""Decides the next durable effect of a command to hand over: the whole controller as one pure function.
+"""Decides the next durable effect of a handover command: the whole controller as one pure function.
 
 Each effect is one idempotent step. What was done is read back from M, from shards and from the command's row, never
-remembered: recovery after a crash is the next call. Before the handover is in M nothing is visible; from there on all
-follows from M. Spec: docs/spec/collections.md#handover.
+remembered, so recovery after a crash is just the next call. Before the handover is in M nothing is visible; afterwards
+everything follows from M. Spec: docs/spec/collections.md#handover.
 """
 
 from __future__ import annotations
@@ -16,86 +16,86 @@ from chain.store.shards import SEALED
 from odfd.renditions.timeline import Switch, Timeline, applied, is_needed, is_open
 
 KEEP_WARM: Final = 3_600_000
-"""Milliseconds that the old rendition can be handed back to."""
+"""Milliseconds after a handover in which it can be undone by handing back."""
 RETAIN: Final = 7 * 86_400_000
-"""Milliseconds that its data stays, for readers that hold nothing."""
+"""Milliseconds that the data of the old rendition stays for readers without a hold."""
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Holds a handover command as it is stored."""
+    """A handover command as it is stored."""
 
     id: str
     to: int
     asked: int = 0
-    """The earliest time of the handover."""
+    """The earliest time of the handover, in milliseconds."""
     time: int | None = None
-    """The time that was chosen for it."""
+    """The time that was chosen for it, in milliseconds; ``None`` before that."""
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the decision depends on, as it is durable now."""
+    """All that the decision depends on, as it is durable now; times are in milliseconds."""
 
     command: Command
     timeline: Timeline
     uppers: Mapping[int, int]
-    """Of the renditions' shards, by number."""
+    """Frontiers of the renditions, by number."""
     bound: int
-    """The upper of what binds source bytes to times: the new rendition has to be as far."""
+    """The time up to which transactions are bound; the new rendition has to be complete up to it."""
     now: int
     held: int | None = None
     """The earliest time that a reader holds."""
     wanted: Collection[int] = ()
-    """Renditions that other commands name: none of them is sealed or dropped."""
+    """Numbers of renditions that other commands name, which are neither sealed nor dropped."""
     dropped: Collection[int] = ()
 
 
 class ChooseTime(msgspec.Struct, frozen=True):
-    """Step 2: note the time of the handover in the command's row."""
+    """Step 2: write the time of the handover into the command's row."""
 
     time: int
 
 
 class BringUp(msgspec.Struct, frozen=True):
-    """Step 3: let the rendition have every transaction that is bound before ``until``."""
+    """Step 3: give the rendition every transaction that is bound before ``until``."""
 
     rendition: int
     until: int
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Step 4: append the block to M. Only this is seen by readers."""
+    """Step 4: append the block to M, the only effect that readers see."""
 
     time: int
     to: int
 
 
 class RunOn(msgspec.Struct, frozen=True):
-    """Step 5: let the frontier of a rendition reach ``until``: all before it is complete."""
+    """Step 5: move the frontier of a rendition to ``until``, so that all before it is complete."""
 
     rendition: int
     until: int
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """Step 7: let the rendition take nothing more."""
+    """Step 7: let the rendition take in nothing more."""
 
     rendition: int
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Step 8: mark it dropped; its data goes after that."""
+    """Step 8: mark the rendition as dropped; its data is freed afterwards."""
 
     rendition: int
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """Nothing is to be done before ``until``; ``None``: before something else changes."""
+    """Nothing is to be done before ``until``; for ``None`` before something else changes."""
 
     until: int | None
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """The command cannot be done; nothing happened."""
+    """The command cannot be carried out, and nothing happened."""
 
     rule: str
     message: str
@@ -105,13 +105,13 @@ Effect: TypeAlias = ChooseTime | BringUp | HandOver | RunOn | Seal | Drop | Rest
 
 
 def next_effect(on: Situation) -> Effect:
-    """Returns what is to be done next for a command; it is done once ``Seal``, ``Drop`` or ``Rest`` comes."""
+    """Returns the next effect of a command, which is finished at ``Seal``, ``Drop`` or ``Rest``."""
     switch = applied(on.timeline, on.command.id)
     return _towards(on) if switch is None else _after(on, switch)
 
 
 def _towards(on: Situation) -> Effect:
-    """Before the handover is in M."""
+    """Returns the next effect before the handover is in M."""
     command, timeline = on.command, on.timeline
     if command.to not in on.uppers or command.to in on.dropped:
         return Refuse("rendition-unknown", f"there is no rendition {command.to}")
@@ -127,7 +127,7 @@ def _towards(on: Situation) -> Effect:
 
 
 def _after(on: Situation, switch: Switch) -> Effect:
-    """Once it is: what is left follows from M."""
+    """Returns the next effect after the handover is in M."""
     old, new = _before(on.timeline, switch), switch.to.number
     if on.uppers[old] < switch.time:
         return RunOn(old, switch.time)
@@ -145,7 +145,7 @@ def _after(on: Situation, switch: Switch) -> Effect:
 
 
 def _ends_later(timeline: Timeline, switch: Switch, number: int) -> bool:
-    """Whether a rendition was active again after this handover: then a later one counts."""
+    """Whether a rendition was active again after this handover, so that a later handover counts."""
     place = timeline.switches.index(switch)
     return any(each.to.number == number for each in timeline.switches[place + 1 :])
 

@@ -1,7 +1,7 @@
-"""Writes into a chain where its collection goes on, and reads it there: the last keyword of its description.
+"""Writes into a chain where its collection goes on, and reads that: the last keyword of its description.
 
-A chain is signed and copied everywhere, so whoever has it can tell its successor, and knows that its owner named it.
-Readers of other makes see a sentence in the description. Pure. Spec: docs/spec/collections.md#published.
+A chain is signed and copied everywhere, so anybody who has it learns its successor, and that its owner named it. Other
+implementations show a sentence in the description. Pure. Spec: docs/spec/collections.md#published.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _SENTENCE: Final = re.compile(r"\s*\[From \S+ on it goes on as did:odf:\S+\]\Z")
 
 
 class HandoverNotice(msgspec.Struct, frozen=True):
-    """From ``time`` on the collection is ``to``, which had ``block`` then."""
+    """Says that the collection is ``to`` from ``time`` on, and that ``block`` was the head of ``to`` then."""
 
     to: DatasetId
     time: int
-    """In whole milliseconds."""
+    """The time of the handover in whole milliseconds."""
     block: Multihash
 
 
 def announced(info: SetInfo | None, notice: HandoverNotice) -> SetInfo:
-    """The description of a chain that ended, in place of ``info``."""
+    """Returns the description of a chain that ended, with the notice, in place of ``info``."""
     plain = without_notice(info) or SetInfo()
     when = instant.render(from_millis(notice.time))
     sentence = f"[From {when} on it goes on as {notice.to}]"
@@ -47,7 +47,7 @@ def announced(info: SetInfo | None, notice: HandoverNotice) -> SetInfo:
 
 
 def notice_of(info: SetInfo | None) -> HandoverNotice | None:
-    """Returns the successor that a chain names; ``None``: nothing, or nothing that can be read."""
+    """Returns the successor that a chain names; ``None`` if it names none, or none that can be read."""
     for word in reversed(info.keywords or () if info is not None else ()):
         found = _KEYWORD.match(word)
         if found is not None:
@@ -60,7 +60,7 @@ def notice_of(info: SetInfo | None) -> HandoverNotice | None:
 
 
 def without_notice(info: SetInfo | None) -> SetInfo | None:
-    """The description as its owner wrote it."""
+    """Returns the description as its owner wrote it, without a notice."""
     if info is None or not any(_KEYWORD.match(word) for word in info.keywords or ()):
         return info
     words = tuple(word for word in info.keywords or () if not _KEYWORD.match(word))

@@ -1,8 +1,7 @@
-"""Writes a query over a collection as one over its shards: each is an input, and a first step unites them.
+"""Rewrites a query over a collection as one over its shards: each is an input, and a first step unites them.
 
-So a transform over shards is plain ODF, which others verify without knowing of shards. The step is recognised again by
-its text, so that the shards of another rendition can take the place of these. Pure.
-Spec: docs/spec/collections.md#shards.
+So a transform over shards is plain ODF, which others verify without knowing about shards. The step is recognised by its
+text, so that the shards of another rendition can replace these. Pure. Spec: docs/spec/collections.md#shards.
 """
 
 from __future__ import annotations
@@ -18,14 +17,17 @@ from chain.model.source import SqlQueryStep, TransformSql
 
 
 class Logical(NamedTuple):
-    """An input of a query as its author knows it: an alias, and the chains whose rows it has."""
+    """An input of a query as its author knows it: an alias, and the chains that have its rows."""
 
     alias: str
     shards: tuple[str, ...]
 
 
 def over(transform: SetTransform, old: Sequence[str], new: Sequence[str]) -> SetTransform:
-    """The same query with the chains ``new`` in place of ``old``, each all shards of a rendition. Raises Refused."""
+    """Returns the query with the chains ``new`` in place of ``old``, each all shards of a rendition.
+
+    Raises Refused for a query that reads only some shards.
+    """
     inputs, steps = _parted(transform)
     found = []
     for each in inputs:
@@ -40,7 +42,7 @@ def over(transform: SetTransform, old: Sequence[str], new: Sequence[str]) -> Set
 
 
 def _parted(transform: SetTransform) -> tuple[list[Logical], tuple[SqlQueryStep, ...]]:
-    """The inputs as the author knows them, and the steps that the author wrote."""
+    """Returns the inputs as the author knows them, and the steps that the author wrote."""
     said = transform.transform
     steps = said.queries or (SqlQueryStep(query=said.query or ""),)
     unions = {step.alias: step.query for step in steps if step.alias is not None}

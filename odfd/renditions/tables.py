@@ -1,7 +1,7 @@
-"""Stores which renditions a collection has, its timeline, and the commands that are under way: one sealed row each.
+"""Stores the renditions of each collection, its timeline, and its commands, as one sealed row.
 
-All that is decided of a collection changes in one transaction with what it decides of: a chain that begins, names that
-are swapped. Synchronous, on the connection that is given. Spec: docs/spec/collections.md#renditions; ADR 53.
+A decision about a collection is written in one transaction with its effects, such as a chain that begins or names that
+are swapped. Synchronous, on the given connection. Spec: docs/spec/collections.md#renditions; ADR 53.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ STEPS: Final = (
 )
 TABLES: Final = ("collections", "collection_members")
 MAX_RENDITIONS: Final = 64
-"""Of a collection, dropped ones too: numbers are never used again."""
+"""Most renditions of a collection, including dropped ones, whose numbers are never used again."""
 
 
 Origin = Literal["first", "raw", "snapshot", "inputs", "owner"]
-"""``inputs``: derived, over other inputs. ``owner``: another node made it, and this one mirrors it."""
+"""How a rendition came to be: ``inputs`` for one over other inputs, ``owner`` for a mirror of another node's."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """One rendition of a collection, and how it came."""
+    """One rendition of a collection, and how it came to be."""
 
     row: RenditionRow
     origin: Origin
     command: str = ""
-    """That made it."""
+    """Id of the command that made it."""
     dropped: bool = False
-    """Its chain is gone."""
+    """Whether its chain is deleted."""
     let_go: bool = False
-    """Its data goes, or is gone; its chain stays."""
+    """Whether its data is being freed, or is gone; its chain stays."""
     of: int | None = None
-    """The rendition whose contents it began with; ``None``: it was decoded."""
+    """The rendition with whose contents it began; ``None`` if it was decoded."""
     synced: int = 0
-    """Blocks that it had when all renditions of one content had the same contents the last time."""
+    """Number of blocks that it had when all renditions of its content were last equal."""
     copied: int = 0
-    """Blocks of the active one that it has, after those that were synced; where both are of one content."""
+    """Number of blocks copied from the active rendition of the same content since then."""
 
     @property
     def is_gone(self) -> bool:
@@ -68,7 +68,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dataset(self) -> DatasetId:
-        """The chain that the name of the collection means; of several shards the first."""
+        """The chain that the name of the collection means: the first shard."""
         return DatasetId.parse(self.row.shards[0])
 
     @property
@@ -80,21 +80,21 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was decided of a collection."""
+    """All that was decided about a collection."""
 
     id: DatasetId
-    """Of its first rendition."""
+    """Id of its first rendition."""
     members: tuple[Member, ...]
     timeline: Timeline
     commands: tuple[Command, ...] = ()
-    """Handovers that were asked for, also those that are done."""
+    """Handovers that were asked for, including finished ones."""
 
     @property
     def active(self) -> Member:
         return self.member(self.timeline.last.number)
 
     def member(self, number: int) -> Member:
-        """Raises Invalid where there is none."""
+        """Returns the rendition with this number. Raises Invalid if there is none."""
         if 0 <= number < len(self.members):
             return self.members[number]
         raise Invalid(f"there is no rendition {number}", rule="rendition-unknown", hint="odfctl get renditions NAME")
@@ -103,17 +103,17 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
         return next(each.row.number for each in self.members if each.has(dataset))
 
     def content_of(self, number: int) -> int:
-        """Returns the rendition that was decoded, from whose contents this one comes: such as share it are equal."""
+        """Returns the decoded rendition from whose contents this one comes; those with the same one are equal."""
         source = self.members[number].of
         return number if source is None else self.content_of(source)
 
     def equals(self, number: int) -> list[Member]:
-        """Lists the renditions of the same content that are still there, itself too."""
+        """Lists the renditions of the same content that can still be read, also itself."""
         content = self.content_of(number)
         return [each for each in self.members if not each.is_gone and self.content_of(each.row.number) == content]
 
     def replaced(self, *members: Member) -> CollectionState:
-        """With these in place of those of their numbers."""
+        """Returns the state with these renditions in place of those with their numbers."""
         new = {each.row.number: each for each in members}
         return msgspec.structs.replace(self, members=tuple(new.get(each.row.number, each) for each in self.members))
 
@@ -122,7 +122,7 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plain(dataset: DatasetId) -> CollectionState:
-    """Returns a plain dataset as a collection: one rendition, which is active from the beginning of time."""
+    """Returns a plain dataset as a collection of one rendition, which is active from the beginning of time."""
     row = RenditionRow(number=0, shards=(str(dataset),))
     return CollectionState(
         id=dataset, members=(Member(row=row, origin="first"),), timeline=Timeline((Switch(0, "", row),), 0)
@@ -130,7 +130,7 @@ def plain(dataset: DatasetId) -> CollectionState:
 
 
 def of(connection: sqlite3.Connection, dataset: DatasetId) -> CollectionState:
-    """Returns the collection that a dataset is a rendition of; ``plain`` of it where it is none.
+    """Returns the collection that a dataset is a rendition of; for any other dataset its ``plain`` form.
 
     Raises Environment for a damaged row.
     """
@@ -150,7 +150,7 @@ def every(connection: sqlite3.Connection) -> list[CollectionState]:
 
 
 def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
-    """Stores it. Raises Refused where it has too many renditions."""
+    """Stores a collection. Raises Refused if it has too many renditions."""
     if len(state.members) > MAX_RENDITIONS:
         raise Refused(
             f"a collection has at most {MAX_RENDITIONS} renditions, dropped ones too",
@@ -165,10 +165,10 @@ def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Notes that a rendition is deleted; the number stays its own."""
+    """Notes that a rendition was deleted; its number is not used again."""
     state = of(connection, dataset)
     if len(state.members) == 1:
-        if state.id == dataset:  # the last of its shards, if it has several
+        if state.id == dataset:  # the first shard, which is deleted last
             connection.execute("DELETE FROM collections WHERE id = ?", (state.id,))
             connection.execute("DELETE FROM collection_members WHERE collection = ?", (state.id,))
         return
@@ -179,12 +179,12 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 
 def is_let_go(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-    """Whether a dataset is a rendition whose data went after a handover."""
+    """Whether a dataset is a rendition whose data was freed after a handover."""
     return any(each.let_go for each in of(connection, dataset).members if each.has(dataset))
 
 
 def active_at(connection: sqlite3.Connection, dataset: DatasetId, time: int) -> DatasetId:
-    """Returns the rendition that a collection's name meant at a time; ``dataset`` where it is not the active one."""
+    """Returns the rendition that a collection's name meant at a time; ``dataset`` if it is not the active one."""
     state = of(connection, dataset)
     if state.active.dataset != dataset:
         return dataset
@@ -192,7 +192,7 @@ def active_at(connection: sqlite3.Connection, dataset: DatasetId, time: int) -> 
 
 
 def check_fed(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Raises Refused for a rendition that is not active: what comes in goes to the one that is."""
+    """Raises Refused for a rendition that is not active, since data is fed only to the active one."""
     state = of(connection, dataset)
     if state.active.dataset == dataset:
         return
@@ -205,7 +205,7 @@ def check_fed(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 
 def member_of(connection: sqlite3.Connection, dataset: DatasetId) -> Member | None:
-    """Returns the rendition with several shards that a chain is one of; ``None``: it is whole by itself."""
+    """Returns the rendition of several shards that a chain belongs to; ``None`` if it belongs to none."""
     found = connection.execute("SELECT 1 FROM collection_members WHERE dataset = ?", (dataset,)).fetchone()
     if found is None:
         return None
@@ -215,13 +215,13 @@ def member_of(connection: sqlite3.Connection, dataset: DatasetId) -> Member | No
 
 
 def shards_of(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[DatasetId, ...]:
-    """Lists the chains whose rows a dataset's name means: itself, unless it is the first of several shards."""
+    """Lists the chains that have the rows of a dataset: all shards if it is the first of several, else itself."""
     member = member_of(connection, dataset)
     return (dataset,) if member is None or member.dataset != dataset else member.shards
 
 
 def check_single(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Raises Refused for a shard of several: what is done to one chain alone would part it from the others."""
+    """Raises Refused for one of several shards, which a change of one chain would set apart from the others."""
     member = member_of(connection, dataset)
     if member is not None:
         raise Refused(
@@ -232,7 +232,7 @@ def check_single(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 
 def check_member(state: CollectionState, dataset: DatasetId) -> None:
-    """Raises Refused for a shard that is not the first one of its rendition: it is written with the others."""
+    """Raises Refused for a shard other than the first, since shards are written together."""
     member = state.member(state.number_of(dataset))
     if member.dataset == dataset:
         return

@@ -1,7 +1,7 @@
-"""States which rendition of a collection is active at which time: the contents of its rendition chain, M, as a value.
+"""Says which rendition of a collection is active at which time: its rendition chain, M, as a value.
 
-``upper`` promises that nothing else was decided before it; a handover never has an earlier time. The first rendition
-counts from the beginning of time. Spec: docs/spec/collections.md#renditions.
+``upper`` is a promise that all handovers before it are known; later ones never have an earlier time. The first
+rendition is active from the beginning of time. Spec: docs/spec/collections.md#renditions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from chain.errors import Conflict, Invalid
 
 SWITCHES: Final = 4096
-"""Handovers of one collection: each is a block and a row of M, which readers hold in memory."""
+"""Most handovers of one collection; each is a block and a row of M, which readers hold in memory."""
 
 
 class RenditionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,16 +23,16 @@ class RenditionRow(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[str, ...]
     """The dids of its chains. The first has the collection's name while the rendition is active."""
     by: tuple[str, ...] = ()
-    """Columns whose hash decides the shard of a row; where there are several shards."""
+    """Columns whose hash decides the shard of a row; empty for one shard."""
     since: int = 0
-    """Times from it on accumulate right, in milliseconds."""
+    """From this time on, in milliseconds, its contents add up correctly."""
     pipeline: str = ""
     """The pipeline that decoded it."""
     reason: str = ""
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """From ``time`` on ``to`` is active; ``command`` asked for it, and is the id of no other switch."""
+    """A handover: from ``time`` on ``to`` is active. ``command`` asked for it, and is the id of no other switch."""
 
     time: int
     command: str
@@ -41,7 +41,7 @@ class Switch(msgspec.Struct, frozen=True):
 
 class Timeline(msgspec.Struct, frozen=True):
     switches: tuple[Switch, ...]
-    """At least one, in the order of their times."""
+    """At least one switch, in the order of their times."""
     upper: int
 
     @property
@@ -50,7 +50,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def active(timeline: Timeline, time: int) -> RenditionRow:
-    """Returns the rendition that is active at a time; of a time that was not promised the answer may change."""
+    """Returns the rendition that is active at a time; for a time that is not promised that may still change."""
     return next((each.to for each in reversed(timeline.switches) if each.time <= time), timeline.switches[0].to)
 
 
@@ -60,7 +60,7 @@ def switch_after(timeline: Timeline, time: int) -> Switch | None:
 
 
 def applied(timeline: Timeline, command: str) -> Switch | None:
-    """Returns the handover that a command made, wherever its process died after it."""
+    """Returns the handover that a command made, or ``None`` if it made none yet."""
     return next((each for each in timeline.switches if each.command == command), None)
 
 
@@ -70,7 +70,7 @@ def is_open(timeline: Timeline, time: int) -> bool:
 
 
 def appended(timeline: Timeline, switch: Switch) -> Timeline:
-    """Adds a handover. Raises Conflict for a time that was promised, Invalid for a command that is there already."""
+    """Adds a handover. Raises Conflict for a time before ``upper``, Invalid for a command that made one already."""
     if applied(timeline, switch.command) is not None:
         raise Invalid(f"command {switch.command} made its handover already", rule="rendition-command")
     if len(timeline.switches) >= SWITCHES:
@@ -85,15 +85,15 @@ def appended(timeline: Timeline, switch: Switch) -> Timeline:
 
 
 def advanced(timeline: Timeline, upper: int) -> Timeline:
-    """Promises that nothing happens before ``upper``; a promise is never taken back."""
+    """Promises that no handover will have a time before ``upper``; a promise is never taken back."""
     return Timeline(timeline.switches, max(upper, timeline.upper))
 
 
 def is_needed(timeline: Timeline, number: int, held: int | None) -> bool:
-    """Whether a rendition may be read yet: it is active now, or at a time that is not before ``held``.
+    """Whether a rendition may still be read: it is active now, or was at a time from ``held`` on.
 
-    ``held``: the earliest time that a reader holds; ``None``: nobody holds any. A reader that is at ``held`` reads the
-    old rendition one time before its end, so a hold of exactly that time still needs it.
+    ``held``: the earliest time that a reader holds; ``None`` if nobody holds any. A reader at ``held`` reads the old
+    rendition one time before its end, so a hold of exactly that time still needs it.
     """
     if timeline.last.number == number:
         return True
@@ -106,5 +106,5 @@ def is_needed(timeline: Timeline, number: int, held: int | None) -> bool:
 
 
 def _free_from(end: int) -> int:
-    """From which held time on a rendition is free that ended at ``end``: its last reading is at ``end - 1``."""
+    """Returns the held time from which on a rendition that ended at ``end`` is free: it is last read at ``end - 1``."""
     return end
