@@ -1,1 +1,1 @@
-"""Keeps repositories by name: places of many datasets in the ODF layout, to push to and to pull from."""
+"""Manages repositories by name: places that hold many datasets in the ODF layout, to push to and to pull from."""

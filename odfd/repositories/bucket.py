@@ -1,8 +1,8 @@
 """Reads and writes objects below one prefix of a bucket, some on condition that they are unchanged.
 
-obstore speaks to the store; its texts quote answers of servers, URLs and what was signed, so that none of them is
-passed on: a message names the repository, the kind of refusal and the store's own short code. Blocking; safe to use
-from many threads.
+obstore speaks to the store. Its texts quote answers of servers, URLs and signed requests, so none of them is passed on:
+a message names the repository, the kind of refusal and the store's own short code. Blocking; safe to use from many
+threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PROBE: Final = ".odfd-conditions"
-"""A file of a few bytes beside the datasets, by which it is tried whether conditions hold."""
+"""A small file beside the datasets, with which the store's conditional writes are tested."""
 
 
 _OF_NOTHING: Final = '"of-nothing"'
@@ -30,20 +30,23 @@ _OF_NOTHING: Final = '"of-nothing"'
 class StoredFile(NamedTuple):
     content: bytes
     tag: str
-    """Another for any other content."""
+    """Identifies the content: any other content has another tag."""
 
 
 class Bucket:
-    """A bucket. All methods raise Remote, Refused."""
+    """The files below one prefix of a bucket. All methods raise Remote, Refused."""
 
     def __init__(self, name: str, store: ObjectStore, *, by_version: bool = False) -> None:
-        """``name``: of the repository, for messages. ``by_version``: a tag is the number of a version, as Google's."""
+        """``name``: the repository's, for messages.
+
+        ``by_version``: whether tags are version numbers, as Google's are.
+        """
         self.name = name
         self._store = store
         self._by_version = by_version
 
     def get(self, path: str, limit: int) -> StoredFile | None:
-        """Reads a file; ``None``: there is none. Raises Remote for more than ``limit`` bytes."""
+        """Reads a file; ``None`` if there is none. Raises Remote for more than ``limit`` bytes."""
         import obstore
 
         try:
@@ -75,21 +78,21 @@ class Bucket:
                 yield bytes(part)
 
     def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
-        """Writes a file as a whole, or not at all; exceptions of ``content`` pass."""
+        """Writes a file as a whole, or not at all; an exception of ``content`` is passed on."""
         import obstore
 
         with self._asked():
             obstore.put(self._store, path, content)
 
     def delete(self, path: str) -> None:
-        """Deletes a file. Raises also Missing, of some stores."""
+        """Deletes a file. With some stores also raises Missing."""
         import obstore
 
         with self._asked():
             obstore.delete(self._store, path)
 
     def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
-        """Writes only over a file with this tag, or where there is none; whether it did."""
+        """Writes only over a file with this tag, or for ``None`` only if there is none; returns whether it did."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -101,7 +104,7 @@ class Bucket:
         return True
 
     def check_conditions(self) -> None:
-        """Raises Refused for a store that writes although the condition does not hold: two pushers would both win."""
+        """Raises Refused for a store that ignores conditions, with which two pushers would both win."""
         self.put_if(PROBE, b"odfd", None)
         if self.put_if(PROBE, b"odfd", None) or self.put_if(PROBE, b"odfd", "1" if self._by_version else _OF_NOTHING):
             raise Refused(

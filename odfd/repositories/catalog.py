@@ -25,7 +25,7 @@ class Target(NamedTuple):
     dataset: str
 
     def __str__(self) -> str:
-        """Returns the form that people write."""
+        """Returns the form that people write, ``REPOSITORY/DATASET``."""
         return f"{self.repository}/{self.dataset}"
 
     @property
@@ -36,13 +36,13 @@ class Target(NamedTuple):
 def is_target(ref: str) -> bool:
     """Whether a reference is ``REPOSITORY/DATASET``, or the URL of a dataset at a node.
 
-    Names and dids have no slash, IPFS places begin with one.
+    Names and dids contain no slash, and IPFS places begin with one.
     """
     return (ref.find("/") > 0 and "://" not in ref) or ref.lower().startswith(NODE)
 
 
 class Repositories:
-    """The declared repositories of a node."""
+    """Looks up the declared repositories of a node, and opens its buckets."""
 
     def __init__(self, database: Database, secrets: SecretSealer) -> None:
         self._database = database
@@ -77,7 +77,10 @@ class Repositories:
     def _credentials(
         self, resource: DeclaredResource, keys: Sequence[str], ways: Sequence[Sequence[str]]
     ) -> Mapping[str, str]:
-        """Returns nothing where the place is public. ``ways``: one of these groups is needed. No message has values."""
+        """Returns the secrets of a repository, or nothing for a public place. No message has values.
+
+        ``ways``: groups of secrets, of which one has to be complete.
+        """
         if not resource.spec.get("credentials"):
             return {}
         (handle,) = resource.references.values()
@@ -98,7 +101,7 @@ class Repositories:
         }
 
     def target(self, text: str, dataset: str = "") -> Target:
-        """Resolves a target; ``dataset``: its name if only a repository is given. Raises NotFound, Invalid."""
+        """Resolves a target. ``dataset``: its name if only a repository is given. Raises NotFound, Invalid."""
         if (url := node_place(text)) is not None:
             return _at_node(url, dataset)
         name, _, path = text.partition("/")
@@ -109,7 +112,10 @@ class Repositories:
         return Target(resource.name, _place(resource), path)
 
     def to_push(self, text: str | None, dataset: str) -> Target:
-        """Resolves as ``target``; without a text, the only repository. Raises also Refused for a read-only one."""
+        """Resolves a target as ``target``; without a text, in the only repository.
+
+        Also raises Refused for a read-only one.
+        """
         target = self.target(self._only() if text is None else text, dataset)
         if target.place.kind == "web":
             hint = "the server's operator writes its folder: odfctl push to a file:// repository that it serves"
@@ -117,7 +123,7 @@ class Repositories:
         return target
 
     def meant(self, by: str, name: str, key: str) -> str:
-        """Returns the present name of the repository that a reference means of the resource of a type and name.
+        """Returns the present name of the repository to which the resource of a type and name refers.
 
         Raises NotFound.
         """
@@ -142,7 +148,10 @@ class Repositories:
 
 
 def _at_node(url: str, dataset: str) -> Target:
-    """The last part of a URL is the dataset, unless it is named beside it and the URL is only a host."""
+    """Returns the target at a node: the last part of the URL is the dataset, unless the URL is only a host.
+
+    For a host ``dataset`` names it. Raises Invalid.
+    """
     root, _, last = url.rpartition("/")
     if root.endswith(":/"):
         if not dataset:

@@ -1,4 +1,4 @@
-"""Reads datasets in buckets as published files: a path is ``REPOSITORY/DATASET/…`` (``p2p.files``)."""
+"""Reads datasets in buckets as published files; a path is ``REPOSITORY/DATASET/…`` (``p2p.files``)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from odfd.repositories.bucket import Bucket
 
 
 class BucketFiles:
-    """The files of all repositories that are buckets."""
+    """Reads the files of all repositories that are buckets."""
 
     def __init__(self, bucket: Callable[[str], Bucket]) -> None:
-        """``bucket``: by the name of a repository."""
+        """``bucket`` returns the bucket of a named repository."""
         self._bucket = bucket
 
     async def size_of(self, content: str) -> int | None:

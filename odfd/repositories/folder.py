@@ -1,7 +1,7 @@
 """Reads and writes files below one folder like a bucket's, some on condition that they are unchanged.
 
-A file is there as a whole or not at all, and durable when the call returns. Conditions hold among all who write
-through this module (``flock``), on one machine, or as far as the file system carries locks. Blocking.
+A file exists as a whole or not at all, and is durable when the call returns. Conditions hold among all writers that use
+this module (``flock``), on one machine, or as far as the file system carries locks. Blocking.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from odfd.repositories.bucket import StoredFile
 
 
 class Folder:
-    """The files of a folder that is made with the first of them."""
+    """The files of a folder, which is made with the first of them."""
 
     def __init__(self, name: str, root: Path) -> None:
-        """``name``: for messages."""
+        """``name`` is used in messages."""
         self.name = name
         self._root = root
 
     def get(self, path: str, limit: int) -> StoredFile | None:
-        """Reads a file; ``None``: there is none. Raises Remote for more than ``limit`` bytes."""
+        """Reads a file; ``None`` if there is none. Raises Remote for more than ``limit`` bytes."""
         file = self._root / path
         with disk(file):
             try:
@@ -65,7 +65,7 @@ class Folder:
             _sync(target.parent)
 
     def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
-        """Writes only over a file with this tag, or where there is none; whether it did."""
+        """Writes only over a file with this tag, or for ``None`` only if there is none; returns whether it did."""
         with self._alone():
             now = self.get(path, max(len(content), 1 << 20))
             if (None if now is None else now.tag) != tag:
@@ -74,7 +74,7 @@ class Folder:
         return True
 
     def check_conditions(self) -> None:
-        """Does nothing: this module enforces conditions."""
+        """Does nothing, since this module enforces conditions itself."""
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -18,9 +18,9 @@ from p2p.web import folder_url
 
 Kind: TypeAlias = Literal["folder", "web", "bucket", "node"]
 NODE: Final = "odf+"
-"""Before ``http``, ``https``, ``ws`` or ``wss``: a node that speaks the smart transfer protocol, odfd or kamu."""
+"""Prefix of ``http``, ``https``, ``ws`` or ``wss`` for a node with the smart transfer protocol, odfd or kamu."""
 TOKEN: Final = "token"  # noqa: S105  the name of a secret
-"""The secret of a node: an access token."""
+"""The name of a node's secret, an access token."""
 _HINT: Final = (
     "file:///FOLDER, https://HOST/FOLDER, odf+https://HOST, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER,"
     " az://ACCOUNT/CONTAINER/FOLDER, or s3+https://HOST/BUCKET/FOLDER"
@@ -58,16 +58,16 @@ class Place(NamedTuple):
 
     kind: Kind
     root: str
-    """A folder's path, or a URL; without its last slash."""
+    """A folder's path, or a URL; without the last slash."""
     bucket: BucketAddress | None = None
 
     def of(self, dataset: str) -> str:
-        """Returns the place of a dataset in it, for import and export."""
+        """Returns the place of a dataset in the repository, for import and export."""
         return f"{self.root}/{dataset}"
 
 
 def check_repository(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Adds the mistakes in a Repository's spec to its draft."""
     try:
         place = place_of(draft.spec.url, draft.spec.region)
     except Fault as fault:
@@ -80,7 +80,7 @@ def check_repository(draft: Draft) -> None:
 
 
 def place_of(url: str, region: str | None = None) -> Place:
-    """Raises Invalid."""
+    """Returns the place that a URL names. Raises Invalid."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -99,7 +99,7 @@ def place_of(url: str, region: str | None = None) -> Place:
 
 
 def node_place(url: str) -> str | None:
-    """Returns the URL of a node, or of a dataset there, as ``odf+http…``; ``None``: it is another. Raises Invalid."""
+    """Returns the URL of a node, or of a dataset there, as ``odf+http…``; ``None`` for another URL. Raises Invalid."""
     scheme, _, rest = url.partition("://")
     if not scheme.lower().startswith(NODE):
         return None

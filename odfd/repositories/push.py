@@ -1,7 +1,7 @@
 """Writes one dataset into a bucket: objects, then the blocks that name them, then packs, then the head.
 
-Until the head moves nobody sees anything, so that a push that is cut off anywhere leaves what was there; what it wrote
-counts for the next one. The head moves only from the one that was seen at the start. Blocking.
+Nobody sees anything before the head moves, so a push that is cut off anywhere changes nothing visible; what it wrote
+counts for the next one. The head moves only from the one that was there at the start. Blocking.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from odfd.runtime.buckets import CHUNK
 from odfd.transfer.folders import Missing, OnProgress, Transfer, write_dataset
 
 TOGETHER: Final = 16
-"""Files on their way at a time."""
+"""Most files that are written at the same time."""
 WAITING: Final = 4 * TOGETHER
 BATCH: Final = 256
-"""Blocks that are held back until the objects before them are there."""
+"""Most blocks that are held back until the objects before them are written."""
 BATCH_BYTES: Final = 8 << 20
 WALKED: Final = 1024
-"""Blocks of another history that are looked at to say where it parts."""
+"""Most blocks of another history that are read to find where it parts."""
 _MAX_REF: Final = 256
 
 
 def push_dataset(
     missing: Missing, bucket: Bucket, folder: str, signed: Signed, progress: OnProgress, sent: Callable[[int], None]
 ) -> Transfer:
-    """Updates ``folder`` of a bucket; finds which parts of ``missing`` it has.
+    """Updates ``folder`` of a bucket with those parts of ``missing`` that it lacks.
 
-    ``sent`` is told of bytes, on any thread. Raises Conflict when another history is there, or comes meanwhile; Remote,
-    Refused of the store.
+    ``sent`` is called with numbers of bytes, on any thread. Raises Conflict if another history is there, or gets there
+    meanwhile; Remote and Refused of the store.
     """
     head_file = bucket.get(f"{folder}/{HEAD}", _MAX_REF)
     trust_file = bucket.get(f"{folder}/{SIGNED_HEAD}", MAX_STATEMENT)
@@ -61,7 +61,7 @@ def push_dataset(
 
 
 class BucketWriter:
-    """A ``LayoutWriter``: writes many files at a time, in the order that readers need. Made for one push."""
+    """A ``LayoutWriter`` that writes many files at a time, in the order that readers need. Made for one push."""
 
     def __init__(
         self,
@@ -107,12 +107,12 @@ class BucketWriter:
         if self._bucket.put_if(path, text, None if self._head is None else self._head.tag):
             return
         now = self._bucket.get(path, _MAX_REF)
-        if now is None or now.content != text:  # else the answer to a write of ours was lost, and it was tried again
+        if now is None or now.content != text:  # else the answer to our own write was lost, and it was repeated
             shown = "gone" if now is None else f"{_head(now.content, self._bucket, self._folder).short} now"
             raise Conflict(f"its head is {shown}", rule="compare-and-append")
 
     def _settle(self) -> None:
-        """All objects are there, then the blocks."""
+        """Waits until all objects are written, then writes the blocks."""
         while self._objects:
             self._objects.popleft().result()
         paths = [f"{self._folder}/{BLOCKS}/{name}" for name, _ in self._blocks]
@@ -124,13 +124,13 @@ class BucketWriter:
         self._report(len(content))
 
     def _object(self, path: str, name: Multihash, source: Path) -> None:
-        """One that is there with another size is torn: it is written again."""
+        """Writes an object, unless it is there already; one of another size is torn, and is written again."""
         size = source.stat().st_size
         if self._bucket.size(path) != size:
             self._bucket.put(path, self._read(name, source))
 
     def _read(self, name: Multihash, source: Path) -> Iterator[bytes]:
-        """Yields what is damaged on this disk does not get there as a whole."""
+        """Yields the bytes of an object; raises Invalid at the end if it is damaged, so that it is not stored."""
         digest = hashlib.sha3_256()
         with source.open("rb") as opened:
             while part := opened.read(CHUNK):
@@ -154,7 +154,7 @@ def _packs(missing: Missing) -> Iterator[tuple[str, bytes]]:
 
 
 def _sign(bucket: Bucket, folder: str, signed: Signed, before: StoredFile | None) -> None:
-    """Writes the head after its proofs. A concurrent head stays: it is as new."""
+    """Writes the signed head after its proofs; keeps a head that was written meanwhile, which is as new."""
     *walk, (path, head) = signed.files
     if before is not None and before.content == head:
         return
@@ -172,7 +172,7 @@ def _head(text: bytes, bucket: Bucket, folder: str) -> Multihash:
 
 
 class ReadFiles(Protocol):
-    """A ``Bucket``, or the files of a node."""
+    """Reads files of a ``Bucket`` or of a node."""
 
     name: str
 
@@ -180,7 +180,7 @@ class ReadFiles(Protocol):
 
 
 def continues(chain: ChainReader, head: Head, there: Multihash, bucket: ReadFiles, folder: str) -> int:
-    """Counts the blocks that are there of this chain already. Raises Conflict when others are, Remote."""
+    """Returns how many blocks of this chain are there already. Raises Conflict if others are there, Remote."""
     number = _number(chain, there)
     if number is not None:
         return number + 1
@@ -192,7 +192,7 @@ def continues(chain: ChainReader, head: Head, there: Multihash, bucket: ReadFile
 
 
 def _parting(chain: ChainReader, there: Multihash, bucket: ReadFiles, folder: str) -> tuple[int, int]:
-    """Returns where a history begins that is not ours, and how many blocks of it there are."""
+    """Returns the number of the first block there that is not ours, and how many there are from it on."""
     name: Multihash | None = there
     for walked in range(1, WALKED + 1):
         assert name is not None

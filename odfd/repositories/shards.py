@@ -1,9 +1,9 @@
 """Keeps the shards of a collection in a bucket or a folder: each is a dataset there, and one file has all frontiers.
 
-``trust/state`` names the head and the frontier of every chain, and is replaced on condition only (ADR 40): that is the
-commit, of one shard or of several. Before it come the blocks, and the objects that they name, in ``ID/`` in the ODF
-layout; after it ``ID/refs/head``, which whoever finds it behind brings up. Blocking; one thread at a time.
-Spec: docs/spec/collections.md#commit-points.
+``trust/state`` names the head and the frontier of every chain, and is replaced only on condition (ADR 40): this is the
+commit, of one shard or of several. Before it, the objects and the blocks that name them are written to ``ID/`` in the
+ODF layout; after it ``ID/refs/head``, which any later writer brings up to date. Blocking; one thread at a time. Spec:
+docs/spec/collections.md#commit-points.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from odfd.repositories.bucket import StoredFile
 
 STATE: Final = "trust/state"
 MAX_STATE: Final = 256 << 10
-"""Bytes: of a collection with 64 shards in each of some ten renditions."""
+"""Most bytes of the state: enough for 64 shards in each of some ten renditions."""
 _MAX_REF: Final = 256
 _MENDED: Final = 3
-"""How often a head file that others write too is brought up by one append."""
+"""Times that one append tries to bring up a head file that others write too."""
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 
 
 class ConditionalFiles(Protocol):
-    """A ``Bucket``, or a ``Folder``."""
+    """Files with conditional writes: a ``Bucket`` or a ``Folder``."""
 
     name: str
 
@@ -54,9 +54,9 @@ class _ChainRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: _Number
-    """Grows with every change, so that no content comes back."""
+    """Grows with every change, so that no earlier content can return."""
     writer: str
-    """The writer of the change, so that of two equal changes one wins."""
+    """Identifies the writer of the change, so that only one of two equal changes wins."""
     chains: dict[str, _ChainRow]
 
 
@@ -66,13 +66,13 @@ class _Token(NamedTuple):
 
 
 class FileShards:
-    """A ShardStore."""
+    """A ShardStore over files with conditional writes."""
 
     def __init__(self, files: ConditionalFiles, writer: str) -> None:
         """``writer``: a unique name. Raises Refused for a store without conditional writes, Remote."""
         self._files, self._writer = files, writer
         self._names: dict[DatasetId, list[Multihash]] = {}
-        """Of the blocks of chains that were read, by number: 34 bytes each."""
+        """Hashes of the blocks of chains that were read, by block number: 34 bytes each."""
         files.check_conditions()
 
     def read(self, datasets: Sequence[DatasetId]) -> Reading:
@@ -102,13 +102,13 @@ class FileShards:
         return True
 
     def bring_up(self) -> None:
-        """Writes head files that a writer left behind, which died between the commit and them."""
+        """Writes the head files of a writer that died between the commit and them."""
         found = self._files.get(STATE, MAX_STATE)
         for name in {} if found is None else self._state(found.content).chains:
             self._bring_up(DatasetId.parse(name))
 
     def _is_there(self, content: bytes) -> bool:
-        """Returns where the answer to our own write was lost, and the library asked again."""
+        """Whether the state is our own: the answer to our write may have been lost, so that the library repeated it."""
         found = self._files.get(STATE, MAX_STATE)
         return found is not None and found.content == content
 
@@ -125,7 +125,7 @@ class FileShards:
                 return
 
     def _check_objects(self, proposal: Proposal) -> None:
-        """Raises Invalid: objects come before the blocks that name them."""
+        """Raises Invalid unless all objects that the blocks name are there."""
         folder = proposal.dataset.multibase
         sizes = {name: size for block in proposal.blocks for name, size in objects_of(block)}
         for name in dict.fromkeys([*sizes, *proposal.objects]):
@@ -152,7 +152,7 @@ class FileShards:
         return self._block(dataset, names[number])
 
     def _walked(self, dataset: DatasetId, head: Head, known: Sequence[Multihash]) -> list[Multihash]:
-        """Names of all blocks up to a head: those that are not known are read, from the newest back."""
+        """Returns the hashes of all blocks up to a head; reads those that are not known, from the newest back."""
         names: list[Multihash] = []
         number, name = head.sequence_number, head.hash
         while not (number < len(known) and known[number] == name):
