@@ -1,7 +1,7 @@
-"""Puts spellings of RFC-018's text and examples into those that a Flow's ``spec`` has, each with a warning.
+"""Turns spellings in RFC-018's text and examples into those that a Flow's ``spec`` has, each with a warning.
 
-The text has ``steps``, ``kind: Cron`` and parameters beside a task's kind; the examples have ``tasks``,
-``kind: Schedule`` and ``params``. Both write a target as an object, and parameters that no node of ours has a use for.
+The text has ``steps``, ``kind: Cron`` and parameters beside a task's kind; the examples have ``tasks``, ``kind:
+Schedule`` and ``params``. Both write a target as an object, and use parameters that have no effect here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LABEL: Final = "datasetKind"
 
 
 def prepare(spec: Node, remarks: Remarks) -> Node:
-    """Returns a spec in the form of ``FlowSpec``; what cannot be meant is left for whoever binds it."""
+    """Returns a spec in the form of ``FlowSpec``; parts that are wrong stay, to be refused when it is bound."""
     if not isinstance(spec.value, dict):
         return spec
     fields = dict(spec.value)
@@ -44,7 +44,7 @@ def prepare_task(spec: Node, remarks: Remarks) -> Node:
 
 
 def _target(node: Node, remarks: Remarks) -> Mapping[str, Node]:
-    """The fields of a target that is written as an object: a reference, or a selector."""
+    """Returns the fields for a target that is written as an object: a reference, or a selector."""
     assert isinstance(node.value, dict)
     said = dict(node.value)
     labels = said.pop("labels", None)
@@ -95,7 +95,7 @@ def _task(node: Node, path: str, remarks: Remarks) -> Node:
 
 
 def _number(node: Node, path: str, remarks: Remarks) -> Node:
-    """YAML 1.1 has numbers with underscores, and 1.2 reads a text."""
+    """Reads a number with underscores, which YAML 1.1 has and YAML 1.2 reads as a text."""
     if not isinstance(node.value, str) or _GROUPED.match(node.value) is None:
         return node
     number = int(node.value)
@@ -104,7 +104,7 @@ def _number(node: Node, path: str, remarks: Remarks) -> Node:
 
 
 def _without_slices(fields: dict[str, Node], path: str, remarks: Remarks) -> dict[str, Node]:
-    """How large slices become is said by the source, and by a Compaction: an ingest writes one for each transaction."""
+    """Removes the sizes of slices from an Ingest, which writes a slice for each transaction, and warns of it."""
     params = fields.get("params")
     inner = dict(params.value) if params is not None and isinstance(params.value, dict) else {}
     for where, name, given in (("params.", "targetSliceRecords", inner), ("", "targetRecordsPerSlice", fields)):

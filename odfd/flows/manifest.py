@@ -1,6 +1,6 @@
 """Reads flows from manifests: ``spec`` and ``flowPolicy`` of a Flow. Every mistake has its line.
 
-A part of the Flow of RFC-018; what is not understood is refused by its name, never passed over. Pure.
+It reads a part of the Flow of RFC-018; an unknown part is refused by its name, never ignored. Pure.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
 SCHEDULE: Final = "schedule"
 DERIVATION: Final = "derivationPolicy"
-"""Annotations of a Dataset."""
+"""Names of annotations: of a Flow the first, of a Dataset the others."""
 
 
 class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     target: str
-    """Empty where it selects."""
+    """The dataset, or empty for a flow of a selection."""
     selection: Selection | None = None
     inputs: tuple[str, ...]
     schedule: Schedule | None
@@ -77,7 +77,10 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.source}:{self.lines.get(path, self.lines.get('', 1))}"
 
     def plan(self, resolve: Callable[[str, str], DatasetId]) -> FlowPlan:
-        """Builds the plan; ``resolve``: a reference, and its place in the text, to an id. Raises what that raises."""
+        """Builds the plan.
+
+        ``resolve`` turns a reference, with its place in the text, into an id; its faults are passed on.
+        """
         target = EVERY if self.selection is not None else resolve(self.target, self.place("spec.target"))
         inputs = [
             resolve(each, self.place(f"spec.triggers[{number}].dataset"))
@@ -102,11 +105,11 @@ class DerivationPolicy(NamedTuple):
 
     is_manual: bool
     cooldown: int | None
-    """In nanoseconds; ``None``: as the settings say."""
+    """Nanoseconds between runs; ``None`` for that of the settings."""
 
 
 def derivation_policy(owner: DeclaredResource) -> DerivationPolicy | None:
-    """Reads the annotation of a dataset; ``None`` where it has none. Raises Invalid."""
+    """Reads the annotation of a dataset; ``None`` if it has none. Raises Invalid."""
     annotated = owner.annotations.get(DERIVATION)
     if annotated is None:
         return None
@@ -124,7 +127,7 @@ def derivation_policy(owner: DeclaredResource) -> DerivationPolicy | None:
 
 
 def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
-    """Yields the flow of a dataset with a schedule, and judges its other annotations of this kind. Raises Invalid.
+    """Yields the flow of a dataset with a schedule, and checks its other annotations of this kind. Raises Invalid.
 
     ``uri``: the long name of the annotation.
     """
@@ -147,13 +150,13 @@ def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
 
 
 def flow_of(draft: Draft) -> DesiredFlow | None:
-    """Reads a draft; ``None`` for an invalid flow, whose mistakes are added to it."""
+    """Reads a draft; returns ``None`` for an invalid flow, whose mistakes are added to the draft."""
     flow = _Reading(draft).flow()
     return None if draft.binding.mistakes else flow
 
 
 class _Reading:
-    """One document's values judged; mistakes are added to the draft."""
+    """Reads and checks the values of one Flow; adds mistakes to the draft."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -211,7 +214,7 @@ class _Reading:
         return bool(numbered)
 
     def _arrivals(self) -> tuple[Arrival, ...]:
-        """The Sources whose pushes make it run, which it has to take from."""
+        """Returns the Sources whose pushes begin a run; each has to be the source of a task."""
         taken = {each.source for each in self._spec.tasks or () if isinstance(each, IngestTask)}
         found: list[Arrival] = []
         for number, each in enumerate(self._spec.triggers):
@@ -289,7 +292,7 @@ _POLICY: Final = f"headers.annotations.{POLICY}"
 
 
 def _catch_up(text: str) -> CatchUp:
-    """Raises Invalid."""
+    """Returns which missed times are caught up. Raises Invalid for an unknown word."""
     try:
         return CatchUp(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Fills in what a flow's task ``WebhookCall`` sends: the event and the time of its run, and nothing else. Pure."""
+"""Fills in the payload of a flow's task ``WebhookCall``: the event and the time of its run, and nothing else. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIME: Final = "trigger.time"
 
 
 def check_payload(text: str) -> str:
-    """Returns a payload. Raises Invalid for a variable that no run has."""
+    """Returns a payload that is valid. Raises Invalid for an unknown variable, or if it is too long."""
     unknown = [each for each in VARIABLE.findall(text) if each not in (_EVENT, _TIME)]
     if unknown:
         hint = f"known are ${{{{ {_EVENT} }}}} and ${{{{ {_TIME} }}}}"
@@ -24,6 +24,6 @@ def check_payload(text: str) -> str:
 
 
 def filled(payload: str | None, event: str, time: str) -> str:
-    """Returns what is sent; ``None``: the event alone."""
+    """Returns the text to send; for no payload the event alone."""
     values = {_EVENT: event, _TIME: time}
     return event if payload is None else VARIABLE.sub(lambda found: values[found[1]], payload)

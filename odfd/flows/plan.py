@@ -1,4 +1,4 @@
-"""Declares flows: those that people write, and those of derived datasets that follow their inputs. Values."""
+"""Declares flows as values: those that people write, and those of derived datasets that follow their inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY: Final = 24 * HOUR
 
 
 class CatchUp(enum.Enum):
-    """Selects the times missed during downtime that are acted on."""
+    """Says which of the times missed during downtime are acted on."""
 
     NONE = "none"
     ONE = "one"
@@ -28,7 +28,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """Retries of a run that failed for a temporary reason. Durations are nanoseconds."""
 
     attempts: int = 3
-    """In all, of one nominal time."""
+    """Most attempts for one nominal time."""
     least: int = 10 * SECOND
     most: int = HOUR
 
@@ -39,9 +39,9 @@ class FlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
     suspend: bool = False
     catch_up: CatchUp = CatchUp.ONE
     window: int = DAY
-    """How old a time may be that is caught up."""
+    """Nanoseconds up to which a passed time is caught up."""
     cooldown: int = MINUTE
-    """From the end of a run to the next that new data causes."""
+    """Nanoseconds from the end of a run to the next one that new data causes."""
     retry: Retry = Retry()
 
 
@@ -50,7 +50,7 @@ class Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest"):
 
     fetch_uncacheable: bool = False
     source: str | None = None
-    """The key of the reference to a Source, of which the flow's resource says what it means; the dataset's own."""
+    """Key of the flow's reference to a Source; ``None`` for the dataset's own source."""
 
 
 class Verify(msgspec.Struct, frozen=True, kw_only=True, tag="Verify"):
@@ -63,25 +63,25 @@ class PushTo(msgspec.Struct, frozen=True, kw_only=True, tag="Push"):
     """Pushes the dataset, if it is published, as ``odfctl push`` does."""
 
     to: str
-    """The key of the reference to the repository."""
+    """Key of the flow's reference to the repository."""
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True, tag="Compaction"):
-    """Merges its slices, as ``odfctl compact`` does. ``None``: the limits of that."""
+    """Merges its slices, as ``odfctl compact`` does; ``None`` stands for the limits of that command."""
 
     max_slice_bytes: int | None = None
     max_slice_rows: int | None = None
 
 
 class GarbageCollection(msgspec.Struct, frozen=True, kw_only=True, tag="GarbageCollection"):
-    """Frees what no dataset of the node needs, as ``odfctl gc`` does."""
+    """Frees the objects that no dataset of the node needs, as ``odfctl gc`` does."""
 
 
 class WebhookCall(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCall"):
     """Calls a WebhookTarget."""
 
     target: str
-    """The key of the reference to it, of which the flow's resource says what it means."""
+    """Key of the flow's reference to the WebhookTarget."""
     payload: str | None = None
 
 
@@ -89,54 +89,54 @@ FlowTask: TypeAlias = Ingest | Verify | PushTo | Compaction | GarbageCollection 
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """Records that were pushed to a Source, and are waited for."""
+    """The condition on records pushed to a Source under which a flow runs."""
 
     source: str
-    """The key of the reference to it, of which the flow's resource says what it means."""
+    """Key of the flow's reference to the Source."""
     least: int = 1
-    """So many records make it run."""
+    """Number of records that make it run."""
     longest: int = HOUR
-    """Nanoseconds: or one record that is so old."""
+    """Nanoseconds after which even one record makes it run."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects the datasets that a flow is for."""
+    """Selects the datasets that a flow is for, by name and labels."""
 
     name: str
     """A pattern: ``%`` stands for any text, ``_`` for one character."""
     labels: str | None = None
-    """As they are written after ``-l``."""
+    """A selector of labels, as it is written after ``-l``."""
 
     def __str__(self) -> str:
         return self.name if self.labels is None else f"{self.name} ({self.labels})"
 
 
 class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks for a dataset, and when: by a schedule, at news of others or of itself, or several of them."""
+    """Says which tasks a dataset gets, and when: by a schedule, or at new data of others, of Sources or of itself."""
 
     name: str
-    """For people: of the flow, or of the dataset that follows its inputs."""
+    """The name for people: of the flow, or of the dataset that follows its inputs."""
     target: DatasetId
     schedule: Schedule | None = None
     inputs: frozenset[DatasetId] = frozenset()
     """Datasets whose new data makes it run."""
     on_update: bool = False
-    """Whether new blocks of the target itself make it run, save those that a run of it wrote."""
+    """Whether new blocks of the target itself make it run, except those that a run of it wrote."""
     arrivals: tuple[Arrival, ...] = ()
-    """Pushes that make it run."""
+    """Pushes to Sources that make it run."""
     tasks: tuple[FlowTask, ...] = (Ingest(),)
-    """In order; the first that does not end well ends the run."""
+    """Tasks in order; the first that does not end well ends the run."""
     policy: FlowPolicy = FlowPolicy()
     selection: Selection | None = None
-    """That the target is one of."""
+    """The selection by which the target was selected; ``None`` for a flow of one dataset."""
     by: str = "Flow"
-    """The type of the resource of its name, whose references its tasks mean."""
+    """Type of the resource of this name, which has the references of the tasks."""
     declared: bool = True
-    """Whether it was declared; else it is a derived dataset that follows its inputs."""
+    """Whether it was declared; otherwise it stands for a derived dataset that follows its inputs."""
 
     @property
     def watched(self) -> frozenset[DatasetId]:
-        """The datasets of which news make it run."""
+        """The datasets whose news make it run."""
         return self.inputs | {self.target} if self.on_update else self.inputs
 
     @property
@@ -146,16 +146,16 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(enum.Enum):
-    """The end of a run."""
+    """How a run ended."""
 
     UPDATED = "updated"
     UP_TO_DATE = "up-to-date"
     BLOCKED = "blocked"
-    """No fault, and it waits for another party."""
+    """Without fault, but it waits for another party."""
     FAILED = "failed"
-    """For a reason that may pass: it is tried again."""
+    """Failed for a reason that may pass, so that it is tried again."""
     REFUSED = "refused"
-    """For a reason that stays until something is changed."""
+    """Failed for a reason that stays until something is changed."""
     CANCELLED = "cancelled"
 
 
@@ -166,30 +166,30 @@ MOST_OWED: Final = 1_000
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of the runs of one plan, over restarts. Its size does not grow with them.
+    """The record of the runs of one plan, kept over restarts.
 
-    Only ``owed`` does, up to ``MOST_OWED``.
+    Its size does not grow with the runs, except for ``owed``, which has at most ``MOST_OWED`` times.
     """
 
     since: Instant
-    """Nothing is owed of times before this."""
+    """Times before this are not made up for."""
     covered: Covered = Covered()
     pending: Instant | None = None
-    """The time that a run is for which began and has not ended well, or been given up."""
+    """The time that a run began for which has not ended well and is not given up."""
     attempts: int = 0
-    """Of it that failed."""
+    """Failed attempts for the pending time."""
     owed: tuple[Instant, ...] = ()
     """Past times that a person asked to make up for, oldest first; they count as fired."""
     retry_at: Instant | None = None
     paused: bool = False
     runs: int = 0
     failures: int = 0
-    """Runs in a row that failed."""
+    """Failed runs in a row."""
     missed: int = 0
-    """Nominal times that were passed over."""
+    """Number of nominal times that were passed over."""
     began_at: Instant | None = None
     ended_at: Instant | None = None
     outcome: Outcome | None = None
     message: str = ""
     seen: str | None = None
-    """For flows that new blocks trigger: the hash of the head that the last good run saw, or wrote."""
+    """For flows triggered by new blocks: the hash of the head that the last good run saw or wrote."""

@@ -24,9 +24,9 @@ UTC: Final = "UTC"
 LEAST_INTERVAL: Final = SECOND
 MOST_INTERVAL: Final = 366 * 86_400 * SECOND
 SPANS: Final = 8
-"""Stretches that are remembered."""
+"""Most ranges of fired times that are remembered."""
 MISSED_COUNTED: Final = 1000
-"""Nominal times that were passed over are counted up to here."""
+"""Number up to which missed nominal times are counted."""
 _NAMED: Final = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -39,12 +39,12 @@ _NAMED: Final = {
 _UNITS: Final = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DURATION: Final = re.compile(r"([0-9]{1,9})\s*(s|sec|min|m|h|d|w)\Z")
 _LOOKS_BACK: Final = (3600, 86_400, 32 * 86_400, 366 * 86_400, 9 * 366 * 86_400)
-"""Seconds; the first that finds a nominal time is enough."""
+"""Seconds to look back for the last nominal time, in this order until one is found."""
 _FIRST_YEAR, _LAST_YEAR = 1970, 9900
 
 
 class Cron(msgspec.Struct, frozen=True, tag="cron"):
-    """Five fields, or a name such as ``@daily``.
+    """A schedule of five cron fields, or of a name such as ``@daily``.
 
     At clock changes it follows Debian's cron: a skipped time is due right after the change, a repeated one is due once,
     and hours written ``*`` follow elapsed time.
@@ -54,7 +54,7 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
     zone: str = UTC
 
     def after(self, time: Instant) -> Instant | None:
-        """Returns the first nominal time after ``time``; ``None`` when there is none."""
+        """Returns the first nominal time after ``time``; ``None`` if there is none."""
         try:
             start = dt.datetime.fromtimestamp(time // SECOND, dt.UTC).astimezone(ZoneInfo(self.zone))
             if not _FIRST_YEAR <= start.year <= _LAST_YEAR:
@@ -95,13 +95,16 @@ def offset_at(schedule: Schedule | None, time: Instant) -> int:
 
 
 class Covered(msgspec.Struct, frozen=True):
-    """Fired nominal times, as ranges in which every nominal time counts as fired; the oldest of many are joined."""
+    """The nominal times that fired, as ranges in which every nominal time counts as fired.
+
+    If there are too many ranges, the oldest are joined.
+    """
 
     spans: tuple[tuple[int, int], ...] = ()
-    """First and last, in order, apart."""
+    """First and last time of each range, in order, without overlaps."""
 
     def end_over(self, time: Instant) -> Instant | None:
-        """Returns the last nominal time of the range that holds ``time``; ``None``: it did not fire."""
+        """Returns the last nominal time of the range that holds ``time``; ``None`` if it did not fire."""
         place = bisect.bisect_right(self.spans, int(time), key=_first) - 1
         if place < 0:
             return None
@@ -109,7 +112,7 @@ class Covered(msgspec.Struct, frozen=True):
         return Instant(last) if first <= time <= last else None
 
     def newest(self, now: Instant) -> Instant | None:
-        """Returns the newest time not after ``now`` up to which nothing is due, because it or a later one fired."""
+        """Returns the newest time, at most ``now``, up to which nothing is due, because it or a later one fired."""
         before = [min(last, now) for first, last in self.spans if first <= now]
         return Instant(max(before)) if before else None
 
@@ -190,7 +193,7 @@ def parse_cron(text: str, zone: str) -> Cron:
 
 
 def parse_zone(text: str) -> str:
-    """Raises Invalid."""
+    """Returns the name of a time zone. Raises Invalid for an unknown one."""
     try:
         ZoneInfo(text)
     except (KeyError, ValueError, OSError) as error:
@@ -201,7 +204,7 @@ def parse_zone(text: str) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds. Raises Invalid."""
+    """Returns the nanoseconds that a text such as ``10s``, ``5min``, ``1h`` or ``1d`` states. Raises Invalid."""
     found = _DURATION.match(text.strip())
     if found is None:
         raise Invalid(f"not a length of time: {text[:40]!r}", rule="flow-duration", hint="like 10s, 5min, 1h or 1d")
@@ -209,7 +212,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_every(text: str) -> Every:
-    """Raises Invalid."""
+    """Parses an interval. Raises Invalid for one out of range."""
     length = parse_duration(text)
     if not LEAST_INTERVAL <= length <= MOST_INTERVAL:
         raise Invalid(f"{text[:40]} is out of range", rule="flow-duration", hint="1s to 366d")

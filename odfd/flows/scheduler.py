@@ -1,9 +1,9 @@
-"""Decides which dataset is pulled next, and when: sans-IO, with the time and chance as arguments.
+"""Decides which dataset is pulled next, and when: sans-IO, with time and chance as arguments.
 
-What is due lies in a heap by its time, so that neither a look at what is next nor a run costs what the number of plans
-is. A nominal time is noted as fired before its run begins; a run that was cut off is begun again for the same time. A
-derived dataset whose input is itself about to run waits for that one, so that data that comes by several ways makes one
-transaction. Made by the worker, which performs the runs and keeps the records.
+Due times are in a heap, so the costs of looking for the next run and of a run do not grow with the number of plans. A
+nominal time is noted as fired before its run begins; a run that was cut off begins again for the same time. A derived
+dataset whose input is itself about to run waits for that, so that data that arrives by several ways makes one
+transaction. The worker makes the scheduler, performs the runs and stores the records.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from odfd.flows.plan import BAD, MINUTE, MOST_OWED, CatchUp, FlowPlan, Outcome, 
 from odfd.flows.schedule import latest_time, next_time, passed_over
 
 SETTLE: Final = SECOND
-"""Delay after new data before a run, so that a user's pull of inputs and outputs runs first."""
+"""Nanoseconds between new data and a run, so that a user's pull of inputs and outputs runs first."""
 PARALLEL: Final = 4
-"""Runs at once of one flow of many datasets; the others wait for the end of one."""
+"""Most runs of one flow of many datasets at the same time; further ones wait for the end of one."""
 ON_TIME: Final = MINUTE
-"""A time that passed less than this ago was not missed."""
+"""Nanoseconds after a time in which it does not count as missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class Firing:
 
 @dataclass(slots=True)
 class Entry:
-    """One active plan, for inspection."""
+    """The state of one active plan."""
 
     plan: FlowPlan
     record: Record
     running: bool = False
     touched: Instant | None = None
-    """When one of its inputs changed that no run has looked at."""
+    """When an input first changed that no run has looked at; ``None`` if none did."""
     awaited: Instant | None = None
-    """When records that were pushed to a Source make it run."""
+    """When records that were pushed to a Source make it run; ``None`` if none wait."""
     due: Instant | None = None
     held_since: Instant | None = None
-    """Since when it waits for an input of its own that is about to run."""
+    """Since when it waits for an input that is itself about to run; ``None`` if it does not wait."""
     ticket: int = 0
-    """Of its place in the heap; another one there is out of date."""
+    """Number of its valid place in the heap; places with other numbers are out of date."""
 
     @property
     def is_paused(self) -> bool:
@@ -62,7 +62,7 @@ class Entry:
 
 
 class Scheduler:
-    """All plans of a node."""
+    """Schedules the plans of a node."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
@@ -70,12 +70,12 @@ class Scheduler:
         self._heap: list[tuple[Instant, int, str]] = []
         self._tickets = itertools.count(1)
         self._readers: dict[DatasetId, dict[str, None]] = {}
-        """By input, in the order in which they came."""
+        """Keys of the plans that watch a dataset, in the order in which they came."""
         self._targets: dict[DatasetId, dict[str, None]] = {}
         self._busy: dict[str, set[str]] = {}
-        """Keys of the runs of a selection, by the name of its flow."""
+        """Keys of the running plans of a selection, by the name of its flow."""
         self._queued: dict[str, dict[str, None]] = {}
-        """Those that are due and wait for one of these, likewise."""
+        """Keys of the due plans of a selection that wait for one of its runs to end, by the name of its flow."""
         self._latest = Instant(-(1 << 63))
         """The latest time that was seen since the clock was set back."""
 
@@ -83,18 +83,17 @@ class Scheduler:
         return iter(self._entries.items())
 
     def keys_of(self, dataset: DatasetId) -> Sequence[str]:
-        """Returns the keys of the plans that pull a dataset."""
+        """Returns the keys of the plans whose target is a dataset."""
         return tuple(self._targets.get(dataset, ()))
 
     def find(self, key: str) -> Entry | None:
         return self._entries.get(key)
 
     def put(self, key: str, plan: FlowPlan, record: Record | None, now: Instant, *, touched: bool = False) -> Record:
-        """Adds or replaces a plan, which continues the former record.
+        """Adds or replaces a plan, which continues the former record. Returns the record to store.
 
-        A new or resumed plan, or a new schedule, has no missed times. Returns the record to store.
-
-        ``touched``: an input may have data that it has not looked at.
+        A new or resumed plan, or a new schedule, has no missed times. ``touched``: whether an input may have data that
+        the plan has not looked at.
         """
         before = self._entries.get(key)
         if before is not None:
@@ -132,14 +131,14 @@ class Scheduler:
             self._arm(key, entry, now)
 
     def await_until(self, key: str, at: Instant | None, now: Instant) -> None:
-        """Sets when pushed records make a plan run, where there is such a plan; ``None``: none wait for it."""
+        """Sets when pushed records make a plan run, if it exists; ``None`` if no records wait."""
         entry = self._entries.get(key)
         if entry is not None and entry.awaited != at:
             entry.awaited = at
             self._arm(key, entry, now)
 
     def untouch(self, key: str) -> None:
-        """Takes the news that came during a run for its own, until ``finish`` says which they were."""
+        """Ignores the news that came during a run; ``finish`` says whether there was other news."""
         if (entry := self._entries.get(key)) is not None:
             entry.touched = None
 
@@ -151,9 +150,9 @@ class Scheduler:
         return entry.record
 
     def backfill(self, key: str, first: Instant, last: Instant, now: Instant) -> tuple[Record, int, Instant | None]:
-        """Owes a run for each nominal time of a range that did not fire; ``key`` has a schedule.
+        """Adds a run for each nominal time of a range that did not fire. The plan ``key`` has a schedule.
 
-        Returns the record to store, the number of such times, and the first for which there is no room.
+        Returns the record to store, the number of such times, and the first that has no room, or ``None``.
         """
         entry = self._entries[key]
         record, schedule, last = entry.record, entry.plan.schedule, min(last, now)
@@ -170,13 +169,13 @@ class Scheduler:
         return entry.record, count, at if at is not None and at <= last else None
 
     def next_time(self) -> Instant | None:
-        """Returns when ``due`` may have something next."""
+        """Returns when ``due`` may next return a run; ``None`` if nothing is scheduled."""
         while self._heap and not self._is_current(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: Instant, most: int) -> Sequence[Firing]:
-        """Runs to begin now, those due first, at most so many."""
+        """Returns at most ``most`` runs to begin now, those due first."""
         self._notice_clock(now)
         found: list[Firing] = []
         while len(found) < most and (first := self.next_time()) is not None and first <= now:
@@ -195,9 +194,10 @@ class Scheduler:
     def finish(
         self, key: str, outcome: Outcome, message: str, now: Instant, seen: str | None = None, *, touched: bool = False
     ) -> Record | None:
-        """Ends a run; returns the record to store, ``None`` where the plan is gone.
+        """Ends a run; returns the record to store, ``None`` if the plan is gone.
 
-        ``seen``: the head that it saw or wrote. ``touched``: the target has blocks that it did neither see nor write.
+        ``seen``: the head that the run saw or wrote. ``touched``: whether the target has blocks that it neither saw nor
+        wrote.
         """
         self._let_in(key, now)
         entry = self._entries.get(key)
@@ -214,7 +214,7 @@ class Scheduler:
         return entry.record
 
     def interrupt(self, now: Instant) -> None:
-        """Interrupts all runs, which begin again; that is no failure."""
+        """Interrupts all runs, which begin again later; this is no failure."""
         queued = {key for keys in self._queued.values() for key in keys}
         self._busy, self._queued = {}, {}
         for key, entry in self._entries.items():
@@ -223,7 +223,7 @@ class Scheduler:
                 self._arm(key, entry, now)
 
     def _waits(self, key: str, entry: Entry) -> bool:
-        """Whether as many runs of its selection go on as may; the end of one lets it in."""
+        """Whether a run has to wait, because its selection has as many as it may; if so, queues it."""
         name = entry.plan.name
         if entry.plan.selection is None or len(self._busy.get(name, ())) < PARALLEL:
             return False
@@ -231,7 +231,7 @@ class Scheduler:
         return True
 
     def _let_in(self, ended: str, now: Instant) -> None:
-        """The run of a selection has ended: the next that waits for it is due."""
+        """Makes the next queued run of a selection due, after a run of it ended."""
         for name, keys in self._busy.items():
             if ended in keys:
                 keys.remove(ended)
@@ -254,7 +254,7 @@ class Scheduler:
             failures=was.failures + 1 if outcome in BAD else 0 if outcome is not Outcome.CANCELLED else was.failures,
         )
         attempts = was.attempts + 1
-        # A time of a schedule is given up after so many attempts; data that came is looked at for as long as it takes.
+        # A scheduled time is given up after so many attempts; new data is tried for as long as it takes.
         again = entry.plan.schedule is None or attempts < retry.attempts
         if outcome is Outcome.FAILED and again and was.pending is not None:
             wait = Backoff(first=retry.least / SECOND, most=retry.most / SECOND).wait(attempts, self._chance)
@@ -262,7 +262,7 @@ class Scheduler:
         return msgspec.structs.replace(record, pending=None, attempts=0, retry_at=None)
 
     def _claim(self, entry: Entry, now: Instant) -> bool:
-        """Whether a run begins now."""
+        """Begins a run if one is due; returns whether it does."""
         record, plan = entry.record, entry.plan
         if entry.running or entry.is_paused:
             return False
@@ -285,7 +285,7 @@ class Scheduler:
         return True
 
     def _fired(self, entry: Entry, now: Instant) -> Record:
-        """The record once the nominal time that is acted on now, if any, is noted."""
+        """Returns the record with the nominal time that is due now, if any, noted as fired."""
         record, schedule, policy = entry.record, entry.plan.schedule, entry.plan.policy
         if schedule is None:
             return record
@@ -325,7 +325,7 @@ class Scheduler:
         return entry is not None and entry.ticket == place[1]
 
     def _held(self, key: str, entry: Entry, now: Instant) -> bool:
-        """Whether it waits for an input's pending pull: at most a cooldown, as pulls may run for hours or repeat."""
+        """Whether a plan waits for an input's pending pull: at most a cooldown, as pulls may take hours or repeat."""
         since = now if entry.held_since is None else min(entry.held_since, now)
         until = Instant(since + max(entry.plan.policy.cooldown, SECOND))
         others = (self._entries[other] for each in entry.plan.watched for other in self._targets.get(each, ()))
@@ -344,7 +344,7 @@ class Scheduler:
                 self._push(key, entry, now)
 
     def _notice_clock(self, now: Instant) -> None:
-        """Reckons anew what lies far ahead where the clock was set back: it came of a time that was not."""
+        """If the clock was set back, computes due times anew, since they came from a time that was wrong."""
         if now < self._latest:
             for key, entry in self._entries.items():
                 entry.record = _not_ahead(entry.record, now)
@@ -382,18 +382,18 @@ def _due(entry: Entry, now: Instant) -> Instant | None:
 
 
 def _due_since(record: Record, now: Instant) -> Instant:
-    """Nominal times after this, and not after ``now``, are owed."""
+    """Returns the time after which nominal times, up to ``now``, are owed."""
     newest = record.covered.newest(now)
     return record.since if newest is None else max(record.since, newest)
 
 
 def _not_ahead(record: Record, now: Instant) -> Record:
-    """Returns what was noted by a clock that was ahead counts as of now."""
+    """Returns a record whose ``since`` is at most now, as after a clock was ahead."""
     return record if record.since <= now else msgspec.structs.replace(record, since=now)
 
 
 def _cooled(entry: Entry, now: Instant) -> Instant:
-    """When new data may cause a run."""
+    """Returns when new data may cause a run."""
     ended = entry.record.ended_at
     touched = min(entry.touched if entry.touched is not None else now, now)
     cooldown = entry.plan.policy.cooldown
@@ -402,7 +402,7 @@ def _cooled(entry: Entry, now: Instant) -> Instant:
 
 
 def _awaited(entry: Entry, now: Instant) -> Instant:
-    """When pushed records may cause a run. After one that did not end well a cooldown passes, as with other news."""
+    """Returns when pushed records may cause a run; after a failed run a cooldown passes first."""
     longest = max((each.longest for each in entry.plan.arrivals), default=0)
     at = min(entry.awaited if entry.awaited is not None else now, Instant(now + longest))
     record = entry.record

@@ -1,7 +1,7 @@
 """Selects the datasets that a flow is for, by patterns of their names and by labels. Pure.
 
-A flow of a selection is one plan for each dataset that it selects, with its own runs and record; what comes later
-joins by itself. Only a flow that does nothing to a dataset of its own, a collection of garbage, is one for all.
+A flow of a selection is one plan for each selected dataset, with its own runs and record; datasets that appear later
+join by themselves. A flow that only collects garbage has no dataset of its own, and is one plan for all.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from odfd.resources.declared import Json
 from odfd.resources.selectors import matches, names, parse_selector
 
 EVERY: Final = DatasetId.from_public_key(bytes(32))
-"""Stands for the target of a selection, which is no dataset of its own."""
+"""Stands for the target of a selection, which is not one dataset."""
 _PATTERN: Final = re.compile(r"[A-Za-z0-9.\-%_]{1,100}\Z")
 _WILD: Final = "%_"
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a target selects: names have neither of the two characters."""
+    """Whether a target is a pattern: it has a wildcard, which no name has."""
     return any(each in text for each in _WILD)
 
 
@@ -45,15 +45,15 @@ def selects(selection: Selection, name: str, labels: Mapping[str, Json]) -> bool
 
 
 def is_one_for_all(plan: FlowPlan) -> bool:
-    """Whether it is run once, and not for each dataset that it selects."""
+    """Whether the plan is run once, and not for each selected dataset."""
     return not plan.on_update and all(isinstance(each, GarbageCollection) for each in plan.tasks)
 
 
 def is_template(plan: FlowPlan) -> bool:
-    """Whether it is never run itself, but one for each selected dataset."""
+    """Whether the plan is not run itself, but has a plan for each selected dataset."""
     return plan.selection is not None and plan.target == EVERY and not is_one_for_all(plan)
 
 
 def for_dataset(plan: FlowPlan, dataset: DatasetId) -> FlowPlan:
-    """Returns what a selection's flow is for one dataset, whose own news never make it pull itself."""
+    """Returns a selection's plan for one dataset, whose own news never make it pull itself."""
     return msgspec.structs.replace(plan, target=dataset, inputs=plan.inputs - {dataset})

@@ -185,7 +185,7 @@ class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
 
     def check(self) -> None:
-        """Raises Invalid."""
+        """Raises Invalid unless exactly one valid ``cron`` or ``every`` is given."""
         zone = parse_zone(self.time_zone or UTC)
         if (self.cron is None) == (self.every is None):
             raise Invalid("a schedule has either cron or every", rule="flow-trigger", hint="cron: '30 17 * * 1-5'")

@@ -1,7 +1,7 @@
 """Stores declared flows, and the records of their runs. Synchronous, on the given connection.
 
-A flow is a resource about the dataset that it pulls. The record of its runs is one row, written over before and after
-each run; a derived dataset that follows its inputs has one too, under its id.
+A flow is a resource about the dataset that it pulls. The record of its runs is one row, replaced before and after each
+run. A derived dataset that follows its inputs has a record too, under its id.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply 
 
 
 class _StoredPlan(FlowPlan, frozen=True, kw_only=True):
-    """Reads plans that releases without ``tasks`` wrote, too."""
+    """A plan as it is stored, also by releases without ``tasks``."""
 
     fetch_uncacheable: bool = False
 
 
 _PLAN: Final = msgspec.json.Decoder(_StoredPlan, dec_hook=lambda _, text: DatasetId.parse(text))
-"""No other type of its fields is one that msgspec does not know."""
+"""Decodes plans; the hook is for dids, the only type that msgspec does not know."""
 _RECORD: Final = msgspec.json.Decoder(Record)
 
 
@@ -56,7 +56,7 @@ def key_for(plan: FlowPlan) -> str:
 
 
 def keep(connection: sqlite3.Connection, plan: FlowPlan, now: Instant) -> bool:
-    """Declares a flow; ``False`` where it was declared so before."""
+    """Declares a flow; ``False`` if it was declared so before."""
     spec = msgspec.json.encode(plan, enc_hook=str, order="deterministic")
     return Resources(connection).apply(KIND, plan.name, spec, now, about=str(plan.target))
 
@@ -77,7 +77,7 @@ def flows_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPla
 
 
 def templates(connection: sqlite3.Connection) -> list[FlowPlan]:
-    """Lists the flows of many datasets that make one for each of them."""
+    """Lists the flows of selections that have a plan for each selected dataset."""
     return [plan for plan in flows_of(connection, EVERY) if is_template(plan)]
 
 
@@ -98,7 +98,7 @@ def remove(connection: sqlite3.Connection, name: str, now: Instant) -> bool:
 
 
 def rename(connection: sqlite3.Connection, name: str, to: str, now: Instant) -> None:
-    """Takes a flow away whose next declaration has another name; that one goes on with the records of its runs."""
+    """Removes a flow that is about to be declared under another name, and gives that the records of its runs."""
     first, other = key_of(name), key_of(to)
     moved = [
         (row[0], row[1])
@@ -110,7 +110,7 @@ def rename(connection: sqlite3.Connection, name: str, to: str, now: Instant) -> 
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> list[str]:
-    """Deletes the flows of a deleted dataset, and what selections did for it; returns the names of the former."""
+    """Deletes a deleted dataset's flows, and its records of selections' flows; returns the names of the flows."""
     names = [plan.name for plan in flows_of(connection, dataset)]
     for name in names:
         remove(connection, name, now)

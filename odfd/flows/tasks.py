@@ -1,6 +1,6 @@
 """Reads tasks from manifests: those of a Flow, and the one of a Task. Every mistake has its line. Pure.
 
-What is not understood is refused by its name, never passed over.
+An unknown part is refused by its name, never ignored.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from odfd.resources.types import ODF, VERSION
 TYPE: Final = "Task"
 SPECS: Final = (IngestTask, CompactionTask, GarbageCollectionTask, WebhookCallTask, ExtensionTask)
 TARGET: Final = "taskTarget"
-"""An annotation of a Task: the dataset that it is for."""
+"""Name of a Task's annotation with the dataset that it is for."""
 _TARGET_URI: Final = f"{ODF}/flow/{VERSION}/TaskTarget"
 VERIFY: Final = "Verify"
 PUSH: Final = "Push"
 REPOSITORY: Final = "Repository"
-"""The extensions that are tasks, and the type that the second refers to."""
+"""The type that a task ``Push`` refers to. The names before are the known extensions."""
 
 
 class TaskTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ class TaskTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def check_task(draft: Draft) -> None:
-    """Adds to the mistakes of a draft of a Task."""
+    """Adds the mistakes of a Task to its draft."""
     task_of(draft)
     path, given = f"headers.annotations.{TARGET}", draft.typed.get(TARGET)
     if isinstance(draft.spec, GarbageCollectionTask):
@@ -58,7 +58,7 @@ def check_task(draft: Draft) -> None:
 
 
 def task_of(draft: Draft) -> FlowTask:
-    """Returns what the draft of a Task is to do. Mistakes are added to it."""
+    """Returns the task that the draft of a Task declares. Mistakes are added to the draft."""
     return read_task(draft, "spec", draft.spec)
 
 
@@ -70,7 +70,7 @@ def target_of(annotations: Any) -> str | None:
 
 
 def read_task(draft: Draft, path: str, spec: TaskSpec) -> FlowTask:
-    """Reads the task at a path of a draft, to which mistakes are added."""
+    """Reads the task at a path of a draft. Mistakes are added to the draft."""
     match spec:
         case IngestTask():
             source = draft.attempt(f"{path}.source", source_key, spec.source)
@@ -101,7 +101,7 @@ def _compaction(draft: Draft, path: str, params: CompactionParams) -> Compaction
 
 
 def _extension(draft: Draft, path: str, spec: ExtensionTask) -> FlowTask:
-    """One that RFC-018 does not have. Each takes its own field."""
+    """Reads a task that RFC-018 does not have; each extension has its own field."""
     if spec.extension not in (VERIFY, PUSH):
         text = f"this node knows no task {spec.extension[:80]!r}"
         draft.note(f"{path}.$schema", text, "unknown-type", f"known are {VERIFY} and {PUSH}")
