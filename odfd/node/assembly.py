@@ -23,7 +23,7 @@ from odfd.workers.incident_keeper import IncidentKeeper
 
 @contextmanager
 def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
-    """Implements ``odfd.control.assembly.Build``."""
+    """Opens the state directory and assembles a node; implements ``odfd.control.assembly.Build``."""
     directory = Path(settings.node.state_dir)
     is_entered = bool(settings.control.group) and directory in Path(settings.control.socket).parents
     with open_state_directory(directory, is_entered=is_entered) as home:

@@ -1,4 +1,4 @@
-"""Makes the parts of a node that tell others what its datasets are and who its operator is."""
+"""Makes the parts of a node that publish cards of its datasets and its own node card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2p.ports import Topic
 
 
 class CardContext(Protocol):
-    """The dependencies of these parts on a node; ``odfd.node.parts.NodeParts`` has them."""
+    """What these parts need from a node; ``odfd.node.parts.NodeParts`` has it."""
 
     home: StateDirectory
     settings: Settings

@@ -21,7 +21,7 @@ from odfd.workers.engine import NodeEngine
 
 
 class ExecutionContext(Protocol):
-    """The dependencies of these on a node; ``odfd.node.parts.NodeParts`` has them."""
+    """What ingests and transforms need from a node; ``odfd.node.parts.NodeParts`` has it."""
 
     home: StateDirectory
     settings: Settings
@@ -33,7 +33,10 @@ class ExecutionContext(Protocol):
 def dependencies_of(
     parts: ExecutionContext, usable: Callable[[DatasetId], int | None]
 ) -> tuple[IngestDependencies, TransformDependencies]:
-    """``usable``: how many blocks of a dataset a transform may read; ``None``: all."""
+    """Makes the dependencies.
+
+    ``usable`` returns how many blocks of a dataset a transform may read; ``None`` for all.
+    """
     home, clock = parts.home, parts.context.clock
     ingest = IngestDependencies(
         store=home.chains,

@@ -1,7 +1,7 @@
 """Reads the gauges of a node from its parts, and answers scrapes and questions about its readiness.
 
-What a scrape costs does not grow with datasets, blocks or peers ever met: what would be counted one by one is counted
-behind it, by ``odfd.workers.inventory``.
+The cost of a scrape does not grow with the number of datasets, blocks or known peers: what would have to be counted one
+by one is counted in the background, by ``odfd.workers.inventory``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NONE: Final[Mapping[str, str]] = {}
 
 
 class Readings:
-    """The gauges of one node."""
+    """Reads the gauges of one node."""
 
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
@@ -71,7 +71,7 @@ class Readings:
         return self._parts.settings.limits.disk_reserve_bytes
 
     def _of_disk(self) -> Iterator[Reading]:
-        """In a worker thread: a disk may hang."""
+        """Yields the gauges that read the disk; called in a worker thread, since a disk may hang."""
         home = self._parts.home
         usage = shutil.disk_usage(home.directory)
         yield "odfd_disk_free_bytes", usage.free, _NONE
@@ -201,7 +201,7 @@ class Readings:
 def serve_metrics(parts: NodeParts) -> list[Child]:
     """Returns the metrics server, which starts first, so that it responds during the start.
 
-    Nothing, where the settings name no address: what is not asked for is not counted either.
+    Returns nothing if the settings name no address; then nothing is counted in the background either.
     """
     context, addresses, readings = parts.context, parts.settings.metrics.listen, Readings(parts)
     context.servers.extend(() if parts.site is None else (parts.site.server,))
@@ -217,7 +217,7 @@ def serve_metrics(parts: NodeParts) -> list[Child]:
 
 
 def _of_survey(survey: Survey | None) -> Iterator[Reading]:
-    """Nothing before the first count: a zero would say that there is nothing."""
+    """Yields the gauges of a survey; none before the first survey, since a zero would say that there is nothing."""
     if survey is None:
         return
     yield "odfd_survey_age_seconds", trio.current_time() - survey.at, _NONE

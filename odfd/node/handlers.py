@@ -1,4 +1,4 @@
-"""Makes the services behind the control API: gives each service the parts of the node that it needs.
+"""Makes the services behind the control API, and gives each the parts of the node that it needs.
 
 ``odfd.node.parts`` makes the parts, ``odfd.node.assembly`` says which of them run.
 """
@@ -144,7 +144,7 @@ def services_of(parts: NodeParts) -> Services:
 
 
 def access_of(parts: NodeParts, services: Services) -> AccessControl:
-    """Makes what decides who each request is from."""
+    """Makes the access control, which decides who makes each request."""
     visibility = parts.visibility
     adopt = services.declarations.adopt
     reader = AccessReader(parts.home, visibility.public_of, adopt, lambda: visibility.changes)
@@ -156,7 +156,7 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
 
 
 def smart_backend_of(parts: NodeParts, access: AccessControl) -> NodeSmartBackend:
-    """Makes what says what tokens are good for over HTTP."""
+    """Makes the backend of the smart protocol, which decides what tokens permit over HTTP."""
     return NodeSmartBackend(
         parts.home, parts.library, (access, parts.tokens), parts.import_export, parts.remotes, parts.context,
         lambda: secrets.token_hex(8),
@@ -166,7 +166,7 @@ def smart_backend_of(parts: NodeParts, access: AccessControl) -> NodeSmartBacken
 def _flows(
     parts: NodeParts, declarations: DeclarationService, pulling: IngestPullService, pushing: PushService
 ) -> tuple[FlowService, FlowTasks, VerificationService, HistoryRewriteService]:
-    """The service of flows, what performs their tasks, and the services beside pulls that it asks."""
+    """Makes the service of flows, the performer of their tasks, and the other services that it uses."""
     home, context = parts.home, parts.context
     verification = VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler)
     rewriting = HistoryRewriteService(
@@ -224,7 +224,7 @@ def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> Ru
 
 
 def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: Mapping[str, Controller]) -> None:
-    """Give the reconciler what it acts by, and tell it of what may have changed."""
+    """Gives the reconciler its controllers, and notifies it of all that may have changed."""
     reconciler, board = parts.reconciler, parts.context.board
     declarations.live = own_resources_of(parts)
     parts.engine.changed = board.changed = parts.context.events.nudge
@@ -252,7 +252,7 @@ def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: M
 def _networks(
     parts: NodeParts, holders: HolderCounts, search: SearchService, mirrors: MirrorService
 ) -> tuple[NetworkService, PeerService]:
-    """The services of networks and peers. They and the others show nodes by the names on their cards."""
+    """Makes the services of networks and peers, and lets services show nodes by the names on their cards."""
     peers = PeerService(parts.membership, parts.home, holders)
     networks = NetworkService(
         parts.home,

@@ -1,4 +1,4 @@
-"""Makes what shows resources that are not declared: the node, its engines and tasks."""
+"""Makes the functions that list undeclared resources: the node, its engines and tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odfd.resources.declared import DeclaredResource
 
 
 def own_resources_of(parts: NodeParts) -> Mapping[str, Callable[[], Sequence[DeclaredResource]]]:
-    """Returns what lists them, by type."""
+    """Returns the functions that list undeclared resources, by type."""
     context, node, now = parts.context, str(parts.home.keys.node_key().did), parts.context.clock.now()
     own = OwnResources(
         parts.settings, node, now, parts.engine.view,
@@ -24,7 +24,7 @@ def own_resources_of(parts: NodeParts) -> Mapping[str, Callable[[], Sequence[Dec
 
 
 def _reached(parts: NodeParts) -> dict[str, Any]:
-    """Returns under which ids and addresses others reach the node, and what it runs."""
+    """Returns the ids and addresses at which others reach the node, its version, and its networks."""
     served = {"http": parts.site, "flight": parts.flight, "api": parts.remote}
     urls = {key: list(server.urls) for key, server in served.items() if server is not None}
     return {

@@ -1,6 +1,6 @@
 """Makes the parts of a node and connects them.
 
-It is the only module that imports every package. It makes parts and passes them on; it has no logic of theirs.
+It is the only module that imports every package. It makes parts and passes them on, and has no logic of theirs.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ from p2p.ports import Topic
 class NodeParts:
     """All parts of one node. Attributes are in the order of their dependencies.
 
-    ``engine``, ``membership`` and ``ipfs`` are what the node computes with and whom it talks to: others in tests.
+    Tests replace ``engine``, ``membership`` and ``ipfs``, with which the node computes and reaches others.
     """
 
     scheduler: MirrorScheduler
@@ -129,7 +129,7 @@ class NodeParts:
         ipfs: Ipfs | None = None,
         may_dial: Allows = is_global,
     ) -> None:
-        """``may_dial``: permitted addresses of sources that other nodes declared."""
+        """``may_dial`` says which addresses of sources that other nodes declared may be dialled."""
         self.may_dial = may_dial
         self.home, self.settings, self.context = home, settings, context
         home.spool_bytes = lambda: self.settings.limits.spool_bytes
@@ -177,7 +177,7 @@ class NodeParts:
         self._hold_caretakers()
 
     def _hold_statements(self) -> None:
-        """Makes the store of statements, and what this node serves of them."""
+        """Makes the store of statements, and the parts that serve this node's data and answer queries."""
         home, clock, public_of = self.home, self.context.clock, self.visibility.public_of
         events = StatementEvents(self)
         self.witnessed = events.witnessed
@@ -203,7 +203,7 @@ class NodeParts:
         self.queries, self.public_queries, self.projections = made
 
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
-        """Wires the parts that talk to peers, publish elsewhere, and send by themselves."""
+        """Makes the parts that talk to peers, publish elsewhere, and send by themselves."""
         home, settings, context = self.home, self.settings, self.context
         self.bandwidth = Bandwidth()
         self.bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate, settings.p2p.relay_rate)
@@ -236,7 +236,7 @@ class NodeParts:
         self.cards, self.node_card = card_publishers_of(self)
 
     def _hold_caretakers(self) -> None:
-        """The garbage collection, the publication to IPFS, and what pulls by itself."""
+        """Makes the garbage collection, the publication to IPFS, and the workers that act by themselves."""
         home, context, settings = self.home, self.context, self.settings
         self.collection = GarbageCollector(home, context, settings.node.collect_hours, self.quota.concerns)
         terms = PublicationTerms(self._served, self.visibility)
@@ -262,7 +262,7 @@ class NodeParts:
         return committer
 
     def _hold_speakers(self) -> None:
-        """The parts that sign their own findings, and the recovery of lost signing journals."""
+        """Makes the parts that sign their own findings, and the recovery of lost signing journals."""
         self.validator, self.rechecker = validator_of(self), rechecking_of(self)
         self.observer = observer_of(self)
         self.witnessing, self.submissions = witnessing_of(self), submissions_of(self)
@@ -270,7 +270,7 @@ class NodeParts:
         self.journal_recovery = JournalRecovery(asking, self.membership, lambda: self.policy, self._may_sign_again)
 
     def _hold_mirrors(self) -> None:
-        """The parts that fetch datasets of others, from peers and from where they are published."""
+        """Makes the parts that fetch datasets of others, from peers and from where they are published."""
         home, settings, context = self.home, self.settings, self.context
         replication = self.remotes.replication
         self.keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own, home.held)
@@ -308,7 +308,7 @@ class NodeParts:
         )
 
     def _settle(self) -> None:
-        """Settle imports that the last run left unfinished; the doctor reports them too."""
+        """Settles imports that the last run left unfinished, and logs what it finds; the doctor reports it too."""
         found = self.home.recovery
         if found.lost:
             self.context.logger.error(
@@ -328,7 +328,7 @@ class NodeParts:
         await self.membership.run(life)
 
     def in_loop(self, call: Callable[..., object], *args: object) -> None:
-        """Calls in the event loop, from any thread. Does nothing before the node runs."""
+        """Calls a function in the event loop, from any thread. Does nothing before the node runs."""
         if self._token is not None:
             self._token.run_sync_soon(call, *args)
 
@@ -351,7 +351,7 @@ class NodeParts:
         return network is not None and statement.key == self.effective_policy.key_in(network)
 
     def reload(self, settings: Settings) -> None:
-        """Raises Invalid for a policy that cannot be: then all stays as it was."""
+        """Applies new settings. Raises Invalid for an impossible policy, and then changes nothing."""
         with self.home.database.read() as connection:
             self.effective_policy.policy(connection, settings)
         self.webhooks.inside = webhook_networks(settings)
@@ -375,7 +375,7 @@ class NodeParts:
         for part in (*judged, self.submissions, self.flows):
             part.loop.touch_all()
         for each in self.policy.rules:
-            self.reconciler.touch("TrustPolicy", each.name)  # a quorum may be within reach now, or not any more
+            self.reconciler.touch("TrustPolicy", each.name)  # its quorum may have come within reach, or gone out of it
         self.context.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
@@ -383,7 +383,7 @@ class NodeParts:
             return purposes(connection, dataset, self.policy)
 
     def _known_peers(self) -> Known:
-        """Lists the peers with reserved slots."""
+        """Returns the peers that have reserved slots: listed keys and admitted nodes, and publishers of mirrors."""
         listed = frozenset(key for group in self.policy.groups for key in group.keys)
         witnesses = frozenset(self.policy.witnesses.groups)
         with self.home.database.read() as connection:
@@ -405,7 +405,7 @@ class NodeParts:
         )
 
     def _is_own(self, key: KeyDid) -> bool:
-        """Whether a key is of this node or its verdicts, which may have one each."""
+        """Whether a key is this node's, or the one for its verdicts, which may differ."""
         return key in (self.evaluator.me, self.home.keys.node_key().did)
 
     def _is_mine(self, key: KeyDid) -> bool:
@@ -420,11 +420,11 @@ class NodeParts:
         )
 
     def _served(self, dataset: DatasetId) -> int:
-        """Blocks that policy passes on of what is public."""
+        """Returns how many blocks of a public dataset policy passes on."""
         return self.evaluator.reach(dataset, self.evaluator.serve(dataset)).blocks
 
     def _usable(self, dataset: DatasetId) -> int | None:
-        """Blocks that may feed a transform here, also of what was imported; what this node made itself it relies on."""
+        """Returns how many blocks may feed a transform here; ``None`` for all, as of this node's own datasets."""
         if self.home.keys.has_dataset_key(dataset):
             return None
         return self.evaluator.reach(dataset, self.evaluator.use(dataset)).blocks
@@ -439,7 +439,7 @@ class NodeParts:
         self.outbox.put(Topic.ATTEST, dataset, signed.envelope)
 
     def _found_damaged(self, dataset: DatasetId, spot: DamagedBlock) -> None:
-        """Handles damage, from a worker thread. A mirror fetches damaged objects again by itself."""
+        """Reports damage, from a worker thread, and makes a mirror fetch damaged objects again."""
         name = self.home.name_of(dataset)
 
         def tell() -> None:
@@ -473,7 +473,7 @@ class NodeParts:
             part.loop.touch_all()
 
     def _derived_here(self, source: DatasetId) -> list[str]:
-        """Names of datasets of this node's own that are derived from one."""
+        """Returns the names of this node's own datasets that derive from one."""
         return [each.name for each in self.views.readers.of(source) if self.home.keys.has_dataset_key(each.id)]
 
     def moved(self, dataset: DatasetId) -> None:

@@ -1,4 +1,4 @@
-"""Makes the parts that answer queries: of the node's owner, and of others over data that policy permits."""
+"""Makes the parts that answer queries: those of the node's owner, and those of others over permitted data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def queries_of(
     settings: Settings,
     context: Context,
 ) -> tuple[QueryService, PublicQueries, ProjectionTables]:
-    """Makes the services, which share processes, known slices, and folds."""
+    """Makes the query services, which share processes, known slices, and folds."""
 
     def failed(dataset: DatasetId, fault: Fault) -> None:
         context.logger.info("a fold is not kept", dataset=str(dataset), fault=str(fault), rule=fault.rule)
@@ -68,9 +68,9 @@ def queries_of(
 def network_listeners(
     settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
 ) -> tuple[FlightServer | None, TokenStore, RemoteServer | None]:
-    """Makes the Flight SQL server, the tokens of accounts, and the server of the control API over TCP.
+    """Makes the Flight SQL server, the store of accounts' tokens, and the server of the control API over TCP.
 
-    A server is ``None`` where the settings have no address for it.
+    A server is ``None`` if the settings have no address for it.
     """
     tokens = TokenStore(home.database, context.clock.now, secrets.token_bytes)
     remote = RemoteServer(settings.api, tokens.admit, context.logger) if settings.api.listen else None
@@ -80,7 +80,7 @@ def network_listeners(
 def _flight_of(
     settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
 ) -> FlightServer | None:
-    """Makes the Flight SQL server; ``None`` where the settings have no address for it."""
+    """Makes the Flight SQL server; ``None`` if the settings have no address for it."""
     flight = settings.flight
     if not flight.listen:
         return None
@@ -98,7 +98,7 @@ def _flight_of(
 
 
 async def run_readers(readers: QueryProcesses, life: Life) -> None:
-    """Serves queries until asked to stop; ready once a query that comes is answered."""
+    """Runs the query processes until asked to stop; ready once queries are answered."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(readers.run)
         await readers.serving.wait()

@@ -30,7 +30,7 @@ from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.recovery import run_recovering
 
 _ALL_OFFSETS: Final = 1 << 40
-"""Bytes of a file of offsets: as many as there are rows."""
+"""Most bytes of a file of offsets, which has one for each row."""
 
 
 def commit_point_of(parts: NodeParts) -> ServedCommitPoint:
@@ -42,7 +42,7 @@ def commit_point_of(parts: NodeParts) -> ServedCommitPoint:
 
 
 def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
-    """Whatever waited for a reader goes on when a hold is released: a mirror, or a rendition that is to be dropped."""
+    """Makes the service of read holds, and wakes what waited for a released hold: mirrors and rendition upkeep."""
 
     def released(dataset: DatasetId) -> None:
         parts.scheduler.poke(dataset)

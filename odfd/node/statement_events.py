@@ -1,7 +1,7 @@
 """Notifies the parts of a node, and people, of each new statement, proof and cosignature.
 
-The statement store calls from worker threads; everything is acted on in the event loop. What rounds of anti-entropy may
-name to peers, beside what the ledger speaks of already, is listed here too.
+The statement store calls from worker threads; everything is acted on in the event loop. The module also lists which
+datasets and keys rounds of anti-entropy may name to peers, besides those in the ledger.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from p2p.ports import Topic
 
 
 class EventContext(Protocol):
-    """The receivers of notifications; ``odfd.node.parts.NodeParts`` has them."""
+    """What is notified; ``odfd.node.parts.NodeParts`` has it."""
 
     home: StateDirectory
     context: Context
@@ -75,7 +75,7 @@ class EventContext(Protocol):
 
 
 class StatementEvents:
-    """The subscribers of one node's statement store."""
+    """Receives the notifications of one node's statement store."""
 
     def __init__(self, parts: EventContext) -> None:
         self._parts = parts
@@ -83,12 +83,12 @@ class StatementEvents:
     def heard(self, news: NewStatement) -> None:
         predicate, parts = news.predicate, self._parts
         parts.in_loop(self._act_on, news, parts.home.name_of(predicate.dataset))
-        # Nobody else is to know more of a dataset of ours: another writer may, and so does whoever has its key.
+        # Nobody else should know more of a dataset of ours; another writer may, or a thief of its key: look for a fork.
         if isinstance(predicate, HeadStatement) and parts.home.keys.has_dataset_key(predicate.dataset):
             parts.in_loop(parts.forks.doubt, predicate.dataset, news.sender)
 
     def proven(self, proof: Proof, made_here: bool) -> None:
-        """Gossips a proof made here once; proofs of others propagate independently."""
+        """Reports a proof, and gossips it once if it was made here; others spread by themselves."""
         parts = self._parts
         if made_here:
             parts.outbox.put(Topic.PROOFS, proof.dataset, proof.raw)
@@ -101,7 +101,7 @@ class StatementEvents:
             parts.in_loop(parts.suspension_review.loop.touch_all)
 
     def witnessed(self, made: Cosignature) -> None:
-        """Handles a cosignature of a witness that counts, for which a mirror may have waited."""
+        """Reports a witness's cosignature that counts, and wakes a mirror that may have waited for it."""
         parts, tree = self._parts, made.checkpoint
         who, name = (
             parts.policy.witnesses.groups.get(made.witness, made.witness.short),
@@ -178,7 +178,7 @@ def _card(parts: EventContext, card: Card, name: str) -> None:
 
 
 def _node_card(parts: EventContext, card: NodeCard, _name: str) -> None:
-    """Of this node itself: cards of others stay in memory, without an event."""
+    """Reports a node card of this node itself; cards of others stay in memory, without an event."""
     text = "it was taken back" if card.claims is None else f"called {card.claims.name}"
     parts.context.events.emit("node-card.heard", card.node.short, text)
 
@@ -192,12 +192,12 @@ EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {
     CARD: _card,
     NODE_CARD: _node_card,
 }
-"""The event of each kind of statement, and the components that check again besides the common ones."""
+"""By kind of statement: emits its event, and wakes the parts that check again besides the common ones."""
 _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}
 
 
 class InterestContext(Protocol):
-    """The dependencies on a node; ``odfd.node.parts.NodeParts`` has them."""
+    """What is needed from a node; ``odfd.node.parts.NodeParts`` has it."""
 
     home: StateDirectory
     policy: Policy
@@ -207,10 +207,11 @@ class InterestContext(Protocol):
 
 
 def interests_of(parts: InterestContext, connection: sqlite3.Connection) -> set[DatasetId]:
-    """Returns datasets that are held, mirrored, witnessed, or read by a public one here; listed keys of validators and
-    witnesses, for proofs against them; and the key of the network's policy.
+    """Returns the datasets and keys about which this node wants to hear.
 
-    Inputs of what is private are left out: nobody learns that they exist. Raises Environment, Invalid.
+    These are datasets that are held, mirrored, witnessed, or read by a public one here; listed keys of validators and
+    witnesses, for proofs against them; and the keys of the networks' policies. Inputs of private datasets are left out,
+    so that nobody learns that they exist. Raises Environment, Invalid.
     """
     listed = {key for group in parts.policy.groups for key in group.keys}
     keys = {*listed, *parts.policy.witnesses.groups, *parts.effective_policy.keys(connection).values()}

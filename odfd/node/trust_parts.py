@@ -1,4 +1,4 @@
-"""Makes the parts of a node that check others' work, cosign others' datasets, and request cosignatures of its own."""
+"""Makes the parts that check others' work, cosign others' datasets, and request cosignatures of the node's own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from p2p.ports import Topic
 
 
 class WitnessContext(Protocol):
-    """The dependencies of these parts on a node; ``odfd.node.parts.NodeParts`` has them."""
+    """What these parts need from a node; ``odfd.node.parts.NodeParts`` has it."""
 
     home: StateDirectory
     settings: Settings
@@ -86,7 +86,7 @@ def _witness_of(parts: WitnessContext) -> Witness:
 
 
 def checkpoint_receiver_of(parts: WitnessContext) -> TlogWitness:
-    """Makes the receiver of checkpoints that logs submit. It is called from worker threads of the event loop."""
+    """Makes the receiver of checkpoints that logs submit, which is called from worker threads of the event loop."""
     home = parts.home
 
     def cosigned(made: Cosignature) -> None:
@@ -155,7 +155,7 @@ def witness_views(parts: WitnessContext, dataset: DatasetId, epoch: int) -> list
 
 
 class ValidationContext(Protocol):
-    """The dependencies of these parts on a node; ``odfd.node.parts.NodeParts`` has them."""
+    """What these parts need from a node; ``odfd.node.parts.NodeParts`` has it."""
 
     home: StateDirectory
     settings: Settings
@@ -178,7 +178,7 @@ class ValidationContext(Protocol):
 
 @contextmanager
 def _showing(parts: ValidationContext, kind: str, dataset: DatasetId, number: int) -> Iterator[TransformReport]:
-    """Shows a re-execution among the tasks."""
+    """Shows a re-execution as a task of the board while it runs."""
     name = parts.signer().name_of(dataset)
     with parts.context.board.showing(kind, name, about(dataset, inputs=True)) as report:
         yield partial(show_block, report, number)
@@ -186,7 +186,7 @@ def _showing(parts: ValidationContext, kind: str, dataset: DatasetId, number: in
 
 def validator_of(parts: ValidationContext) -> Validator:
     def share() -> float:
-        """Returns the share of steps to validate; with promised verdicts all, even without an engine."""
+        """Returns the share of steps to validate: all if verdicts are promised, even without an engine."""
         if parts.policy.attest:
             return 1.0
         return 0.0 if parts.engine.why_not else parts.policy.spot_check
@@ -209,7 +209,7 @@ def validator_of(parts: ValidationContext) -> Validator:
 
 def rechecking_of(parts: ValidationContext) -> EvidenceRechecker:
     def changed(dataset: DatasetId) -> None:
-        """How far it may be relied on is another, and so is what derives from it."""
+        """Wakes the parts that depend on how far a dataset may be relied on."""
         parts.scheduler.poke(dataset)
         parts.suspension_review.loop.touch(dataset)
 
