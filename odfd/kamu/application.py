@@ -1,7 +1,7 @@
-"""Answers ``/query``, ``/verify``, ``/NAME/tail`` and ``/NAME/metadata`` as kamu's nodes do; all else is the site's.
+"""Answers ``/query``, ``/verify``, ``/NAME/tail`` and ``/NAME/metadata`` as kamu's nodes do; the site does the rest.
 
-Field names, formats and statuses are those of kamu's OpenAPI. Rows leave as they are computed; what an answer was made
-of stands behind them, in the member ``odfd``. What is not done here is refused by its name, like OData.
+Field names, formats and statuses are those of kamu's OpenAPI. Rows are sent as they are computed; the member ``odfd``
+after them says what the answer was made from. Parts that are not supported, such as OData, are refused by name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from odfd.site.requests import OWN, is_question, taken
 
 
 class KamuApplication:
-    """The application. ``site`` serves all other requests."""
+    """The ASGI application that answers questions in kamu's format. ``site`` serves all other requests."""
 
     def __init__(self, answers: PublicAnswers, site: Application, logger: Logger) -> None:
         self._answers, self._site, self._logger = answers, site, logger
@@ -53,7 +53,7 @@ class KamuApplication:
         return None
 
     async def _answer(self, scope: Message, receive: Receive, reply: Reply) -> None:
-        if not libraries.are_loaded():  # schemas are written on the loop
+        if not libraries.are_loaded():  # since schemas are written in the event loop
             await trio.to_thread.run_sync(libraries.load)
         method, path = scope["method"], scope["path"].strip("/")
         query = scope.get("query_string", b"").decode("latin-1")
@@ -76,7 +76,7 @@ class KamuApplication:
             await self._metadata(first, requests.parts_in(query), reply)
 
     async def _own(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answers our own client: rows as the frames of the control API, and the datasets there are."""
+        """Answers our own client: with rows as frames of the control API, or with the served datasets."""
         path = scope["path"].removeprefix(OWN).strip("/")
         try:
             with sole_faults():
@@ -107,7 +107,7 @@ class KamuApplication:
         return _dataset(ref, self._answers.state(ref))
 
     async def _body(self, receive: Receive, reply: Reply) -> bytes | None:
-        """``None``: it was refused."""
+        """Returns the body of a request; ``None`` if it was refused."""
         body = await taken(receive, requests.MAX_BODY)
         if isinstance(body, bytes):
             return body
@@ -130,7 +130,7 @@ class KamuApplication:
         return await self._ask(question.request(), rows, question.bound(), question.rows())
 
     async def _output(self, question: requests.SqlQuestion) -> tuple[Any, wire.QueryHead]:
-        """A whole output, the same whenever its question is asked of the same blocks. Raises Refused."""
+        """Returns a whole output, which is the same whenever the query reads the same blocks. Raises Refused."""
         whole, heads = Whole(), []
 
         def after(head: wire.QueryHead, members: dict[str, Any]) -> bytes:
@@ -188,14 +188,14 @@ class KamuApplication:
         return None
 
     def _for_visitor(self, fault: Fault, path: str) -> Fault:
-        """Returns the fault for a visitor."""
+        """Returns the fault as a visitor may see it, and logs one of this machine."""
         if isinstance(fault, Environment):
             self._logger.error("a question cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)
         return told_to_others(fault)
 
 
 def tail_statement(state: ChainState, skip: int, limit: int) -> str:
-    """Builds a query for the last rows without ``skip``, in the order of their offsets, which have no gaps."""
+    """Builds a query for the last ``limit`` rows before the last ``skip``, by their offsets, which have no gaps."""
     offset = '"' + state.vocab.offset.replace('"', '""') + '"'
     end = max(0, state.next_offset - skip)
     return (
@@ -228,7 +228,7 @@ def described(state: ChainState, parts: frozenset[str], form: str) -> dict[str, 
 
 
 def _dataset(name: str, state: ChainState) -> dict[str, Any]:
-    """A dataset, as far as it is served, with the fields that the control API has for it."""
+    """Describes the served part of a dataset with the field names of the control API."""
     return {
         "name": name,
         "id": str(state.dataset),

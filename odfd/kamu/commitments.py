@@ -1,6 +1,6 @@
-"""Makes commitments to answers as kamu's nodes do, and checks whether one is sound before its query runs again. Pure.
+"""Makes commitments to answers as kamu's nodes do, and checks that one is sound before its query runs again. Pure.
 
-The hashes are of canonical JSON (sorted names, no blanks, other than ASCII escaped), the signature is of the hashes.
+The hashes are of canonical JSON (sorted names, no blanks, non-ASCII escaped); the signature is of the hashes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Commitment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
 class Proof(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     type: str
     verification_method: str
-    """``did:key:…`` of the node that answered."""
+    """The ``did:key:…`` of the node that answered."""
     proof_value: str
 
 
@@ -44,7 +44,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 def verification_of(body: bytes) -> Verification:
-    """Raises Invalid."""
+    """Decodes the body of ``/verify``. Raises Invalid."""
     try:
         return msgspec.json.decode(body, type=Verification)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -53,7 +53,7 @@ def verification_of(body: bytes) -> Verification:
 
 
 def committed(question: dict[str, Any], output: object, key: SigningKey) -> dict[str, Any]:
-    """Builds the proof of an output."""
+    """Builds the commitment to an output, with its proof."""
     hashes = {"inputHash": hash_of(question), "outputHash": hash_of(output), "subQueriesHash": hash_of([])}
     value = multibase.encode_base64url(key.sign(canonical(hashes)))
     proof = {"type": PROOF, "verificationMethod": str(key.did), "proofValue": value}
@@ -61,7 +61,7 @@ def committed(question: dict[str, Any], output: object, key: SigningKey) -> dict
 
 
 def mismatch(asked: Verification, output: object) -> dict[str, str] | None:
-    """Returns kamu's error where the query gives another output here."""
+    """Returns kamu's error if the query gives another output here, or ``None``."""
     expected, actual = asked.commitment.output_hash, hash_of(output)
     text = (
         "Query was reproduced but resulted in output hash different from expected. This means that the output was"
@@ -72,7 +72,7 @@ def mismatch(asked: Verification, output: object) -> dict[str, str] | None:
 
 
 def not_here(dataset: str, block: str | None) -> dict[str, str]:
-    """Returns kamu's error where data of a query is absent; ``block``: the absent one of a present dataset."""
+    """Returns kamu's error for absent data of a query. ``block``: the absent one of a dataset that is here."""
     if block is None:
         text = "Unable to reproduce the query as one of the input datasets cannot be found here."
         return {"kind": f"{FAILED}::DatasetNotFound", "message": text, "dataset_id": dataset}
@@ -82,7 +82,7 @@ def not_here(dataset: str, block: str | None) -> dict[str, str]:
 
 
 def fault_of(asked: Verification) -> dict[str, str] | None:
-    """Returns kamu's error for an inconsistent commitment. Raises Invalid for another kind of proof."""
+    """Returns kamu's error for an inconsistent commitment, or ``None``. Raises Invalid for another kind of proof."""
     if asked.proof.type != PROOF:
         raise Invalid(f"there is no proof {asked.proof.type[:40]!r} here", rule="request", hint=PROOF)
     for name, stated, value in (

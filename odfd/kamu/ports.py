@@ -12,26 +12,26 @@ from odfd.control import wire
 from odfd.queries.planning import Bound
 
 BUSY: Final = "query-busy"
-"""Rule of what is refused because too many ask."""
+"""Rule of the fault for a request that is refused because too many run."""
 UNPROVEN: Final = "query-proof"
-"""Rule of what is refused because it asks for a proof, or for one to be run again."""
+"""Rule of the fault for a request that asks for a proof, or to run a proven query again."""
 SendFrame: TypeAlias = Callable[[bytes | memoryview], Awaitable[None]]
-"""Takes a whole frame; waits while the receiver does not read."""
+"""Takes a whole frame, and waits while the receiver does not read."""
 
 
 class PublicAnswers(Protocol):
-    """The port of queries over the data that the site serves."""
+    """Answers queries over the data that the site serves."""
 
     async def answer(
         self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowSelection
     ) -> None:
-        """Sends frames (``engines.query.requests``). Raises Refused when too many run, and the query's fault."""
+        """Sends frames (``engines.query.requests``). Raises Refused if too many queries run, and the query's fault."""
 
     def key(self) -> SigningKey:
-        """Returns the key that signs proofs. Raises Refused where the settings disable them."""
+        """Returns the key that signs proofs. Raises Refused if the settings disable them."""
 
     def lacks(self, bound: Bound) -> Literal["dataset", "block", ""]:
-        """Returns which part of ``bound`` is not public here. Called from worker threads."""
+        """Returns which part of ``bound`` is not public here; empty if all is. Called from worker threads."""
 
     def states(self) -> list[tuple[str, ChainState]]:
         """Lists all served datasets, by name. Called from worker threads. Raises Environment."""

@@ -1,4 +1,4 @@
-"""Writes replies of ``/query`` and its like: rows as they come with JSON around them, or whole outputs to be hashed."""
+"""Writes replies to questions: rows as they come with JSON around them, or whole outputs to be hashed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from odfd.runtime.http import Send
 _JSON: Final = "application/json"
 encode: Final = msgspec.json.Encoder().encode
 MAX_PROVEN: Final = 4 << 20
-"""Bytes of an output that is hashed whole."""
+"""Most bytes of an output that is hashed as a whole."""
 _NOT_DONE: Final = (UNPROVEN, "odata")
-"""Rules of faults that are independent of the caller."""
+"""Rules of faults that do not depend on the caller, answered with 501."""
 
 
 class Reply:
-    """A response, sent once."""
+    """An HTTP response, sent once."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -46,7 +46,7 @@ class Reply:
         await self.more(body, last=True)
 
     async def refuse(self, fault: Fault) -> None:
-        """Sends a fault, unless rows were sent: then the connection is cut, which the client notices."""
+        """Sends a fault. If rows were sent already the connection is cut instead, which the client notices."""
         if self.begun:
             return
         status = 501 if fault.rule in _NOT_DONE else 503 if fault.rule == BUSY else http_status(fault)
@@ -57,7 +57,7 @@ class Reply:
 
 
 class Whole:
-    """A buffered response, to be hashed before it is sent. Raises Refused where it is too large."""
+    """Collects a response, to be hashed before it is sent. Raises Refused if it is too large."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -75,7 +75,7 @@ class Whole:
 
 
 class JsonRows:
-    """Frames of an answer, as the JSON around them."""
+    """Writes the frames of an answer as rows, with the JSON before and after them."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class JsonRows:
         self._members: dict[str, Any] = {}
 
     async def take(self, frame: bytes | memoryview) -> None:
-        """Raises Invalid for a schema that has no words in its format."""
+        """Takes one frame of an answer. Raises Invalid for a schema that its format cannot express."""
         kind, content = parted(frame)
         if kind == HEAD:
             self._head = msgspec.json.decode(content, type=wire.QueryHead)
@@ -108,6 +108,6 @@ class JsonRows:
 
 
 def members_of(layout: str, form: str | None, schema: pa.Schema) -> dict[str, Any]:
-    """Returns the response's members besides rows."""
+    """Returns the response's members other than rows."""
     members: dict[str, Any] = {"dataFormat": layout}
     return members if form is None else members | {"schema": schemas.FORMATS[form](schema), "schemaFormat": form}

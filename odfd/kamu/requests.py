@@ -1,6 +1,6 @@
 """Defines the requests in kamu's format: parameters and bodies of ``/query``, ``tail`` and ``metadata``. Pure.
 
-Names of formats are understood as kamu's nodes do, in any case and with hyphens; what is not known is refused by name.
+Names of formats are accepted as kamu's nodes do, in any case and with hyphens; an unknown one is refused by name.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from odfd.kamu.schemas import FORMATS
 from odfd.queries.planning import Bound
 
 MAX_BODY: Final = 1 << 20
-"""Bytes."""
+"""Most bytes of a request's body."""
 MOST_ROWS: Final = 100_000_000
 USUAL_ROWS: Final = 100
 _LAYOUTS: Final = ("JsonAoS", "JsonSoA", "JsonAoA")
 _INCLUDED: Final = ("Input", "Proof", "Schema")
 _PARTS: Final = ("Attachments", "Info", "License", "Refs", "Schema", "Seed", "Vocab")
 _DIALECTS: Final = ("SqlDataFusion", "SqlDuckDb")
-"""The first is what programs for kamu say, most of them by saying nothing; both are answered by DuckDB."""
+"""Accepted dialects, the first by default as programs for kamu expect; DuckDB answers both."""
 T = TypeVar("T")
 _Rows = Annotated[int, msgspec.Meta(ge=0, le=MOST_ROWS)]
 _MAX_FIELDS: Final = 64
 
 
 class DatasetState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The dataset of a name in a query, and its last block to read."""
+    """A dataset in a query: its id, its alias, and the last block to read."""
 
     id: str
     alias: str
     block_hash: str | None = None
 
     def bound(self) -> Bound:
-        """Raises Invalid."""
+        """Returns the id and the last block to read. Raises Invalid."""
         return Bound(DatasetId.parse(self.id), None if self.block_hash is None else Multihash.parse(self.block_hash))
 
 
 class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The body of ``/query``. The last three members are ours."""
+    """The body of ``/query``. The last three members are odfd's own."""
 
     query: str
     query_dialect: str = _DIALECTS[0]
@@ -91,7 +91,7 @@ class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         return {each.alias.lower(): each.bound() for each in self.datasets or ()}
 
     def said(self, pins: Collection[wire.Pin]) -> dict[str, Any]:
-        """Returns the request that reproduces the answer, with the datasets that were read."""
+        """Returns the request that reproduces the answer, with the blocks that were read."""
         newest: dict[str, wire.Pin] = {}
         for pin in sorted(pins, key=lambda pin: pin.sequence_number):
             newest[pin.id] = pin
@@ -116,7 +116,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
 
 
 def question_of(body: bytes) -> SqlQuestion:
-    """Raises Invalid."""
+    """Decodes the body of ``/query``. Raises Invalid."""
     try:
         return msgspec.json.decode(body, type=SqlQuestion).checked()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -124,7 +124,7 @@ def question_of(body: bytes) -> SqlQuestion:
 
 
 def question_again(given: dict[str, Any]) -> SqlQuestion:
-    """Decodes the input of a proven answer. Raises Invalid."""
+    """Decodes the input of a proven answer, which states the blocks that were read. Raises Invalid."""
     question = _converted(given, SqlQuestion).checked()
     unbound = [each.alias for each in question.datasets or () if each.block_hash is None]
     if question.datasets is None or unbound:
@@ -150,7 +150,7 @@ def question_in(query: str) -> SqlQuestion:
 
 
 def tail_in(query: str) -> Tail:
-    """Raises Invalid."""
+    """Decodes the parameters of ``tail``. Raises Invalid."""
     asked = _converted(_fields(query), Tail)
     return msgspec.structs.replace(
         asked,
@@ -170,12 +170,12 @@ def parts_in(query: str) -> tuple[frozenset[str], str]:
 
 
 def layout(name: str) -> Layout:
-    """Returns a layout by its name from ``named``."""
+    """Returns a layout by its normalised name."""
     return cast("Layout", name)
 
 
 def named(text: str, known: Collection[str], what: str) -> str:
-    """Returns one of the known names. Raises Invalid."""
+    """Returns the known name that a text means, in any case and with hyphens. Raises Invalid."""
     plain = text.replace("-", "").lower()
     found = next((each for each in known if each.lower() == plain), None)
     if found is None:

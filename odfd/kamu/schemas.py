@@ -22,7 +22,7 @@ def arrow_json(schema: pa.Schema) -> dict[str, Any]:
 
 
 def odf_json(schema: pa.Schema) -> dict[str, Any]:
-    """Raises Invalid for a type that ODF does not know."""
+    """Encodes a schema in ODF's format. Raises Invalid for a type that ODF does not know."""
     return to_builtins(from_arrow(schema))
 
 
@@ -31,7 +31,7 @@ FORMATS: Final[dict[str, Callable[[pa.Schema], Any]]] = {
     "OdfJson": odf_json,
     "OdfYaml": lambda schema: render_yaml(odf_json(schema)),
 }
-"""By kamu's names."""
+"""Encoders of schemas, by kamu's names of formats."""
 
 
 def of_dataset(schema: DataSchema, form: str) -> Any:
