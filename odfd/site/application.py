@@ -1,8 +1,9 @@
 """Implements the site as an ASGI application: ``/DATASET/refs/head``, ``blocks/HASH``, ``data/HASH``, ``trust/head``…
 
-GET and HEAD, and one range of an object; POST only where this node is a witness for others. What is named by its hash
-never changes, and says so; all else is asked for anew each time. Blocks leave as the bytes they came as. Spec: Simple
-Transfer Protocol; RFC 9110; c2sp.org/tlog-witness; ADR 0012, 0013, 0016.
+It answers GET and HEAD, with one range of an object; POST only if this node is a witness for others. A file that is
+named by its hash never changes and says so in its headers; all others are to be asked for anew each time. Blocks are
+sent as the bytes in which they came. Spec: Simple Transfer Protocol; RFC 9110; c2sp.org/tlog-witness; ADR 0012, 0013,
+0016.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from odfd.site.requests import taken
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 THREADS: Final = 8
-"""Questions to the library at once, of all visitors: the node's own work has others."""
+"""Threads that read the library for all visitors; the node's own work has other threads."""
 PART: Final = 1 << 20
-"""Bytes of an object read at once."""
+"""Bytes of an object that are read at once."""
 PIECE: Final = 128 << 10
-"""Bytes given at once: who takes them slower than this in the server's patience is left."""
+"""Bytes that are sent at once; a visitor who takes longer for them than the server's patience is cut off."""
 LISTED: Final = 1000
 CATALOGUE: Final = "catalog.jsonld"
-"""The datasets as a DCAT catalogue. No dataset that is served can hide it, for it is looked for first."""
+"""The datasets as a DCAT catalogue. It is looked up before datasets, so none can hide it."""
 SUBMIT: Final = "/witness/add-checkpoint"
-"""Where a witness takes checkpoints (c2sp.org/tlog-witness): its submission prefix is ``/witness``."""
+"""Path at which a witness takes checkpoints (c2sp.org/tlog-witness): its submission prefix is ``/witness``."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _FOREVER: Final = "public, max-age=31536000, immutable"
 _ANEW: Final = "no-cache"
@@ -48,10 +49,10 @@ _OCTETS: Final = "application/octet-stream"
 
 
 class Site:
-    """The application over one library."""
+    """The ASGI application that serves one library."""
 
     def __init__(self, library: SiteLibrary, logger: Logger, receiver: CheckpointReceiver | None = None) -> None:
-        """``receiver``: of a node that is a witness for others."""
+        """``receiver`` takes checkpoints, on a node that is a witness for others."""
         self._library = library
         self._receiver = receiver
         self._logger = logger
@@ -68,11 +69,11 @@ class Site:
         except Fault as fault:
             if isinstance(fault, Environment):
                 self._logger.error("cannot be given", path=scope["path"][:300], fault=str(fault), rule=fault.rule)
-            if not answer.begun:  # else the connection ends in the middle, and who reads sees that
+            if not answer.begun:  # else the connection is cut, which the reader notices
                 await answer.refuse(told_to_others(fault))
 
     async def _take(self, receiver: CheckpointReceiver, receive: Receive, answer: _Answer) -> None:
-        """One small request, whole and in time, or none."""
+        """Takes in one checkpoint, if its request is small enough and comes in time, and answers it."""
         body = await taken(receive, MAX_SUBMISSION)
         if not isinstance(body, bytes):
             return await answer.whole(b"", "text/plain", _ANEW, body, {"connection": "close"})
@@ -139,7 +140,7 @@ class Site:
 
 
 class _Answer:
-    """An answer, which is sent once."""
+    """An HTTP response, sent once."""
 
     def __init__(self, send: Send, *, head_only: bool) -> None:
         self._send = send
@@ -171,7 +172,7 @@ class _Answer:
 
 
 def _cut(wanted: str, size: int) -> tuple[int, int]:
-    """The bytes asked for; all of them when the range is none that is understood here."""
+    """Returns the range of bytes that is asked for; all bytes for a range of another form."""
     found = _RANGE.fullmatch(wanted)
     if found is None or not (found[1] or found[2]):
         return 0, size

@@ -14,7 +14,7 @@ from p2p.web.client import Answer
 
 
 class ShownDataset(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset in the list of a site."""
+    """A dataset in the list of a site, with the number of its served blocks."""
 
     name: str
     id: str
@@ -22,7 +22,10 @@ class ShownDataset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteLibrary(Protocol):
-    """The port to served datasets, called from worker threads. ``None``: absent or private. All raise Environment."""
+    """Gives access to served datasets; called from worker threads. ``None`` means absent or private.
+
+    All methods raise Environment.
+    """
 
     def datasets(self, limit: int) -> Sequence[ShownDataset]: ...
 
@@ -33,12 +36,12 @@ class SiteLibrary(Protocol):
         """Returns a dataset by local name, or id with or without ``did:odf:``."""
 
     def head(self, dataset: DatasetId) -> Multihash | None:
-        """Returns the last served block."""
+        """Returns the hash of the last served block."""
 
     def block(self, dataset: DatasetId, name: Multihash) -> bytes | None: ...
 
     def pack(self, dataset: DatasetId, number: int) -> bytes | None:
-        """Blocks that are served, many in a file; ``None`` past the last one."""
+        """Returns a pack of many served blocks; ``None`` after the last one."""
 
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
         """Returns a file next to the layout, such as ``trust/head``."""

@@ -1,4 +1,4 @@
-"""Reads a small request: separates paths of queries from those of datasets, and reads a body under a time limit."""
+"""Tells paths of questions from those of datasets, and reads a small body under a time limit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import trio
 from odfd.runtime.http import Receive
 
 BODY_SECONDS: Final = 20.0
-"""For a whole request."""
+"""Seconds in which a whole request has to arrive."""
 
 
 async def taken(receive: Receive, most: int) -> bytes | int:
-    """Returns the body, or the status that refuses it."""
+    """Returns the body of at most ``most`` bytes, or the HTTP status that refuses it."""
     body, more = bytearray(), True
     with trio.move_on_after(BODY_SECONDS) as patience:
         while more and len(body) <= most:
@@ -26,13 +26,13 @@ async def taken(receive: Receive, most: int) -> bytes | int:
 
 
 TRANSFERS: Final = ("pull", "push")
-"""Below a dataset: web sockets of the smart transfer protocol."""
+"""Paths below a dataset of the web sockets of the smart transfer protocol."""
 OWN: Final = "/node/v1alpha1/"
-"""Below it stands what our client asks, as it does at the control socket; no file of a dataset has such a path."""
+"""Prefix of our client's requests, the same as at the control socket; no file of a dataset has such a path."""
 
 
 def is_question(path: str) -> bool:
-    """Whether a path is a query, in kamu's format or in our client's."""
+    """Whether a path is a question, in kamu's format or in our client's."""
     if path.startswith(OWN) and path.removeprefix(OWN).partition("/")[0] in ("query", "datasets"):
         return True
     first, _, rest = path.strip("/").partition("/")

@@ -21,37 +21,37 @@ from p2p.budget.buckets import Rate
 from p2p.budget.work import SECOND, SITE_ANSWER, SITE_PACK, SITE_QUESTION, WorkBudget, WorkShares
 
 OF_ONE: Final = CONNECTIONS // 8
-"""Connections of one address."""
+"""Most connections from one address."""
 SHARES: Final = WorkShares(
     host=Rate(per_second=0.25 * SECOND, burst=2.0 * SECOND), prefix=Rate(per_second=0.35 * SECOND, burst=3.0 * SECOND)
 )
-"""Of a core, for visitors: one reads 250 files or twelve packs a second for as long as it likes."""
+"""Shares of a core for visitors: one of them may read 250 files or twelve packs a second without end."""
 PAID_WITHIN: Final = 10.0
-"""Seconds that a request may wait until its address has paid for it."""
+"""Seconds that a request may wait for its address to have paid for it."""
 VISITOR: Final = "odfd.visitor"
-"""In the scope of a request: the address that it comes from."""
+"""Key of a request's scope: the address that it comes from."""
 PAY: Final = "odfd.pay"
-"""In the scope of a request that goes on for long: a ``Pay``. None: whoever asks pays for nothing."""
+"""Key of a long request's scope: a ``Pay``; absent if the visitor pays for nothing."""
 Pay: TypeAlias = Callable[[float], Awaitable[None]]
-"""Waits until the visitor has paid for work, in microseconds of a core. Raises Refused where that takes too long."""
+"""Waits until the visitor has paid for work, in microseconds of a core. Raises Refused if that takes too long."""
 LIMITS: Final = Limits(idle_seconds=20.0, stall_seconds=20.0, least_bytes=4096, drain_bytes=65_536)
 
 
 class SiteServer:
-    """Serves ``application`` at ``addresses`` (``127.0.0.1:8080``, ``[::]:8080``) while ``run`` is."""
+    """Serves ``application`` at ``addresses`` (``127.0.0.1:8080``, ``[::]:8080``) while ``run`` runs."""
 
     def __init__(self, addresses: Sequence[str], application: Application, logger: Logger) -> None:
-        """Raises Invalid for an address that is none."""
+        """Raises Invalid for a malformed address."""
         self._places = [parsed(address, "http.listen") for address in addresses]
         self._application = application
         self._visitors: Counter[str] = Counter()
         self._work = WorkBudget(SHARES)
         self.server = HttpServer("site", [], self._respond, logger, LIMITS)
         self.urls: tuple[str, ...] = ()
-        """Where it listens, for people."""
+        """The URLs at which it listens, to show to people."""
 
     async def run(self, life: Life) -> None:
-        """Runs until stopped. Raises Environment when it cannot listen."""
+        """Runs until stopped. Raises Environment if it cannot listen."""
         with ExitStack() as stack:
             listeners = [stack.enter_context(listening(place)) for place in self._places]
             self.urls = tuple(url_of(listener) for listener in listeners)
@@ -72,9 +72,9 @@ class SiteServer:
                 del self._visitors[visitor]
 
     def _paid_by(self, visitor: str) -> Application:
-        """The application, each answer of which is paid for before it is made, also where only its headers are wanted.
+        """Returns the application for a visitor, who pays for each answer before it is made, also for headers only.
 
-        Who comes from this machine is its owner, or a proxy in front of many.
+        Visitors from this machine pay nothing: they are its owner, or a proxy in front of many.
         """
         if ipaddress.ip_address(visitor.partition("%")[0]).is_loopback:
             return self._application
