@@ -1,1 +1,1 @@
-"""Keeps data of datasets in volumes: on another disk, or in a bucket."""
+"""Keeps slices of datasets in volumes: on another disk, or in a bucket."""

@@ -1,8 +1,8 @@
-"""Keeps files of objects that were read from a bucket, up to a number of bytes, the last used ones.
+"""Caches files of objects that were read from a bucket, up to a number of bytes, least recently used first out.
 
-A file goes when room is needed, unless a reader holds the object or asked for it within the last minute: whoever opens
-what it was given in time reads on, whatever happens to the name. Where nothing may go, the new file is refused. Safe
-to use from many threads.
+A file is deleted when room is needed, unless a reader holds the object or asked for it within the last minute; a reader
+that opened its file in time reads on after the deletion. If nothing may be deleted, the new file is refused. Safe to
+use from many threads.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from chain.multihash import Multihash
 from chain.store.files import disk, make_folder
 
 OPENING_SECONDS: Final = 60.0
-"""In which who asked for a file opens it."""
+"""Seconds in which a reader opens a file that it asked for."""
 
 
 class VolumeCache:
-    """The files of one volume."""
+    """The cached files of one volume."""
 
     def __init__(
         self, folder: Path, limit: int, is_held: Callable[[Multihash], bool], now: Callable[[], float]
     ) -> None:
-        """``now``: seconds of a clock that only goes forward. Raises Environment."""
+        """``now`` returns the seconds of a monotonic clock. Raises Environment."""
         self.limit = limit
         self._folder, self._is_held, self._now = folder, is_held, now
         self._lock = threading.Lock()
         self._parts = 0
         self._files: OrderedDict[Multihash, tuple[int, float]] = OrderedDict()
-        """Size, and when each was asked for; the last used one last."""
+        """Size of each file, and when it was asked for; the most recently used one is last."""
         make_folder(folder)
         with disk(folder):
             for file in sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime_ns):
@@ -44,12 +44,12 @@ class VolumeCache:
 
     @property
     def bytes(self) -> int:
-        """How much is kept."""
+        """The bytes of all files."""
         with self._lock:
             return self._total()
 
     def find(self, name: Multihash) -> Path | None:
-        """Returns the file of an object, and counts it as used."""
+        """Returns the file of an object, or ``None``, and counts it as used."""
         with self._lock:
             found = self._files.get(name)
             if found is None:
@@ -62,13 +62,13 @@ class VolumeCache:
             return self._file(name)
 
     def part(self) -> Path:
-        """Reserves a file to write to."""
+        """Returns a new path to write a file to."""
         with self._lock:
             self._parts += 1
             return self._folder / f"{self._parts}.part"
 
     def keep(self, name: Multihash, part: Path, size: int) -> Path:
-        """Takes over a file. Raises Environment where there is no room."""
+        """Takes over a written file and returns its path. Raises Environment if there is no room."""
         with self._lock, disk(part):
             self._make_room(size)
             part.chmod(0o444)
@@ -78,7 +78,7 @@ class VolumeCache:
         return self._file(name)
 
     def drop(self, name: Multihash) -> None:
-        """Forgets a file."""
+        """Deletes the file of an object."""
         with self._lock, disk(self._folder):
             self._files.pop(name, None)
             self._file(name).unlink(missing_ok=True)

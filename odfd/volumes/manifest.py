@@ -24,11 +24,11 @@ TYPE: Final = VOLUME
 POLICY: Final = "volumePolicy"
 _URI: Final = f"{ODF}/storage/{VERSION}/VolumePolicy"
 CACHE: Final = 10 << 30
-"""Bytes of a bucket that are kept beside the state directory, where the policy names no other size."""
+"""Bytes of a bucket that are cached beside the state directory, unless the policy names another size."""
 _OF_FOLDERS: Final = ("path",)
 _OF_BUCKETS: Final = ("bucket", "endpoint", "region", "prefix", "credentials")
 FIXED: Final = ("kind", "path", "bucket", "endpoint", "prefix")
-"""Fields for the place of a volume; they cannot change while it contains data."""
+"""Fields with the place of a volume, which cannot change while it contains data."""
 
 
 class VolumeKind(Enum):
@@ -64,7 +64,7 @@ class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
     credentials: Annotated[VolumeCredentials, described("Of S3; requests are not signed without them.")] | None = None
 
     def place(self) -> str:
-        """Names the folder or the bucket with its prefix. Raises Invalid."""
+        """Returns the folder, or the bucket with its prefix. Raises Invalid."""
         return self.path or "" if self.kind is VolumeKind.HOST_PATH else bucket_of(self).root
 
 
@@ -80,7 +80,7 @@ class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cache_bytes(self) -> int:
-        """Raises Invalid."""
+        """The bytes of a bucket that may be cached here. Raises Invalid."""
         return CACHE if self.cache is None else size_of(self.cache)
 
 
@@ -96,7 +96,7 @@ def policy_of(annotations: Mapping[str, Any]) -> VolumePolicy:
 
 
 def size_of(text: str) -> int:
-    """Bytes of ``10Gi``, ``10GiB`` or ``2TB``. Raises Invalid."""
+    """Returns the bytes that a text such as ``10Gi``, ``10GiB`` or ``2TB`` states. Raises Invalid."""
     return parse_size(text if text.endswith("B") else f"{text}B")
 
 
@@ -108,7 +108,7 @@ def bucket_of(spec: PersistentVolumeSpec) -> Place:
 
 
 def check_volume(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Adds the mistakes in a PersistentVolume to its draft."""
     spec: PersistentVolumeSpec = draft.spec
     others = _OF_BUCKETS if spec.kind is VolumeKind.HOST_PATH else _OF_FOLDERS
     for key in others:

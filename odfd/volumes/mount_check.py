@@ -1,4 +1,4 @@
-"""Asks a mounted folder without a caller waiting for ever: a hung mount holds one thread of a node, not all."""
+"""Checks a mounted folder without waiting for ever: a hung mount blocks one thread of a node, not all."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable
 from typing import Final
 
 PATIENCE: Final = 5.0
-"""Seconds for the answer of a folder."""
+"""Seconds to wait for the answer of a folder."""
 
 
 class MountCheck:
-    """One question to a folder. Safe to use from many threads.
+    """One check of a folder, repeated at each call. Safe to use from many threads.
 
-    A call to a mount whose server is gone cannot be given up. So a thread of its own asks the question, one at a time,
-    and all callers that came meanwhile share its answer.
+    A call to a mount whose server is gone cannot be cancelled. So a thread of its own makes the check, one at a time,
+    and all callers that come meanwhile share its result.
     """
 
     def __init__(self, ask: Callable[[], bool], patience: float = PATIENCE) -> None:
-        """``ask`` may raise OSError."""
+        """``ask`` makes the check, and may raise OSError."""
         self._ask, self._patience = ask, patience
         self._lock = threading.Lock()
         self._asked: _Question | None = None
 
     def __call__(self) -> bool:
-        """Returns the answer. Raises what the question does, and TimeoutError; at once while an earlier one hangs."""
+        """Returns the result. Raises what the check does, and TimeoutError; at once while an earlier check hangs."""
         with self._lock:
             if self._asked is None or self._asked.is_answered:
                 self._asked = _Question(self._ask)
@@ -46,7 +46,7 @@ class _Question:
         return self._done.is_set()
 
     def answer(self, patience: float) -> bool:
-        """Raises OSError."""
+        """Waits for the result. Raises OSError, and TimeoutError."""
         if not self._done.wait(0 if self._hangs else patience):
             self._hangs = True
             raise TimeoutError("it does not answer")

@@ -1,8 +1,8 @@
 """Moves slices between the state directory and volumes, as policies of volumes say, while they are read.
 
-Each slice goes by itself: copied, read back and compared with its name, switched in one transaction, and its local file
-deleted when nobody may be reading it (``chain.store.volumes`` says what a crash leaves). What becomes of new blocks
-alone is looked at: the blocks of a dataset that were looked at are remembered while the process lives. Blocking; for
+Each slice is moved by itself: copied, read back and compared with its name, switched in one transaction, and its local
+file is deleted when nobody may be reading it (``chain.store.volumes`` says what a crash leaves). Only new blocks are
+looked at: the number of blocks of a dataset that were looked at is remembered while the process lives. Blocking; for
 one thread at a time.
 """
 
@@ -42,9 +42,9 @@ class VolumeState(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     fault: Fault | None = None
     waiting: int = 0
-    """Slices that are also here still, because somebody may be reading them."""
+    """Slices whose local file is here still, because somebody may be reading it."""
     remaining: int = 0
-    """Copies that are to be deleted there, which somebody may be reading."""
+    """Copies in the volume that are to be deleted, and that somebody may be reading."""
     moved: int = 0
     returned: int = 0
 
@@ -61,12 +61,12 @@ class VolumeMover:
         self._home, self._volumes, self._step = home, volumes, step
         self._objects, self._index = home.objects, home.objects.volumes
         self._seen: dict[tuple[str, DatasetId], _Seen] = {}
-        """By volume and dataset: the blocks whose slices were moved there, or wait."""
+        """By volume and dataset: up to which block slices were moved there, or wait."""
         self._waiting: dict[str, dict[Multihash, bytes]] = {}
-        """By volume: slices that are to be looked at again, with their dataset."""
+        """By volume: slices that are to be looked at again, with their dataset's did."""
 
     def round(self, at: int, volumes: Sequence[DeclaredResource], touched: Collection[DatasetId] | None) -> VolumeState:
-        """Does what is to be done for one of ``volumes``. ``touched``: the datasets to look at; ``None``: all."""
+        """Does all that is due for one of ``volumes``. ``touched``: the datasets to look at; ``None`` for all."""
         moved, returned, fault, resource = 0, 0, None, volumes[at]
         try:
             volume = self._volumes.open(resource)
@@ -90,7 +90,7 @@ class VolumeMover:
         )
 
     def _claim(self, volume: OpenVolume) -> None:
-        """Marks the place of a new volume. The row comes after the mark, which the volume's own id may follow."""
+        """Marks the place of a new volume. The row is written after the mark, which a volume may find to be its own."""
         key, place = volume.resource.id, volume.spec.place()
         is_claimed = self._index.is_claimed(key, place)
         volume.place.claim(key, is_new=not is_claimed)
@@ -100,9 +100,9 @@ class VolumeMover:
     def _sorted(
         self, at: int, volumes: Sequence[DeclaredResource], touched: Collection[DatasetId] | None
     ) -> tuple[dict[bytes, DatasetEntry], set[bytes]]:
-        """The datasets whose slices shall lie there, by the bytes of their dids; and those whose shall not.
+        """Returns the datasets whose slices belong there, by the bytes of their dids; and those whose slices do not.
 
-        A dataset that names a volume lies in it; otherwise the first volume that names the dataset counts.
+        A dataset that names a volume belongs in it; otherwise it belongs in the first volume whose policy names it.
         """
         policies = [policy_of(each.annotations) for each in volumes[: at + 1]]
         wanted: dict[bytes, DatasetEntry] = {}
@@ -124,7 +124,7 @@ class VolumeMover:
     def _local(
         self, resource: DeclaredResource, wanted: dict[bytes, DatasetEntry]
     ) -> Iterator[tuple[Multihash, bytes]]:
-        """Slices that may have a local file. Blocks count as seen when all of them were taken."""
+        """Yields slices that may have a local file. Blocks count as seen once all of them were taken."""
         waiting = self._waiting.setdefault(resource.id, {})
         for name, key in list(waiting.items()):
             yield name, key
@@ -146,7 +146,10 @@ class VolumeMover:
             self._seen[resource.id, entry.id] = _Seen(snapshot.history, snapshot.head.size)
 
     def _to_volume(self, volume: OpenVolume, name: Multihash, dataset: bytes) -> bool:
-        """Whether it lies there alone now. A local file beside a whole copy needs no new one."""
+        """Moves a slice to the volume; returns whether only the volume has it now.
+
+        A local file beside a whole copy is not copied again.
+        """
         local = self._objects.local_file(name)
         if local is not None:
             entry = self._index.find(name)
@@ -160,7 +163,7 @@ class VolumeMover:
                 try:
                     volume.place.put(name, local)
                 except NotFound:
-                    if self._objects.local_file(name) is None:  # collected meanwhile
+                    if self._objects.local_file(name) is None:  # its garbage was collected meanwhile
                         self._waiting[volume.resource.id].pop(name, None)
                         return False
                     raise
@@ -187,7 +190,7 @@ class VolumeMover:
             )
 
     def _return(self, volume: OpenVolume, others: Collection[bytes]) -> int:
-        """Brings home what shall not lie there any more; what belongs to no dataset is left to the collection."""
+        """Brings back slices that no longer belong there. Those of no dataset are left to the garbage collection."""
         returned = 0
         for key in self._index.datasets(volume.resource.id):
             if key in others:
@@ -209,7 +212,7 @@ class VolumeMover:
         self._step("volume-left")
 
     def _forget(self, volume: str, key: bytes) -> None:
-        """Forgets what was seen of a dataset that goes home: it may come back."""
+        """Forgets which blocks of a dataset were looked at, as its slices come back and may go there again."""
         waiting = self._waiting.get(volume, {})
         for name in [name for name, dataset in waiting.items() if dataset == key]:
             del waiting[name]
@@ -217,10 +220,10 @@ class VolumeMover:
             del self._seen[seen]
 
     def _clear(self, volume: OpenVolume) -> None:
-        """Deletes copies that nothing needs, save files that somebody may be reading."""
+        """Deletes copies that nothing needs, except files that somebody may be reading."""
         for name in self._index.remains(volume.resource.id):
             with self._objects.holds.unless_open(name) as free:
-                is_free = free  # whoever asks from now on is given the local file
+                is_free = free  # later readers get the local file
             if not is_free:
                 continue
             volume.place.delete(name)
@@ -230,7 +233,7 @@ class VolumeMover:
 
 
 def _volume_of(dataset: DeclaredResource | None) -> str | None:
-    """The id of the volume that a dataset names; of one that is not here, none has it."""
+    """Returns the id of the volume that a dataset names; empty for one that is not here, ``None`` if it names none."""
     if dataset is None or not dataset.spec or not dataset.spec.get("volume"):
         return None
     handle = dataset.references.get(reference_key(dataset.spec["volume"], VOLUME))
@@ -238,7 +241,7 @@ def _volume_of(dataset: DeclaredResource | None) -> str | None:
 
 
 def volume_in_use(home: StateDirectory, before: DeclaredResource, after: DeclaredResource | None) -> None:
-    """Raises Refused where a volume in which data lies would be deleted (``after``: ``None``) or be elsewhere."""
+    """Raises Refused if a volume that holds data would be deleted (``after``: ``None``) or get another place."""
     usage = home.objects.volumes.usage(before.id)
     changed = [key for key in FIXED if after is not None and after.spec.get(key) != before.spec.get(key)]
     if (after is not None and not changed) or not (usage.objects or usage.remains):

@@ -1,8 +1,9 @@
 """Reads and writes objects in a volume: a folder of this machine, or a bucket.
 
-A folder has a mark with the id of its volume. Without it nothing is read or written there: an empty folder is what is
-left of a disk that is not mounted, and would fill the disk below it. A bucket has the same mark, so that two nodes
-never share a prefix, where one would delete what the other needs. Blocking; safe to use from many threads.
+A folder has a mark with the id of its volume. Without the mark nothing is read or written there: an empty folder is
+what is left of a disk that is not mounted, and writing would fill the disk below it. A bucket has the same mark, so
+that two nodes never share a prefix, where one would delete what the other needs. Blocking; safe to use from many
+threads.
 """
 
 from __future__ import annotations
@@ -30,35 +31,35 @@ MARK: Final = ".odfd-volume"
 
 
 class VolumePlace(Protocol):
-    """A volume that is open. All methods raise Environment with the volume's name where it is away."""
+    """The place of an open volume. All methods raise Environment with the volume's name if it cannot be reached."""
 
     def claim(self, volume: str, *, is_new: bool) -> None:
-        """Checks the mark, or writes it where ``is_new`` and there is none."""
+        """Checks the mark; writes it if ``is_new`` and there is none."""
 
     def release(self) -> None:
-        """Deletes the mark: the place may be another volume's."""
+        """Deletes the mark, so that another volume may use the place."""
 
     def put(self, name: Multihash, source: Path) -> None:
-        """Writes a copy and reads it back. Raises ObjectDamaged where it is not what was written."""
+        """Writes a copy and reads it back. Raises ObjectDamaged if that is not what was written."""
 
     def is_whole(self, name: Multihash) -> bool:
         """Whether the copy is there and matches its name."""
 
     def file(self, name: Multihash) -> Path | None:
-        """Returns the copy's own file, unchecked; ``None`` where copies have no files. Raises NotFound."""
+        """Returns the copy's own file, unchecked; ``None`` if the place has no files. Raises NotFound."""
 
     def fetch(self, name: Multihash, target: Path) -> None:
-        """Writes the copy to a file that it makes. Raises NotFound, ObjectDamaged."""
+        """Writes the copy to the new file ``target``. Raises NotFound, ObjectDamaged."""
 
     def delete(self, name: Multihash) -> None:
-        """Deletes the copy; no effect where there is none."""
+        """Deletes the copy; does nothing if there is none."""
 
 
 class FolderPlace:
-    """A folder of this machine."""
+    """A folder of this machine as the place of a volume."""
 
     def __init__(self, volume: str, root: Path, patience: float = PATIENCE) -> None:
-        """``volume``: its name, for messages. ``patience``: seconds for a mount to answer, after which it is away."""
+        """``volume``: its name, for messages. ``patience``: seconds that a mount has to answer."""
         self._volume, self._root = volume, root
         self._is_marked = MountCheck((root / MARK).is_file, patience)
 
@@ -72,7 +73,7 @@ class FolderPlace:
             _check_mark(self._volume, mark.read_text(), volume)
 
     def _begin(self, mark: Path, volume: str) -> None:
-        """Writes the mark whole or not at all. What a crash left of it is written anew."""
+        """Writes the mark as a whole or not at all; one that a crash left unfinished is written anew."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = mark.with_name(f"{mark.name}.part")
         if any(each != part for each in self._root.iterdir()):
@@ -153,7 +154,7 @@ class FolderPlace:
 
 
 class BucketPlace:
-    """A prefix of a bucket."""
+    """A prefix of a bucket as the place of a volume."""
 
     def __init__(self, volume: str, bucket: Bucket) -> None:
         self._volume, self._bucket = volume, bucket
@@ -214,13 +215,13 @@ class BucketPlace:
 
 
 def away(volume: str, why: str) -> Environment:
-    """Returns the fault of a volume that cannot be used now."""
+    """Returns the fault for a volume that cannot be used now."""
     hint = f"odfctl get volume {volume}; what lies elsewhere is read as ever"
     return Environment(f"volume {volume} is away: {why}", rule=AWAY, hint=hint)
 
 
 def damaged(volume: str, name: Multihash) -> ObjectDamaged:
-    """Returns the fault of a copy that is not what its name says."""
+    """Returns the fault for a copy that does not match its name."""
     fault = ObjectDamaged(name)
     fault.place = f"volume {volume}"
     return fault

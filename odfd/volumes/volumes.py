@@ -1,7 +1,7 @@
 """Opens the declared volumes of a node, and reads objects that lie in them. Blocking; safe to use from many threads.
 
-A folder is read where it is. Of a bucket, an object is fetched once, compared with its name, and kept in a bounded
-cache. What is fetched for one reader is not waited for by others: two who ask at once fetch twice.
+A folder is read in place. An object in a bucket is fetched once, compared with its name, and kept in a bounded cache.
+Readers do not wait for each other's fetches: two that ask at the same time fetch twice.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from odfd.volumes.manifest import TYPE, PersistentVolumeSpec, VolumeKind, bucket
 from odfd.volumes.places import BucketPlace, FolderPlace, VolumePlace
 
 _CHECK_SECONDS: Final = 5.0
-"""For so long a declaration that was read counts as the one in force."""
+"""Seconds for which a declaration that was read counts as current."""
 
 
 class OpenVolume(NamedTuple):
-    """A volume that is declared."""
+    """A declared volume that is open."""
 
     resource: DeclaredResource
     spec: PersistentVolumeSpec
@@ -42,7 +42,7 @@ class OpenVolume(NamedTuple):
 
 
 class Volumes:
-    """The volumes of one node."""
+    """Opens the volumes of one node, and keeps their caches."""
 
     def __init__(self, home: StateDirectory, now: Callable[[], float] = time.monotonic) -> None:
         self._home, self._now = home, now
@@ -50,7 +50,7 @@ class Volumes:
         self._opened: dict[str, tuple[object, float, OpenVolume]] = {}
         self._caches: dict[str, VolumeCache] = {}
         self.fetched = 0
-        """Bytes that came from buckets."""
+        """Bytes fetched from buckets."""
         home.objects.open_volume = self.path
 
     def all(self) -> list[DeclaredResource]:
@@ -59,7 +59,10 @@ class Volumes:
             return sorted(DeclaredStore(connection).all(TYPE), key=lambda each: each.name.casefold())
 
     def path(self, entry: VolumeEntry, name: Multihash) -> Path:
-        """Returns a readable file. Raises NotFound, ObjectDamaged; Environment where the volume is away."""
+        """Returns a readable file of an object.
+
+        Raises NotFound, ObjectDamaged; Environment if the volume cannot be reached.
+        """
         volume = self._known(entry.volume)
         if (file := volume.place.file(name)) is not None:
             return file
@@ -75,7 +78,7 @@ class Volumes:
             part.unlink(missing_ok=True)
 
     def open(self, resource: DeclaredResource) -> OpenVolume:
-        """Opens a volume as it is declared. Raises Environment, NotFound, Invalid."""
+        """Opens a volume as it is declared now. Raises Environment, NotFound, Invalid."""
         spec = msgspec.convert(resource.spec, PersistentVolumeSpec)
         credentials = self._credentials(resource, spec)
         said = (resource.name, resource.spec, credentials)
@@ -93,7 +96,7 @@ class Volumes:
         return volume
 
     def release(self, resource: DeclaredResource) -> None:
-        """Gives up the place of a volume that is deleted."""
+        """Gives up the place and the cache of a volume that is deleted."""
         volume = self.open(resource)
         if not self._home.objects.volumes.usage(resource.id).objects:
             volume.place.release()
@@ -104,7 +107,7 @@ class Volumes:
         shutil.rmtree(self._home.folder(VOLUMES) / resource.id, ignore_errors=True)
 
     def cache(self, resource: DeclaredResource) -> VolumeCache:
-        """Returns the cache of a volume."""
+        """Returns the cache of a volume, with the size that its policy states now."""
         with self._lock:
             cache = self._caches.get(resource.id)
             if cache is None:
@@ -116,13 +119,16 @@ class Volumes:
             return cache
 
     def cached_bytes(self) -> int:
-        """How much of buckets is kept here."""
+        """Returns the bytes of all caches."""
         with self._lock:
             caches = list(self._caches.values())
         return sum(each.bytes for each in caches)
 
     def _known(self, volume: str) -> OpenVolume:
-        """Returns the volume as declared now or a moment ago: many reads do not read the declaration each time."""
+        """Returns a volume as it was declared at most a moment ago.
+
+        So many reads of objects do not each read the declaration.
+        """
         with self._lock:
             opened = self._opened.get(volume)
         if opened is not None and self._now() - opened[1] < _CHECK_SECONDS:
@@ -136,7 +142,7 @@ class Volumes:
         return self.open(resource)
 
     def _credentials(self, resource: DeclaredResource, spec: PersistentVolumeSpec) -> dict[str, str]:
-        """Returns the keys; none of a bucket that asks for none. No message shows a value."""
+        """Returns the keys of a bucket; none for a public one. No message shows a value. Raises NotFound."""
         if spec.credentials is None:
             return {}
         found = {}
