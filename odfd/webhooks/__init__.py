@@ -1,1 +1,1 @@
-"""Notifies declared URLs of changes of datasets."""
+"""Notifies declared URLs about changes of datasets."""

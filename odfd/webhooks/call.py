@@ -1,7 +1,7 @@
-"""Calls one webhook: a POST to a checked address, without redirects, of which only the status is read.
+"""Calls one webhook: a POST to a checked address, without redirects, of whose answer only the status is read.
 
-A host is resolved once, and only addresses that may be are dialled: those of the Internet over TLS, and those of
-networks that the owner of the node names. No proxy of the environment is asked.
+A host is resolved once, and only permitted addresses are dialled: those of the Internet over TLS, and those of networks
+that the owner of the node names. Proxies named in the environment are not used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HINT: Final = "it is tried again by itself; docs/resources.md says what a recei
 
 
 def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
-    """Decides where ``url`` may lead: without TLS to no place on the Internet."""
+    """Returns which addresses ``url`` may lead to; without TLS none on the Internet."""
     if url.startswith("https:"):
         return within(inside)
 
@@ -34,7 +34,7 @@ def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
 
 
 async def call(url: str, headers: Mapping[str, str], body: bytes, allows: Allows) -> int:
-    """Returns the status of the response, which is 2xx. Raises Remote for another and for none."""
+    """Makes the call and returns the status, which is 2xx. Raises Remote for another status, or without an answer."""
     try:
         with trio.fail_after(CALL_SECONDS):
             async with (

@@ -1,7 +1,7 @@
 """Decides which webhook messages a dataset's events cause, signs them (Standard Webhooks), and plans retries. Pure.
 
-What is told is the way from the head that was told last to the head of now. So one delivery of a dataset is open at a
-time, news that come meanwhile are one delivery after it, and what waits never grows with what happens.
+A message tells the way from the head that was reported last to the present one. So a dataset has one open delivery at a
+time, news that come meanwhile become one delivery after it, and waiting deliveries do not grow with events.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from odfd.webhooks.target import CREATED, DELETED, UPDATED
 
 PREFIX: Final = "whsec_"
 LEAST_SECRET: Final = 24
-"""Bytes, of Standard Webhooks: a shorter one can be guessed from a call."""
+"""Least bytes of a secret, by Standard Webhooks: a shorter one can be guessed from a call."""
 FIRST_PAUSE: Final = 5 * SECOND
 LONGEST_PAUSE: Final = 3600 * SECOND
 GIVEN_UP_AFTER: Final = 24 * 3600 * SECOND
 LEAST_ATTEMPTS: Final = 8
-"""Before one is given up, however old it is: the node may have been off for a day."""
+"""Least attempts before a delivery is given up, however old it is, since the node may have been off for a day."""
 
 
 class NotifiedHead(msgspec.Struct, frozen=True, rename="camel"):
@@ -38,19 +38,19 @@ class NotifiedHead(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """One call over all its attempts: its id and its body stay."""
+    """One call with all its attempts, which have the same id and body."""
 
     id: str
     body: str
     head: NotifiedHead | None
-    """The head that it reports."""
+    """The head that it reports; ``None`` for a deleted dataset."""
     name: str
     made: Instant
     attempts: int = 0
 
 
 class NotifiedDataset(msgspec.Struct, frozen=True, kw_only=True):
-    """One target's knowledge of one dataset."""
+    """What one target was told about one dataset."""
 
     name: str
     head: NotifiedHead | None
@@ -61,14 +61,14 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The results of the calls of one target."""
 
     generation: int
-    """Of the declaration at which it was told nothing of what was there."""
+    """Generation of the declaration since which it is told of changes, but not of what was there already."""
     delivered: int = 0
     dead: int = 0
-    """Given up."""
+    """Number of deliveries that were given up."""
     failures: int = 0
-    """Calls that failed since one did not."""
+    """Calls that failed in a row."""
     said: str = ""
-    """Of the last call."""
+    """The result of the last call, for people."""
 
 
 def notified_head(head: Head | None) -> NotifiedHead | None:
@@ -76,7 +76,7 @@ def notified_head(head: Head | None) -> NotifiedHead | None:
 
 
 def event_of(before: NotifiedHead | None, head: NotifiedHead | None) -> str | None:
-    """Returns the event between two heads; ``None``: there is none."""
+    """Returns the event between two heads; ``None`` if they are equal."""
     if before == head:
         return None
     return CREATED if before is None else DELETED if head is None else UPDATED
@@ -85,7 +85,7 @@ def event_of(before: NotifiedHead | None, head: NotifiedHead | None) -> str | No
 def new_delivery(
     event: str, dataset: str, name: str, way: tuple[NotifiedHead | None, NotifiedHead | None], new_id: str, now: Instant
 ) -> Delivery:
-    """Makes a delivery; ``way``: the heads before and after."""
+    """Makes a delivery. ``way``: the heads before and after."""
     before, head = way
     data: dict[str, Any] = {
         "dataset": {"id": dataset, "name": name},
@@ -97,13 +97,13 @@ def new_delivery(
 
 
 def pause_after(attempts: int, draw: Callable[[int], int]) -> int:
-    """Returns nanoseconds until the next attempt; ``draw`` gives a number below its argument."""
+    """Returns the nanoseconds to the next attempt. ``draw`` returns a random number below its argument."""
     most = min(LONGEST_PAUSE, FIRST_PAUSE << min(attempts - 1, 20))
     return most // 2 + draw(most // 2)
 
 
 def is_dead(delivery: Delivery, now: Instant) -> bool:
-    """Whether a delivery is given up after a failed attempt."""
+    """Whether a delivery is to be given up after a failed attempt."""
     return delivery.attempts >= LEAST_ATTEMPTS and now - delivery.made >= GIVEN_UP_AFTER
 
 
@@ -124,7 +124,7 @@ def signing_key(secret: str) -> bytes:
 
 
 def signed_headers(delivery: Delivery, key: bytes, now: Instant) -> dict[str, str]:
-    """Returns the headers of one attempt, whose time is signed too, so that a receiver detects replays."""
+    """Returns the headers of one attempt; its time is signed too, so that a receiver detects replays."""
     at = str(now // SECOND)
     mac = hmac.new(key, f"{delivery.id}.{at}.{delivery.body}".encode(), hashlib.sha256).digest()
     return {

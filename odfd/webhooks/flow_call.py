@@ -1,4 +1,7 @@
-"""Makes the call of a flow's task ``WebhookCall``: what happened, under an id that its repetitions keep. Pure."""
+"""Makes the call of a flow's task ``WebhookCall``: it tells what happened, under the same id at each repetition.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,26 @@ from odfd.webhooks.delivery import Delivery, NotifiedHead
 from odfd.webhooks.target import UPDATED
 
 DUE: Final = "flow.due"
-"""The event if a time, or data of another dataset, triggered the flow."""
+"""The event if a time, or new data of another dataset, triggered the flow."""
 
 
 class FlowRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a flow runs for a dataset."""
+    """Why a flow runs for a dataset, and when."""
 
     flow: str
     dataset: str
     name: str
     time: Instant
-    """That the run is for: of the schedule, or of the news."""
+    """The time that the run is for: of the schedule, or of the news."""
     is_update: bool
     """Whether new blocks of the dataset are the reason."""
     before: NotifiedHead | None
-    """That the last good run saw, where new blocks are the reason."""
+    """The head that the last good run saw, if new blocks are the reason."""
     head: NotifiedHead | None
 
 
 def call_of(run: FlowRun, body: str, place: int) -> Delivery:
-    """Makes the call of the task at a place among those of a flow; each repetition of a run makes the same."""
+    """Makes the call of the task at a place in a flow; a repeated run makes the same call."""
     said = f"{run.flow.casefold()} {run.dataset} {int(run.time)} {place} {run.head.hash if run.head else ''}"
     name = f"msg_{hashlib.sha256(said.encode()).hexdigest()[:32]}"
     return Delivery(id=name, body=body, head=run.head, name=run.name, made=run.time)

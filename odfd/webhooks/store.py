@@ -1,4 +1,4 @@
-"""Stores past and pending deliveries of targets. Synchronous, on the given connection."""
+"""Stores what targets were told about datasets, and their pending deliveries. Synchronous, on the given connection."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def told(connection: sqlite3.Connection, target: str, dataset: str) -> NotifiedD
 
 
 def datasets(connection: sqlite3.Connection, target: str) -> Iterator[str]:
-    """Yields the datasets that a target was notified of."""
+    """Yields the datasets that a target was told about."""
     for (dataset,) in connection.execute("SELECT dataset FROM webhook_told WHERE target = ?", (target,)):
         yield dataset
 
 
 def due(connection: sqlite3.Connection, target: str, now: Instant, limit: int) -> list[tuple[str, NotifiedDataset]]:
-    """Lists by dataset the deliveries that are due, the longest due first."""
+    """Lists at most ``limit`` due deliveries with their datasets, the longest due first."""
     rows = TOLD.rows(connection, "target = ? AND due <= ? ORDER BY due LIMIT ?", (target, now, limit))
     return [(row[1], _TOLD.decode(row[3])) for row in rows]
 
 
 def next_due(connection: sqlite3.Connection, target: str, now: Instant) -> Instant | None:
-    """Returns the next due time after ``now``."""
+    """Returns the next due time after ``now``; ``None`` if nothing waits."""
     question = "SELECT min(due) FROM webhook_told WHERE target = ? AND due > ?"
     (found,) = connection.execute(question, (target, now)).fetchone()
     return None if found is None else Instant(found)
@@ -80,7 +80,7 @@ def forget(connection: sqlite3.Connection, target: str, dataset: str) -> None:
 
 
 def hasten(connection: sqlite3.Connection, target: str, now: Instant) -> None:
-    """Makes waiting deliveries due now, after the target answered again."""
+    """Makes waiting deliveries due now, as after the target answered again."""
     rows = TOLD.rows(connection, "target = ? AND due > ?", (target, now))
     for _, dataset, _, record in list(rows):
         TOLD.put(connection, target, dataset, now, record)

@@ -1,6 +1,6 @@
 """Defines a WebhookTarget: a URL, a secret of a SecretSet, and its triggers. Pure.
 
-The URL is shown to whoever may read resources, so it holds no credentials; the secret stays in its SecretSet.
+The URL is shown to everybody who may read resources, so it holds no credentials; the secret stays in its SecretSet.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def policy_of(annotations: Mapping[str, Any]) -> WebhookPolicy:
 
 
 def check_target(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Adds the mistakes in a WebhookTarget to its draft."""
     draft.attempt("spec.url", _check_url, draft.spec.url)
     draft.attempt("spec.secret", secret_key, draft.spec.secret)
     if POLICY in draft.typed:
@@ -71,7 +71,7 @@ def check_target(draft: Draft) -> None:
 
 
 def secret_key(reference: str) -> str:
-    """Returns the key in the set of a reference. Raises Invalid."""
+    """Returns the key of a value, from a reference to a SecretSet. Raises Invalid."""
     key = reference.partition("#")[2]
     if not key:
         text = "a secret is written in a SecretSet, and referred to with its key"
@@ -80,7 +80,7 @@ def secret_key(reference: str) -> str:
 
 
 def _check_url(text: str) -> None:
-    """Raises Invalid."""
+    """Checks the URL of a target. Raises Invalid."""
     try:
         url = urllib.parse.urlsplit(text)
         host, _ = url.hostname, url.port
