@@ -1,1 +1,1 @@
-"""Publishes rows of private datasets by declared rules, without what they were made of."""
+"""Publishes rows of private datasets by declared rules, without the data that they were made from."""

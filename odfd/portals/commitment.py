@@ -1,7 +1,7 @@
-"""Computes what a portal's chain says of its private input: hashes with a secret salt, which an auditor is given.
+"""Computes what a portal's chain says about its private input: hashes with a secret salt, which only auditors get.
 
-Without the salt of 256 bits a hash tells nothing, not even whether two portals have one input. With it anyone who has
-the input can tell that it is that dataset, and how much of it each block was made of. Pure.
+Without the salt of 256 bits a hash tells nothing, not even whether two portals have the same input. Anybody who has the
+salt and the input can tell that it is that dataset, and how much of it each block was made from. Pure.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from chain.store.base import ChainReader
 from chain.walk import newest_first
 
 MARK: Final = b"odfd-portal\n"
-"""Begins the text that the node's key signs to derive salts; nothing else that it signs begins so; the signature never
-leaves."""
+"""Prefix of the text that the node's key signs to derive salts. It signs nothing else with this prefix.
+
+The signature never leaves the node.
+"""
 DATA: Final = ("AddData", "ExecuteTransform")
 OPENING: Final = "https://w3id.org/odfd/portal-opening/v1"
 _SALT: Final = 32
@@ -32,7 +34,10 @@ MAX_OPENING: Final = 4096
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """All that an auditor needs beside the input. Whoever has it and the input can tell what rows were made of."""
+    """All that an auditor needs beside the input.
+
+    Its holder, with the input, can tell which rows were made from which.
+    """
 
     type: str
     portal: str
@@ -41,17 +46,17 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
 
 
 def salt_of(node: SigningKey, portal: DatasetId) -> bytes:
-    """Derives the salt of a portal from the key of its node, so that it needs no storage and is in each backup."""
+    """Derives the salt of a portal from its node's key, so that it needs no storage and every backup has it."""
     return hashlib.sha3_256(node.sign(MARK + bytes(portal))).digest()
 
 
 def input_hash(salt: bytes, dataset: DatasetId) -> str:
-    """Returns what the rule says of the private dataset."""
+    """Returns the hash that stands for the private dataset in the rule."""
     return str(Multihash.sha3_256(b"odfd portal input\n" + salt + bytes(dataset)))
 
 
 def cut_hash(salt: bytes, dataset: DatasetId, block: Block) -> str:
-    """Returns what a block says of the private dataset: that it was read up to this block of it."""
+    """Returns the hash that a block of the portal has of the private dataset, which was read up to this block."""
     number = block.sequence_number.to_bytes(8)
     return str(Multihash.sha3_256(b"odfd portal cut\n" + salt + bytes(dataset) + number + bytes(block.hash)))
 
@@ -61,13 +66,16 @@ def state_at(salt: bytes, dataset: DatasetId, block: Block) -> SourceState:
 
 
 def cut_of(event: object) -> str | None:
-    """The hash that a block of a portal has; ``None``: it has none."""
+    """Returns the hash in a portal's block of how far the private dataset was read; ``None`` if it has none."""
     state = event.new_source_state if isinstance(event, AddData) else None
     return state.value if state is not None and state.kind == PORTAL else None
 
 
 def blocks_since(salt: bytes, dataset: DatasetId, chain: ChainReader, cut: str | None) -> Iterator[Block]:
-    """Yields blocks of data after the cut, newest first: as many reads as there are. Raises Invalid without the cut."""
+    """Yields the blocks of data after the cut, newest first, reading only these.
+
+    Raises Invalid if the cut is missing.
+    """
     for block in newest_first(chain, DATA):
         if cut is not None and cut_hash(salt, dataset, block) == cut:
             return
@@ -81,7 +89,7 @@ def blocks_since(salt: bytes, dataset: DatasetId, chain: ChainReader, cut: str |
 
 
 def rows_of(block: Block) -> AddData | ExecuteTransform | None:
-    """The event of a block, if it brings rows."""
+    """Returns the event of a block if it brings rows, else ``None``."""
     event = block.event
     return event if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None else None
 
@@ -92,7 +100,7 @@ def opening_text(portal: DatasetId, dataset: DatasetId, salt: bytes) -> bytes:
 
 
 def read_opening(text: bytes, portal: DatasetId) -> tuple[DatasetId, bytes]:
-    """Returns the private dataset and the salt. Raises Invalid."""
+    """Decodes an opening: returns the private dataset and the salt. Raises Invalid."""
     try:
         found = msgspec.json.decode(text[: MAX_OPENING + 1], type=Opening)
         salt = bytes.fromhex(found.salt)

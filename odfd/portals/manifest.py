@@ -1,7 +1,7 @@
 """Defines a Portal: the private dataset, the root that publishes its rows, and the rule between them. Pure.
 
-A resource of the node's owner, which no peer and no account sees: the chain of the root has the rule, and of the
-private dataset a salted hash alone.
+The resource belongs to the node's owner, and no peer and no account sees it: the chain of the root has the rule, and
+only a salted hash of the private dataset.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PortalSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def check_portal(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Adds the mistakes in a Portal to its draft."""
     spec: PortalSpec = draft.spec
     keys = [draft.attempt(f"spec.{name}", _key, getattr(spec, name)) for name in ("input", "dataset")]
     if keys[0] is not None and keys[0] == keys[1]:
@@ -92,12 +92,12 @@ def _columns(path: str, names: tuple[str, ...]) -> Iterator[tuple[str, str, str]
 
 
 def spec_of(spec: Mapping[str, Any]) -> PortalSpec:
-    """Reads the plain form of a spec that was checked."""
+    """Returns a spec, that was checked before, from its plain form."""
     return msgspec.convert(spec, PortalSpec)
 
 
 def rule_of(spec: PortalSpec, input_hash: str) -> PortalRule:
-    """Returns the rule for the chain; ``input_hash``: what it says of the private dataset."""
+    """Returns the rule for the chain. ``input_hash`` stands for the private dataset."""
     said = spec.k_anonymity
     return PortalRule(
         input=input_hash,

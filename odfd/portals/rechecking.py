@@ -1,7 +1,7 @@
-"""Checks the rows of a portal against its rule again, as anyone can who has them; and against the input, as auditors.
+"""Checks a portal's rows against its rule, as all can who have them, and against the private input, as auditors can.
 
-A portal promises of its rows what its rule says, in each block and over all of them. Where they came from only those
-can tell who were given the private dataset and the salt.
+A portal promises that its rows keep its rule, in each block and over all blocks. Only those who were given the private
+dataset and the salt can tell where the rows came from.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _TOLD = ("SetDataSchema", "AddData")
 
 
 class Broken(NamedTuple):
-    """A block of a portal that breaks its rule."""
+    """A block of a portal that breaks its rule, and how."""
 
     block: Block
     breach: Breach
 
 
 class Audited(NamedTuple):
-    """The finding of an auditor of one block."""
+    """What an auditor found for one block."""
 
     block: Block
     is_same: bool
@@ -47,7 +47,7 @@ class Audited(NamedTuple):
 
 
 def rule_at(chain: KindIndex, before: int) -> PortalRule | None:
-    """Returns the first rule that a chain declared; ``None``: it is no portal. Raises Invalid."""
+    """Returns the first rule that a chain declared; ``None`` if it is no portal. Raises Invalid."""
     said = [_declared(each.event)[0] for each in newest_first(chain, ("SetDataSchema",), before)]
     return next((each for each in reversed(said) if each is not None), None)
 
@@ -55,7 +55,7 @@ def rule_at(chain: KindIndex, before: int) -> PortalRule | None:
 def broken_blocks(chain: KindIndex, objects: ObjectReader, before: int) -> Iterator[Broken]:
     """Yields blocks below ``before`` that break the rule of a portal; nothing for another dataset.
 
-    Reads the columns that the rule speaks of, of each slice that is here. Raises Environment.
+    Reads only the columns in the rule, of each slice that is here. Raises Environment.
     """
     if rule_at(chain, before) is None:
         return
@@ -72,7 +72,7 @@ def broken_blocks(chain: KindIndex, objects: ObjectReader, before: int) -> Itera
                 rule, earlier = said, Earlier(said)
         elif isinstance(event, AddData) and event.new_data is not None and rule and form and earlier:
             if not objects.has(event.new_data.physical_hash):
-                continue  # it is told of as missing, or is not kept here
+                continue  # reported as missing elsewhere, or not kept here
             try:
                 check_columns(rule, form)
                 rows = _columns(objects, event.new_data.physical_hash, form, rule.columns)
@@ -98,7 +98,7 @@ def _columns(objects: ObjectReader, name: Multihash, form: pa.Schema, columns: t
 
 
 def check_opening(rule: PortalRule, dataset: DatasetId, salt: bytes) -> None:
-    """Raises Refused for an opening by which the portal is not of that dataset."""
+    """Raises Refused if, by this opening, the portal does not take its rows from that dataset."""
     if commitment.input_hash(salt, dataset) != rule.input:
         text = f"by this opening the portal is not made of {dataset.short}"
         raise Refused(text, rule="portal-opening", hint="ask its owner for the opening, and for what it is made of")
@@ -109,7 +109,8 @@ def audited_blocks(
 ) -> Iterator[Audited]:
     """Makes each block of a portal again from the private dataset, oldest first, and compares the rows.
 
-    Raises Refused for what is no portal, or of another dataset; NotFound, ObjectDamaged, Environment.
+    Raises Refused for a dataset that is no portal, or a portal of another dataset; NotFound, ObjectDamaged,
+    Environment.
     """
     state, known = load_state(portal), load_state(private)
     rule = None if state.schema is None else portal_rule(schema_of(state.schema))

@@ -1,8 +1,8 @@
-"""Checks rows against the rule of a portal, with Arrow: what is left out, and what may not be published. Pure.
+"""Checks rows against the rule of a portal, with Arrow: which are left out, and which may not be published. Pure.
 
-Every block is checked by itself and with all before it. A group of fewer than k rows in one block would be told by the
-difference of the chain before and after it, however many rows of that group came before; so each block needs k of each.
-A group with a count is published once: two counts of one group tell by their difference of fewer than each does.
+Every block is checked by itself and together with all before it. A group of fewer than k rows in one block could be
+told by comparing the chain before and after it, however many rows of that group came before; so each block needs k of
+each. A group with a count is published only once, since the difference of two counts may tell of few people.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from chain.model.portal import PortalRule, Suppression
 from chain.wording import agree, plural
 
 PORTAL: Final = "portal-"
-"""Begins the names of all rules of portals."""
+"""Prefix of the names of all rules of portals."""
 K_ANONYMITY: Final = "portal-k-anonymity"
 SMALL_COUNT: Final = "portal-small-count"
 DIFFERENCE: Final = "portal-difference"
 COLUMNS: Final = "portal-columns"
 MAX_GROUPS: Final = 20_000_000
-"""Groups that are compared at a time; some gigabytes of memory at the most."""
+"""Most groups that are compared at a time; they take some gigabytes of memory at most."""
 _COUNT: Final = "count_all"
 
 
 class Breach(NamedTuple):
-    """A part of the rule that rows break, with numbers and without values."""
+    """A part of the rule that rows break, described with numbers but without values."""
 
     rule: str
     message: str
 
 
 def check_columns(rule: PortalRule, schema: pa.Schema) -> None:
-    """Raises Refused for columns that are not there, or of a type that cannot be compared."""
+    """Raises Refused for columns of the rule that are missing, or of a type that cannot be compared."""
     for name in rule.columns:
         if name not in schema.names:
             raise Refused(f"there is no column {name!r}", rule=COLUMNS, hint=f"columns are {', '.join(schema.names)}")
@@ -47,14 +47,14 @@ def check_columns(rule: PortalRule, schema: pa.Schema) -> None:
 
 
 def kept(rule: PortalRule, rows: pa.Table) -> pa.Table:
-    """Returns rows that no part of the rule leaves out: a count that is missing is small."""
+    """Returns the rows that no part of the rule leaves out; a missing count is small."""
     for each in rule.suppress:
         rows = rows.filter(pc.fill_null(pc.greater_equal(rows.column(each.count), each.below), False))
     return rows
 
 
 def breaches(rule: PortalRule, rows: pa.Table, earlier: Earlier) -> Iterator[Breach]:
-    """Yields what forbids the rows of one block; ``earlier``: groups of the blocks before, to which its own come."""
+    """Yields what forbids the rows of one block, and adds their groups to ``earlier``, those of the blocks before."""
     said = rule.k_anonymity
     if said is not None and rows.num_rows:
         sizes = _groups(rows, said.quasi_identifiers).column(_COUNT)
@@ -71,7 +71,7 @@ def breaches(rule: PortalRule, rows: pa.Table, earlier: Earlier) -> Iterator[Bre
 
 
 class Earlier:
-    """The groups that were published before, of each part of the rule that leaves counts out."""
+    """The groups that were published before, for each part of the rule that suppresses small counts."""
 
     def __init__(self, rule: PortalRule) -> None:
         self._parts = rule.suppress
@@ -83,17 +83,17 @@ class Earlier:
 
     @property
     def columns(self) -> list[str]:
-        """Columns that are needed of rows that were published before."""
+        """The columns that are needed of rows that were published before."""
         return list(dict.fromkeys(name for each in self._parts for name in each.groups))
 
     def add(self, rows: pa.Table) -> None:
-        """Takes rows of which it is known that they repeat nothing, or does not matter."""
+        """Adds the groups of rows, without a check whether they were published before."""
         for number, each in enumerate(self._parts):
             self._known[number].append(_groups(rows, each.groups).select(each.groups))
             self._check(number)
 
     def take(self, number: int, rows: pa.Table) -> int:
-        """Counts groups of rows that come twice, or came before; and takes them."""
+        """Adds groups of rows; returns how many of them come twice, or were published before."""
         names = self._parts[number].groups
         new = rows.select(names)
         before = _joined(self._known[number], new.schema)
@@ -115,7 +115,7 @@ def _joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table | None:
 
 
 def _groups(rows: pa.Table, names: tuple[str, ...]) -> pa.Table:
-    """Groups by these columns, in which null is a value, with the number of rows of each."""
+    """Returns the groups by these columns, in which null is a value, with the number of rows of each."""
     found = rows.select(names).group_by(list(names), use_threads=False).aggregate([([], _COUNT)])
     return found.select([*names, _COUNT])
 

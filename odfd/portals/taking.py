@@ -1,8 +1,8 @@
-"""Takes rows of a private dataset into its portal: what was not taken yet, as one block, if the rule lets it be.
+"""Takes rows of a private dataset into its portal: those not taken yet, as one block, if the rule permits.
 
 A plan is a function of both chains, the rule and the salt: after a crash the same rows are taken, and none is taken
-twice, since the block that has them says how far the private dataset was read. Rows are sorted by all their columns,
-so their order tells nothing of the order in which they came. No engine takes part.
+twice, since each block says how far the private dataset was read. Rows are sorted by all their columns, so their order
+does not tell in which order they came. No engine takes part.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from odfd.portals.rule import Breach, Earlier, breaches, check_columns, kept
 from odfd.runtime.filesystem import check_room
 
 MAX_TAKE: Final = 4_000_000
-"""Rows after which a block of a portal is full: all of them are sorted in memory. More are taken by the next one."""
+"""Most rows of a block of a portal, since they are sorted in memory; further rows make the next block."""
 
 
 class PortalInput(NamedTuple):
-    """The private dataset of a portal, as it stands."""
+    """The private dataset of a portal, with the present state of its chain."""
 
     dataset: DatasetId
     chain: ChainReader
@@ -56,9 +56,9 @@ class PortalTake(NamedTuple):
     objects: tuple[Multihash, ...]
     rows: int
     left_out: int
-    """Rows that the rule leaves out."""
+    """Number of rows that the rule leaves out."""
     withheld: tuple[Breach, ...] = ()
-    """Why nothing is taken, though there are rows."""
+    """Why nothing is taken although there are rows."""
     more: bool = False
     """Whether rows are left for another block."""
 
@@ -92,9 +92,10 @@ def plan_take(
     rule: PortalRule,
     time: Instant,
 ) -> PortalTake:
-    """Plans the next block of a portal; ``chain`` and ``state`` are its own.
+    """Plans the next block of a portal; ``chain`` and ``state`` are the portal's own.
 
-    Raises Refused for what a portal cannot publish, Invalid (``portal-history``), NotFound, ObjectDamaged, Environment.
+    Raises Refused for rows that a portal cannot publish, Invalid (``portal-history``), NotFound, ObjectDamaged,
+    Environment.
     """
     since = list(commitment.blocks_since(source.salt, source.dataset, source.chain, commitment.cut_of(state.last_data)))
     private = schema_in_force(source.state)
@@ -133,10 +134,10 @@ def plan_take(
 def rows_taken(
     objects: ObjectReader, blocks: Iterable[Block], state: ChainState, form: pa.Schema, vocab: Vocab
 ) -> pa.Table:
-    """Returns the rows of blocks of a private dataset as its portal would have them, sorted, all that is left out too.
+    """Returns the rows of blocks of a private dataset in the form of its portal, sorted, before any are left out.
 
-    ``state``: of the private dataset; ``form`` and ``vocab``: of the portal. System columns are empty but for the event
-    time. Raises Refused for a row that is no appended one, NotFound, ObjectDamaged.
+    ``state``: of the private dataset; ``form`` and ``vocab``: of the portal. System columns other than the event time
+    are not among them. Raises Refused for a row that is not an appended one, NotFound, ObjectDamaged.
     """
     private = schema_in_force(state)
     assert private is not None, "rows follow their schema"
@@ -159,7 +160,7 @@ def rows_taken(
 
 
 def sorted_rows(rows: pa.Table) -> pa.Table:
-    """By all columns that have an order."""
+    """Returns rows sorted by all columns that have an order."""
     keys = [
         (field.name, "ascending")
         for field in rows.schema
@@ -169,7 +170,7 @@ def sorted_rows(rows: pa.Table) -> pa.Table:
 
 
 def system_columns(vocab: Vocab) -> tuple[str, str, str]:
-    """Columns that a portal's rows have of their own."""
+    """Returns the names of the system columns that a portal's rows have of their own."""
     return vocab.offset, vocab.operation_type, vocab.system_time
 
 
@@ -187,7 +188,7 @@ def _changelog() -> Refused:
 
 
 def _check_publishable(private: DataSchema, state: ChainState) -> None:
-    """Raises Refused."""
+    """Raises Refused for data that cannot be published: corrections, links to files, unknown events."""
     if says_changelog(private):
         raise _changelog()
     if linked := link_columns(private):
@@ -198,14 +199,14 @@ def _check_publishable(private: DataSchema, state: ChainState) -> None:
 
 
 def _schema(private: DataSchema, from_: Vocab, to: Vocab, rule: PortalRule) -> DataSchema:
-    """The columns of the portal: those of the private dataset, without what its schema says beside their types."""
+    """Returns the portal's schema: the columns of the private dataset with their types, without further attributes."""
     renamed = {getattr(from_, name): getattr(to, name) for name in Vocab.__struct_fields__}
     fields = tuple(DataField(name=renamed.get(each.name, each.name), type=each.type) for each in private.fields)
     return with_portal_rule(with_changelog(DataSchema(fields=fields), False), rule)
 
 
 def _some(since: Sequence[Block]) -> tuple[list[Block], bool]:
-    """The oldest of the blocks, while their rows fit into one block, and whether there are others."""
+    """Returns the oldest of the blocks whose rows fit into one block, and whether there are more."""
     found: list[Block] = []
     rows = 0
     for block in reversed(since):
@@ -221,7 +222,7 @@ def _some(since: Sequence[Block]) -> tuple[list[Block], bool]:
 def _earlier(
     deps: IngestDependencies, chain: ChainReader, rule: PortalRule, form: pa.Schema, vocab: Vocab, rows: pa.Table
 ) -> Earlier:
-    """The groups that were published before: of slices whose event times are those of the new rows too."""
+    """Returns the groups that were published before, from slices whose event times overlap those of the new rows."""
     earlier = Earlier(rule)
     if not earlier.parts or not rows.num_rows:
         return earlier
