@@ -122,7 +122,7 @@ def of(connection: sqlite3.Connection, dataset: DatasetId) -> list[BoundCapture]
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> int:
-    """Drops the captures of a dataset, damaged ones too; their objects go with the next collection."""
+    """Deletes the captures of a dataset, also damaged ones; the next collection deletes their objects."""
     return connection.execute("DELETE FROM captures WHERE dataset = ?", (dataset,)).rowcount
 
 

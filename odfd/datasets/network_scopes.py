@@ -41,7 +41,7 @@ class NetworkScopes:
         self._db = connection
 
     def of(self, dataset: DatasetId) -> frozenset[str] | None:
-        """Returns the networks that a dataset is limited to; ``None``: it is not limited."""
+        """Returns the networks that a dataset is limited to; ``None`` if it is not limited."""
         rows = list(SCOPES.every(self._db, "dataset = ?", (dataset,)))
         return frozenset(row[1] for row, whole in rows if whole) if rows else None
 

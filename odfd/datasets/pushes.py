@@ -42,7 +42,7 @@ _TABLE: Final = Sealed(
 
 
 class PushOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a push."""
+    """The result of a push: the blocks and records that it appended."""
 
     blocks: int
     records: int

@@ -72,7 +72,7 @@ def put(connection: sqlite3.Connection, saved: SavedView) -> None:
 
 
 def whole(connection: sqlite3.Connection) -> Iterator[SavedView]:
-    """Yields all undamaged views by one query."""
+    """Yields all undamaged saved views, read with one query."""
     for dataset, head, basis, at, until, inputs, view in SAVED.whole(connection):
         with suppress(msgspec.MsgspecError):
             yield SavedView(

@@ -46,7 +46,7 @@ KEY_KEPT: Final = 30 * DAY * SECOND
 
 
 class Remains(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a deleted dataset and not in its chain."""
+    """The facts about a deleted dataset that are not in its chain."""
 
     blocks: int
     bytes: int | None = None

@@ -101,7 +101,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DerivationPolicy(NamedTuple):
-    """How a derived dataset follows its inputs, as its annotation says."""
+    """Says how a derived dataset follows its inputs, as its annotation states it."""
 
     is_manual: bool
     cooldown: int | None

@@ -344,7 +344,7 @@ class Scheduler:
                 self._push(key, entry, now)
 
     def _notice_clock(self, now: Instant) -> None:
-        """If the clock was set back, computes due times anew, since they came from a time that was wrong."""
+        """Computes due times anew if the clock was set back, since they came from a time that was wrong."""
         if now < self._latest:
             for key, entry in self._entries.items():
                 entry.record = _not_ahead(entry.record, now)

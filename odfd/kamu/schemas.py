@@ -35,7 +35,7 @@ FORMATS: Final[dict[str, Callable[[pa.Schema], Any]]] = {
 
 
 def of_dataset(schema: DataSchema, form: str) -> Any:
-    """Encodes the declared schema of a dataset. Raises Invalid."""
+    """Encodes the declared schema of a dataset in one of ``FORMATS``. Raises Invalid."""
     return FORMATS[form](to_arrow(schema).remove_metadata())
 
 

@@ -16,7 +16,7 @@ from p2p.ports import Topic
 
 
 class CardContext(Protocol):
-    """What these parts need from a node; ``odfd.node.parts.NodeParts`` has it."""
+    """The parts of a node that these parts need; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     settings: Settings

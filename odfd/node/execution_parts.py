@@ -21,7 +21,7 @@ from odfd.workers.engine import NodeEngine
 
 
 class ExecutionContext(Protocol):
-    """What ingests and transforms need from a node; ``odfd.node.parts.NodeParts`` has it."""
+    """The parts of a node that ingests and transforms need; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     settings: Settings

@@ -55,7 +55,7 @@ from p2p.ports import Topic
 
 
 class EventContext(Protocol):
-    """What is notified; ``odfd.node.parts.NodeParts`` has it."""
+    """The parts of a node that are notified; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     context: Context
@@ -197,7 +197,7 @@ _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}
 
 
 class InterestContext(Protocol):
-    """What is needed from a node; ``odfd.node.parts.NodeParts`` has it."""
+    """The parts of a node that decide its interests; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     policy: Policy

@@ -54,7 +54,7 @@ from p2p.ports import Topic
 
 
 class WitnessContext(Protocol):
-    """What these parts need from a node; ``odfd.node.parts.NodeParts`` has it."""
+    """The parts of a node that these parts need; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     settings: Settings
@@ -100,7 +100,7 @@ def witnessing_of(parts: WitnessContext) -> Witnessing:
     home, context = parts.home, parts.context
 
     def contradicted(question: CosignRequest) -> None:
-        """Announces both heads when no proof joins them, so that holders of each history learn of the other."""
+        """Announces both heads if no proof joins them, so that holders of each history learn of the other."""
         for head in (question.kept, question.head):
             if head is not None:
                 parts.outbox.put(Topic.HEADS, question.tree.dataset, head)
@@ -155,7 +155,7 @@ def witness_views(parts: WitnessContext, dataset: DatasetId, epoch: int) -> list
 
 
 class ValidationContext(Protocol):
-    """What these parts need from a node; ``odfd.node.parts.NodeParts`` has it."""
+    """The parts of a node that these parts need; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     settings: Settings

@@ -39,7 +39,7 @@ class Broken(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """What an auditor found for one block."""
+    """The finding of an auditor about one block."""
 
     block: Block
     is_same: bool

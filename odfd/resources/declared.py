@@ -53,7 +53,7 @@ class ResourceHandle(msgspec.Struct, frozen=True):
 
     id: str
     name: str
-    """The name when the reference was last resolved."""
+    """The present name of the resource."""
     did: str | None = None
 
 
@@ -126,7 +126,7 @@ class Owning(Protocol):
         """Writes what ``owner`` owns now. Raises Invalid."""
 
     def ended(self, child: DeclaredResource) -> None:
-        """Ends the actions of a resource that was deleted with its owners."""
+        """Stops what acts for a resource that was deleted with its owners."""
 
 
 class DeclaredStore:

@@ -19,7 +19,7 @@ from odfd.resources.owners import OwnedPart, Parts, name_fault, owned_fault
 from odfd.resources.references import FinalState, Reference, ResourceLookup, find_cycle
 
 APPLY: Final = "odfctl"
-"""The manager of those who apply manifests."""
+"""The default name of the manager that applies manifests."""
 ACCOUNT: Final = "Account"
 Action: TypeAlias = Literal["created", "updated", "unchanged"]
 

@@ -55,7 +55,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class VolumeMover:
-    """Moves the slices of one node."""
+    """Moves slices between the state directory of one node and its volumes."""
 
     def __init__(self, home: StateDirectory, volumes: Volumes, step: Step = no_step) -> None:
         self._home, self._volumes, self._step = home, volumes, step
@@ -90,7 +90,7 @@ class VolumeMover:
         )
 
     def _claim(self, volume: OpenVolume) -> None:
-        """Marks the place of a new volume. The row is written after the mark, which a volume may find to be its own."""
+        """Marks the place of a new volume, then writes its row: after a crash in between it finds its own mark."""
         key, place = volume.resource.id, volume.spec.place()
         is_claimed = self._index.is_claimed(key, place)
         volume.place.claim(key, is_new=not is_claimed)

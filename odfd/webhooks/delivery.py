@@ -50,7 +50,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotifiedDataset(msgspec.Struct, frozen=True, kw_only=True):
-    """What one target was told about one dataset."""
+    """Records which head of one dataset one target was told of."""
 
     name: str
     head: NotifiedHead | None

@@ -43,7 +43,7 @@ _Submitted: TypeAlias = Ingest | Verify | PushTo | Compaction | GarbageCollectio
 
 
 class FlowTasks(NamedTuple):
-    """Performs the tasks of flows through the services that people use."""
+    """Performs the tasks of flows and declared tasks, through the services that people use."""
 
     board: TaskBoard
     pulling: IngestPullService

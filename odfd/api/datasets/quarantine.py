@@ -24,7 +24,7 @@ SUFFIX: Final = ".quarantine"
 
 
 class QuarantineDatasets:
-    """Implements ``odfd.ingest.driver.QuarantineDatasets``. Safe to use from any thread."""
+    """Finds and makes quarantine datasets for ``odfd.ingest.driver``. Safe to use from any thread."""
 
     def __init__(self, home: StateDirectory, committer: OwnerCommitter, now: Callable[[], Instant]) -> None:
         self._home = home

@@ -49,7 +49,7 @@ WriteOffsets = Callable[[DatasetId, Multihash, str, Path], Awaitable[None]]
 
 
 class RenditionOrigins:
-    """Begins the renditions of one node."""
+    """Begins new renditions of collections on one node."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class RenditionService:
         new_id: Callable[[], str],
         shown: Callable[[DatasetId], Awaitable[None]],
     ) -> None:
-        """``shown`` tells others of a dataset that they may know from now on."""
+        """``shown`` tells other nodes of a dataset that they may know since a handover."""
         self._shown_to_others = shown
         self._home, self._delete, self._new_id = home, delete, new_id
         self._effects, self._origins, self._derived, self.upkeep = parts

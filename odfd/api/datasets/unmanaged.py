@@ -39,7 +39,7 @@ class UnmanagedService:
         return self._view(await trio.to_thread.run_sync(self._found, ref))
 
     async def adopt(self, ref: str, request: wire.AdoptRequest) -> wire.AdoptedView:
-        """Makes it a private dataset again, by its former name or another. Raises NotFound, Invalid, Conflict."""
+        """Adopts a deleted dataset, as private, by its former name or another. Raises NotFound, Invalid, Conflict."""
         dataset = (await trio.to_thread.run_sync(self._found, ref)).dataset
         async with self._home.turns.of(dataset):
             name = await self._import_export.adopt(dataset, request.name)
@@ -49,7 +49,10 @@ class UnmanagedService:
         return wire.AdoptedView(name=name, id=str(dataset))
 
     async def delete(self, ref: str) -> wire.UnmanagedView:
-        """Deletes it for good: its chain now, its objects with the next collection. Raises NotFound, Invalid."""
+        """Finally deletes a deleted dataset: its chain now, its objects with the next collection.
+
+        Raises NotFound, Invalid.
+        """
 
         def destroy() -> unmanaged.Unmanaged:
             found = self._found(ref)

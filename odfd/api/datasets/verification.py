@@ -1,4 +1,4 @@
-"""Verifies datasets of this node on request, at the level that the request names."""
+"""Verifies datasets of this node: the chain alone, also the data, or also every transform by repeating it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SHOWN: Final = 3
 
 
 class VisibilityService:
-    """Implements the API's operations on who may read a dataset."""
+    """The API service that publishes, shares and unpublishes datasets."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class VisibilityService:
 def _publish_to(
     visibility: Visibility, entry: DatasetEntry, networks: Collection[str], dataset: DatasetId, now: Instant
 ) -> bool:
-    """Raises Refused, with the name that a person knows."""
+    """Publishes a dataset in some networks. Raises Refused with the name that a person knows."""
     try:
         return visibility.publish_to(dataset, networks, now)
     except Refused as fault:

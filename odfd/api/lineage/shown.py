@@ -10,7 +10,7 @@ from chain.store.base import ChainReader
 from odfd.state.directory import StateDirectory
 
 MayRead: TypeAlias = Callable[[Sequence[DatasetId]], Collection[DatasetId]]
-"""Returns those of some datasets that may be read. Blocking."""
+"""Returns those of the given datasets that the reader may read. Blocking."""
 _NOBODYS: Final = DatasetId.from_public_key(bytes(32))
 """The id of a dataset without a chain."""
 
@@ -27,7 +27,7 @@ class ShownChains:
         return self._home.chains.chain(dataset if self.are_shown([dataset]) else _NOBODYS)
 
     def are_shown(self, datasets: Sequence[DatasetId]) -> Collection[DatasetId]:
-        """Returns those of some datasets that may be read."""
+        """Returns those of the given datasets that the reader may read."""
         return datasets if self._may_read is None else self._may_read(datasets)
 
     def name_of(self, dataset: DatasetId) -> str:

@@ -179,7 +179,7 @@ class StatusService:
         )
 
     async def settings(self) -> wire.SettingsView:
-        """Returns the settings in force, some of which apply from the next start on."""
+        """Returns the settings as they were loaded last; some take effect only at the next start."""
         loaded = self._context.settings()
         shown = toml(loaded.settings, loaded.origins)
         return wire.SettingsView(toml=shown, file=None if loaded.file is None else str(loaded.file))
@@ -247,7 +247,7 @@ class StatusService:
 
 
 def resident_bytes() -> int | None:
-    """Returns the resident memory of this process; ``None`` where the system does not report it."""
+    """Returns the resident memory of this process; ``None`` if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

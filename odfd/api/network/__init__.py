@@ -1,1 +1,1 @@
-"""Manages mirrors, networks and peers, and gives the node's HTTP site its datasets."""
+"""Manages mirrors, networks and peers, and serves the node's datasets to its HTTP site."""

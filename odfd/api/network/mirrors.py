@@ -194,7 +194,7 @@ class MirrorService:
         return self._home.keys.has_dataset_key(dataset) and self._is_held(dataset)
 
     def _place(self, source: str) -> str:
-        """Returns the URL of a dataset that is named by its URL. Raises Refused and Invalid for other texts."""
+        """Returns the URL of a published dataset in its canonical form. Raises Refused and Invalid for other texts."""
         place = place_of(source)
         if place is None:
             raise Refused(

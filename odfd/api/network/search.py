@@ -92,7 +92,7 @@ class SearchService:
         return shown
 
     def suggested_name(self, dataset: DatasetId) -> str | None:
-        """Returns the name that a dataset's publisher gave it. From a worker thread."""
+        """Returns the name that a dataset's publisher gave it, or ``None``. Call from a worker thread."""
         card = self.index.card(dataset)
         return None if card is None or card.claims is None else card.claims.name
 

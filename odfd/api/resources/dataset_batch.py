@@ -56,7 +56,7 @@ class PlannedDataset(NamedTuple):
 
 
 class DatasetBatch:
-    """The datasets of one apply. Blocking; used by one task, which closes it."""
+    """Collects the planned datasets of one apply, and commits them. Blocking; used by one task, which closes it."""
 
     def __init__(self, home: StateDirectory, now: Instant, *, dry_run: bool) -> None:
         self._home = home

@@ -43,7 +43,7 @@ ELSEWHERE: Final = ("Dataset", "Flow", *ORDER)
 
 
 class DeclarationService:
-    """The API service for resources as they are declared."""
+    """The API service that plans, stores, lists, labels, deletes and watches declared resources."""
 
     def __init__(
         self, home: StateDirectory, context: Context, new_id: Callable[[], str], registry: TypeRegistry = TYPES

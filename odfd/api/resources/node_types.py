@@ -68,7 +68,7 @@ def live_status(
 def live_resource(
     type_: str, name: str, id_: str, spec: msgspec.Struct | Mapping[str, Any], status: ResourceStatus, since: Instant
 ) -> DeclaredResource:
-    """Returns a resource that the node shows and does not store."""
+    """Returns a resource that the node shows but does not store."""
     plain = {key: value for key, value in msgspec.to_builtins(spec).items() if value is not None}
     return DeclaredResource(
         id=id_, type=type_, name=name, spec=plain, status=status, created_at=since, updated_at=since

@@ -26,7 +26,7 @@ MOST: Final = 5_000
 
 
 class ResourcePage(msgspec.Struct, frozen=True):
-    """A page of a list."""
+    """One page of a list of resources."""
 
     version: str
     """The version of the log when the first page was read."""
@@ -38,7 +38,7 @@ class ResourcePage(msgspec.Struct, frozen=True):
 
 
 class _Token(msgspec.Struct, frozen=True, array_like=True):
-    """The position at which a list goes on."""
+    """The position in a list after which its next page begins; clients get it encoded."""
 
     version: str
     after: str
