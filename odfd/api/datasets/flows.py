@@ -69,6 +69,7 @@ class FlowService:
         return await self._paused(name, paused=True)
 
     async def resume(self, name: str) -> wire.FlowView:
+        """Resumes a paused flow; times during the pause are not made up for. Raises NotFound."""
         return await self._paused(name, paused=False)
 
     async def backfill(self, name: str, request: wire.BackfillRequest) -> wire.BackfillView:

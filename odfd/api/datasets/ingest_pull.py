@@ -174,7 +174,7 @@ class IngestPullService:
         return task_ref(self._board.submit("watermark", entry.name, work, about(entry.id)))
 
     async def advance(self, ref: str) -> wire.TaskRef:
-        """Promises that all times before now are complete. Result: PullResult with one item.
+        """Promises that a dataset is complete for all times before now. Result: PullResult with one item.
 
         Raises Refused if other nodes may write the dataset.
         """

@@ -78,7 +78,7 @@ class RenditionService:
         return await trio.to_thread.run_sync(look)
 
     async def reading(self, ref: str) -> wire.HandoverReading:
-        """Says what a reader of a former rendition reads at its end. Raises NotFound."""
+        """Describes the difference that a reader of a former rendition reads at its end. Raises NotFound."""
 
         def look() -> wire.HandoverReading:
             dataset = self._home.resolve(ref).id

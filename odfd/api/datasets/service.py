@@ -101,9 +101,11 @@ class DatasetService:
         self._clock = context.clock
 
     async def list(self) -> Sequence[wire.DatasetView]:
+        """Lists all datasets of this node."""
         return await self._completed(await _in_thread(self._views.all))
 
     async def get(self, ref: str) -> wire.DatasetView:
+        """Shows a dataset. Raises NotFound, Invalid."""
         (view,) = await self._completed([await _in_thread(lambda: self._views.dataset(self._home.resolve(ref)))])
         return view
 
@@ -196,6 +198,8 @@ class DatasetService:
         return await _in_thread(lambda: self._tail(ref, limit))
 
     async def schema(self, ref: str) -> wire.Schema:
+        """Returns the columns of a dataset. Raises NotFound, Invalid."""
+
         def look() -> wire.Schema:
             entry = self._home.resolve(ref)
             return schema_view(entry.name, load_state(self._home.chains.chain(entry.id)))

@@ -49,7 +49,7 @@ class UnmanagedService:
         return wire.AdoptedView(name=name, id=str(dataset))
 
     async def delete(self, ref: str) -> wire.UnmanagedView:
-        """Finally deletes a deleted dataset: its chain now, its objects with the next collection.
+        """Deletes the kept data of a deleted dataset: its chain now, its objects with the next collection.
 
         Raises NotFound, Invalid.
         """

@@ -58,6 +58,7 @@ class VisibilityService:
         self._announce = announce
 
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
+        """Publishes datasets, everywhere or in some networks. Raises NotFound, Refused, Invalid."""
         wanted = await self._wanted(request)
         networks = self._networks_named(request.to)
         theirs = await trio.to_thread.run_sync(
@@ -92,6 +93,7 @@ class VisibilityService:
         return frozenset(joined[name.casefold()] for name in names)
 
     async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
+        """Makes datasets private again; copies that others hold remain. Raises NotFound, Invalid."""
         return [await self._one(entry, public=False) for entry in await self._wanted(request)]
 
     async def share(self, request: wire.ShareRequest) -> wire.VisibilityView:

@@ -43,7 +43,7 @@ class LineageService:
         self._fresh_id = fresh_id
 
     async def trace(self, ref: str, request: wire.LineageRequest, may_read: MayRead | None = None) -> wire.TaskRef:
-        """Traces a record to what it was made from. Result: Lineage. ``may_read``: the rights of an account."""
+        """Traces a record to those that it was made from. Result: Lineage. ``may_read``: the rights of an account."""
         if not 1 <= request.limit <= MAX_LIMIT:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
         entry = await trio.to_thread.run_sync(partial(self._home.one_chain, ref))

@@ -127,6 +127,7 @@ class StatusService:
         )
 
     async def status(self) -> wire.Status:
+        """Returns the status of the node: its ids and addresses, and counts of what it holds and does."""
         states, published, disk = await trio.to_thread.run_sync(self._measure)
         peer, figures = self._membership.peer_id, self._membership.figures()
         node = self._home.keys.node_key().did

@@ -172,6 +172,7 @@ class MirrorService:
         return await self._pause(ref, paused=True)
 
     async def resume(self, ref: str) -> wire.MirrorView:
+        """Resumes a paused mirror. Raises NotFound, Invalid."""
         return await self._pause(ref, paused=False)
 
     async def _pause(self, ref: str, *, paused: bool) -> wire.MirrorView:
@@ -358,12 +359,15 @@ class PeerService:
         return netcheck.probes(await self._membership.net_facts())
 
     async def block(self, peer: str) -> wire.PeerInfo:
+        """Blocks a peer, known or not yet met."""
         return await self._named_view(await self._membership.block(self._named(peer), blocked=True))
 
     async def unblock(self, peer: str) -> wire.PeerInfo:
+        """Ends the blocking of a peer."""
         return await self._named_view(await self._membership.block(self._named(peer), blocked=False))
 
     async def connect(self, multiaddr: str) -> wire.PeerInfo:
+        """Connects to a peer at a multiaddress, and shows it. Raises Remote."""
         peer = await self._membership.connect(multiaddr)
         return await self.show(peer)
 

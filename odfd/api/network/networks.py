@@ -223,15 +223,18 @@ class NetworkService:
         return _view(read_invitation(text, self._clock.now()), "".join(text.split()))
 
     async def leave(self, name: str) -> wire.NetworkView:
+        """Leaves a network, and returns what it was."""
         left = await self._membership.leave(name)
         if left.policy_key or self._membership.networks:
             self._policy_changed()
         return wire.NetworkView(name=left.name, bootstrap=left.bootstrap)
 
     async def list(self) -> Sequence[wire.NetworkView]:
+        """Lists the networks that this node is in."""
         return [await self._network_view(network) for network in self._membership.networks]
 
     async def show(self, name: str) -> wire.NetworkView:
+        """Shows a network that this node is in. Raises NotFound."""
         return await self._network_view(self._named(name))
 
     def _named(self, name: str) -> Network:

@@ -48,6 +48,7 @@ class AuthorityService:
         self._announce = announce
 
     async def show_authority(self, ref: str) -> wire.AuthorityView:
+        """Shows which keys may write a dataset, and which may change that. Raises NotFound, Invalid."""
         return await trio.to_thread.run_sync(self._show, ref)
 
     async def draft_authority(self, ref: str, request: wire.AuthorityDraftRequest) -> wire.AuthorityDraft:
@@ -55,11 +56,11 @@ class AuthorityService:
         return await trio.to_thread.run_sync(self._draft, ref, request)
 
     async def change_authority(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
-        """Signs a draft with the keys that are here, adds the given signatures, keeps the version and announces it."""
+        """Signs a draft of an authority with the keys here, adds the given signatures, keeps and announces it."""
         return await trio.to_thread.run_sync(self._change, ref, request)
 
     async def dataset_key(self, ref: str) -> wire.DatasetKey:
-        """Returns the secret key, for a person who takes it offline. Raises NotFound if it is not here."""
+        """Returns a dataset's secret key, for a person who takes it offline. Raises NotFound if it is not here."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         key = await trio.to_thread.run_sync(self._home.keys.dataset_seed, entry.id)
         return wire.DatasetKey(key=str(entry.id), seed=key.hex())

@@ -76,7 +76,7 @@ class PolicyService:
         return found
 
     async def publish_rules(self, request: wire.NetworkRulesRequest) -> wire.NetworkRulesView:
-        """Signs the next version with this node's key, and publishes it to the network. Raises Refused, Invalid."""
+        """Signs the next version of a network's policy, and publishes it there. Raises Refused, Invalid."""
         view, signed = await trio.to_thread.run_sync(self._publish, request)
         self._changed(signed)
         return view

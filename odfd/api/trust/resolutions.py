@@ -125,9 +125,9 @@ class ResolutionService:
         self._changed = changed
 
     async def resolve(self, ref: str, request: wire.ResolveRequest) -> wire.Resolved:
-        """Resolves what a dataset waits for: follows a hash or abandons.
+        """Decides on a fork or another doubt about a dataset: follows a hash, or abandons.
 
-        Refused if nothing waits, or for an owner's fork.
+        Refused if no decision is needed, or for a fork of an owner's own dataset.
         """
         if (request.follow is None) != request.abandon:
             raise Invalid("either follow a hash or abandon", rule="request", hint="--follow HASH, or --abandon")

@@ -92,6 +92,7 @@ class TrustService:
         self._changed = changed
 
     async def show(self, ref: str) -> wire.TrustView:
+        """Shows how far a dataset may be relied on, and why. Raises NotFound, Invalid."""
         return await trio.to_thread.run_sync(self._show, ref)
 
     async def evidence(self, evidence_id: str) -> bytes | Path:
@@ -103,6 +104,7 @@ class TrustService:
         return self._evidence.fetch(evidence_id)
 
     async def validators(self) -> Sequence[wire.ValidatorView]:
+        """Lists the validators of the policy in force, and says which are suspended."""
         policy = self._evaluator.policy
         out = await trio.to_thread.run_sync(self._suspended, policy)
         return [
@@ -133,6 +135,7 @@ class TrustService:
         return [view for view in await self.validators() if view.group == request.group]
 
     async def add_validator(self, request: wire.ValidatorRequest) -> wire.ValidatorView:
+        """Adds a validator to a group, whose keys have one vote. Raises Invalid."""
         key = KeyDid.parse(request.key)
         spec = msgspec.json.encode({"group": request.group})
 
@@ -146,6 +149,7 @@ class TrustService:
         return wire.ValidatorView(key=str(key), group=request.group)
 
     async def remove_validator(self, key: str) -> wire.ValidatorView:
+        """Removes a validator that was added here. Raises Invalid for any other."""
         parsed = KeyDid.parse(key)
 
         def remove() -> bool:
