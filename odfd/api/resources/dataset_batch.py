@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from chain import instant
-from chain.errors import Fault, Invalid
+from chain.errors import Conflict, Fault, Invalid
 from chain.ids import DatasetId, parse_own_name
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import MetadataEvent, SetTransform
@@ -168,9 +168,11 @@ class DatasetBatch:
 
         An imported dataset has no such folder until a manifest declares it.
         """
-        base = each.desired.base
+        base, catalog = each.desired.base, Catalog(resources)
+        if each.head is None and catalog.look(each.desired.name) is not None:
+            raise Conflict(f"{each.desired.name} was made by another apply meanwhile", rule="head-moved")
         if each.events:
-            Catalog(resources).add(each.desired.name, each.dataset, self.now)
+            catalog.add(each.desired.name, each.dataset, self.now)
         for key in map(str, each.chains):
             if each.events or (base and ((kept := resources.get(BASE_KIND, key)) is None or not kept.spec)):
                 resources.apply(BASE_KIND, key, base.encode(), self.now)

@@ -88,14 +88,35 @@ def test_a_whole_pull_loads_no_types(tmp_path: Path) -> None:
 
 def test_what_a_pull_asks_is_of_its_type() -> None:
     every = argparse.Namespace(
-        refs=["a", "b"], all=True, recursive=True, repair=True, fetch_uncacheable=True, as_name="c", source="s"
+        refs=["a", "b"],
+        all=True,
+        recursive=True,
+        repair=True,
+        fetch_uncacheable=True,
+        as_name="c",
+        source="s",
+        time="t",
     )
     none = argparse.Namespace(
-        refs=["a"], all=False, recursive=False, repair=False, fetch_uncacheable=False, as_name=None, source=None
+        refs=["a"],
+        all=False,
+        recursive=False,
+        repair=False,
+        fetch_uncacheable=False,
+        as_name=None,
+        source=None,
+        time=None,
     )
     asked = [msgspec.convert(pull_request(args), wire.PullRequest) for args in (every, none)]
     assert asked[0] == wire.PullRequest(
-        refs=("a", "b"), all=True, recursive=True, repair=True, fetch_uncacheable=True, as_name="c", source="s"
+        refs=("a", "b"),
+        all=True,
+        recursive=True,
+        repair=True,
+        fetch_uncacheable=True,
+        as_name="c",
+        source="s",
+        time="t",
     )
     assert asked[1] == wire.PullRequest(refs=("a",))
 

@@ -17,7 +17,7 @@ from chain.ids import DatasetId
 from chain.model.events import AddData, DatasetKind, DisablePollingSource, Seed, SetInfo, SetPollingSource
 from chain.model.source import FetchFilesGlob, MergeAppend, ReadCsv
 from chain.state import load_state
-from odfd.ingest import driver
+from odfd.ingest import trigger
 from odfd.ingest.driver import ATTEMPTS, Ingested, SourceMoved, pull_root
 from worlds.fake_engine import FakeEngine
 from worlds.memory_store import MemoryChains, MemoryObjects
@@ -111,7 +111,7 @@ def check(meanwhile: Meanwhile) -> None:
 
 
 async def pulled(meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch = driver.fetch
+    fetch = trigger.fetch
 
     async def around(*args: Any) -> Any:
         await meanwhile.act()
@@ -120,7 +120,7 @@ async def pulled(meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "fetch", around)
+        patch.setattr(trigger, "fetch", around)
         try:
             await pull_root(meanwhile.bench.deps, DATASET)
         except Refused:
@@ -153,7 +153,7 @@ def test_any_order_of_apply_fetch_plan_and_commit(
 async def test_a_new_source_is_fetched_from_at_once(bench: Any, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
     meanwhile = Meanwhile(bench, [""] * place + ["source 1"])
     outcomes = []
-    fetch = driver.fetch
+    fetch = trigger.fetch
 
     async def around(*args: Any) -> Any:
         await meanwhile.act()
@@ -161,7 +161,7 @@ async def test_a_new_source_is_fetched_from_at_once(bench: Any, monkeypatch: pyt
         await meanwhile.act()
         return found
 
-    monkeypatch.setattr(driver, "fetch", around)
+    monkeypatch.setattr(trigger, "fetch", around)
     outcomes.append(await pull_root(bench.deps, DATASET))
     check(meanwhile)
     assert isinstance(outcomes[0], Ingested)
@@ -172,8 +172,8 @@ async def test_a_new_source_is_fetched_from_at_once(bench: Any, monkeypatch: pyt
 async def test_a_source_that_never_rests_is_given_up(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     meanwhile = Meanwhile(bench, ["", "source 1", "source 0"] * 40)
     fetches = []
-    fetch = driver.fetch
-    monkeypatch.setattr(driver, "fetch", lambda *args: (fetches.append(1), fetch(*args))[1])
+    fetch = trigger.fetch
+    monkeypatch.setattr(trigger, "fetch", lambda *args: (fetches.append(1), fetch(*args))[1])
     bench.engine.act = trio.lowlevel.checkpoint
     bench.before_commit = lambda: meanwhile.apply(meanwhile.source(len(fetches) % 2))
     with pytest.raises(SourceMoved, match="was changed while it was fetched"):

@@ -12,7 +12,7 @@ from chain.ids import DatasetId
 from chain.model.events import AddPushSource, DatasetKind, Seed
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv
 from engines.contract import RowCounts, SkippedFile, Success
-from odfd.ingest import driver
+from odfd.ingest import trigger
 from odfd.ingest.driver import Ingested, NothingNew, pull_root
 from odfd.ingest.fetch.base import Unchanged
 from odfd.ingest.push import PushTerms, push_files
@@ -78,7 +78,7 @@ async def test_files_that_are_passed_over_are_told_though_nothing_is_new(
     async def fetch(*_: object) -> Unchanged:
         return Unchanged(skipped)
 
-    monkeypatch.setattr(driver, "fetch", fetch)
+    monkeypatch.setattr(trigger, "fetch", fetch)
     outcome = await pull_root(bench.deps, DATASET)
     assert isinstance(outcome, NothingNew)
     assert outcome.counts.skipped == skipped

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chain.errors import Environment
+from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from odfd.webhooks.call import judge
 from odfd.webhooks.delivery import (
@@ -48,7 +48,7 @@ def test_a_call_is_signed_as_standard_webhooks_say() -> None:
 
 @pytest.mark.parametrize("secret", ["", "swordfish", "whsec_c3dvcmRmaXNo", "whsec_" + "?" * 40])
 def test_what_can_be_guessed_signs_nothing(secret: str) -> None:
-    with pytest.raises(Environment, match="shorter than 24 bytes"):
+    with pytest.raises(Invalid, match="shorter than 24 bytes"):
         signing_key(secret)
 
 
