@@ -42,6 +42,8 @@ class WebhookWorker:
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
         self._targets: Sequence[CallTarget] | None = None
         """The declared targets; ``None``: they must be read again."""
+        self._changes = 0
+        """Counts changes of targets: a list that was read across one of them is used once, and read again."""
         self._at_work: set[tuple[str, str]] = set()
         """Target and dataset of each call in progress."""
         self._nursery: trio.Nursery | None = None
@@ -59,14 +61,19 @@ class WebhookWorker:
     async def state(self, target: DeclaredResource) -> WebhookState:
         """Returns the state of a target's deliveries, and starts them if need be. Raises Fault if they cannot start."""
         state = await trio.to_thread.run_sync(self._deliveries.state, target)
-        self._targets = None
+        self._read_again()
         self.loop.poke()
         return state
 
     async def remove(self, target: DeclaredResource) -> None:
         """Stops the deliveries to a deleted target."""
-        self._targets = None
+        self._read_again()
         await trio.to_thread.run_sync(self._deliveries.remove, target)
+        self._read_again()
+
+    def _read_again(self) -> None:
+        self._targets = None
+        self._changes += 1
 
     async def call_for(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> str:
         """Makes the call of a task of a flow's run; returns the target's answer.
@@ -87,13 +94,16 @@ class WebhookWorker:
 
     async def _round(self) -> float:
         touched, now = self.loop.take(), self._clock.now()
-        if self._targets is None:
+        targets, changes = self._targets, self._changes
+        if targets is None:
             touched = None
-            self._targets = await trio.to_thread.run_sync(self._deliveries.targets)
-        if not self._targets:
+            targets = await trio.to_thread.run_sync(self._deliveries.targets)
+            if changes == self._changes:
+                self._targets = targets
+        if not targets:
             return UNTIL_POKED
         calls, due = await trio.to_thread.run_sync(
-            self._deliveries.take, self._targets, touched, frozenset(self._at_work), now
+            self._deliveries.take, targets, touched, frozenset(self._at_work), now
         )
         for each in calls:
             self._at_work.add((each.target.id, each.dataset))

@@ -373,3 +373,27 @@ async def test_a_target_that_is_deleted_while_a_round_goes_on_leaves_nothing(wor
         assert deliveries.take(read, None, frozenset(), alice.home.clock.now()) == ([], None)
         with alice.home.database.read() as connection:
             assert connection.execute("SELECT count(*) FROM webhook_told").fetchone() == (0,)
+
+
+async def test_a_target_that_is_declared_while_targets_are_read_is_called(
+    world: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list that was read before does not count from then on."""
+    async with world.running("alice", **INSIDE) as alice:
+        worker, reading, declared = alice.parts.webhooks, threading.Event(), threading.Event()
+        read = worker._deliveries.targets
+
+        def slowly() -> Any:
+            found = read()
+            reading.set()
+            declared.wait(PATIENCE)
+            return found
+
+        monkeypatch.setattr(worker._deliveries, "targets", slowly)
+        worker.loop.poke()
+        await became(reading.is_set)
+        await alice.apply(SECRET, target(receiver), dataset("a"))
+        await status(alice)
+        declared.set()
+        await alice.apply(dataset("a", "one"))
+        await became(lambda: bool(receiver.calls))
