@@ -76,6 +76,7 @@ _name = path_part
     answers=Sequence[wire.BlockView],
 )  # fmt: skip
 async def _log(services: Services, request: Request) -> object:
+    """Lists blocks of a dataset, newest first."""
     kinds = request.query_params.getlist("kind")
     before, epoch = number(request, "before", None), number(request, "epoch", None)
     return await services.datasets.log(_name(request), kinds, _rows(request), before, epoch)
@@ -83,6 +84,7 @@ async def _log(services: Services, request: Request) -> object:
 
 @asks(Parameter("name", "text", "Of the file, for messages."), takes=bytes, body_types=(OCTETS,), answers=wire.Upload)
 async def _stage(services: Services, request: Request) -> object:
+    """Uploads a file, for a later ingest."""
     async with aclosing(request.stream()) as chunks:
         return await services.flow.stage(request.query_params.get("name", "-"), chunks)
 
@@ -93,6 +95,7 @@ async def _stage(services: Services, request: Request) -> object:
     answers=wire.PushReceipt, statuses=(201, 202),
 )  # fmt: skip
 async def _push(services: Services, request: Request) -> object:
+    """Pushes records to a source; answers 201 once they are committed, 202 if they wait for it."""
     push_id = request.query_params.get("id")
     receipt = await services.endpoints.push(_name(request, "name"), await whole_body(request), push_id)
     return answer(receipt, 201 if receipt.durable else 202)
@@ -123,6 +126,7 @@ async def _backfill(services: Services, request: Request) -> object:
 
 @asks(answers=bytes, media_type=OCTETS)
 async def _evidence(services: Services, request: Request) -> object:
+    """Returns a bundle of evidence."""
     found = await services.trust.evidence(_name(request, "id"))
     kind = "application/octet-stream"
     return FileResponse(found, media_type=kind) if isinstance(found, Path) else Response(found, media_type=kind)
@@ -130,6 +134,7 @@ async def _evidence(services: Services, request: Request) -> object:
 
 @asks(FOLLOW, answers=wire.TaskView, stream=wire.TaskView)
 async def _task(services: Services, request: Request) -> object:
+    """Returns a task, or follows it until its end."""
     if flag(request, "follow"):
         return await lines(services.tasks.follow(_name(request, "id")))
     return await services.tasks.get(_name(request, "id"))
@@ -142,6 +147,7 @@ async def _task(services: Services, request: Request) -> object:
     stream=wire.Probe,
 )
 async def _doctor(services: Services, request: Request) -> object:
+    """Probes the node, and reports what is wrong and what to do."""
     deep = flag(request, "deep")
     if deep or flag(request, "each"):
         return LineStream(services.about.examine(deep=deep))
@@ -154,6 +160,7 @@ async def _doctor(services: Services, request: Request) -> object:
     answers=Sequence[wire.EventView], stream=wire.EventView,
 )  # fmt: skip
 async def _events(services: Services, request: Request) -> object:
+    """Streams events of the node, or lists those that are kept."""
     kinds = known_kinds(request.query_params.getlist("kind"))
     if flag(request, "kept"):
         return await services.events.kept(kinds)
@@ -167,6 +174,7 @@ async def _events(services: Services, request: Request) -> object:
     answers=Sequence[wire.LogLineView], stream=wire.LogLineView,
 )  # fmt: skip
 async def _log_lines(services: Services, request: Request) -> object:
+    """Lists the newest lines of the daemon's log, or follows it."""
     asked, limit = request.query_params, MANY.number(request) or MAX_ROWS
     filter_ = LineFilter(asked.get("task", ""), asked.get("level", ""), asked.get("part", ""))
     if filter_.task:
@@ -178,11 +186,13 @@ async def _log_lines(services: Services, request: Request) -> object:
 
 @asks(takes=wire.QueryRequest, answers=bytes, media_type=FRAMES)
 async def _query(services: Services, request: Request) -> object:
+    """Answers a query in SQL as frames: what is read, the rows in Arrow, the end."""
     return FrameStream(partial(services.queries.answer, await body(request, wire.QueryRequest)))
 
 
 @asks(takes=wire.SlicesRequest, answers=bytes, media_type=FRAMES)
 async def _slices(services: Services, request: Request) -> object:
+    """Gives the files of a dataset's slices, at the control socket only."""
     if CALLER not in request.scope:
         raise Refused("files are given at the control socket alone", rule="query-slices", hint="ask for its rows")
     return FrameStream(partial(services.queries.slices, await body(request, wire.SlicesRequest)))
@@ -197,6 +207,7 @@ async def _slices(services: Services, request: Request) -> object:
     stream=wire.ResourceChange,
 )
 async def _changes(services: Services, request: Request) -> object:
+    """Lists changes of resources, newest first, or follows them."""
     asked, limit = request.query_params, MANY.number(request) or MAX_ROWS
     if is_watch(request):
         return stream_of(request)(await services.history.follow(since_of(request), asked.get("of"), limit))

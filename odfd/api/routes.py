@@ -42,19 +42,19 @@ DOCUMENT: Final = Path(__file__).with_name("openapi.json")
 
 @asks(answers=dict[str, Any])
 async def _openapi(_: Services, _request: Request) -> object:
-    """This document."""
+    """Returns this document."""
     return FileResponse(DOCUMENT, media_type=JSON)
 
 
 @asks(answers=dict[str, str])
 async def _version(_: Services, _request: Request) -> object:
-    """The version of the daemon."""
+    """Returns the version of the daemon."""
     return {"version": __version__}
 
 
 @asks(answers=dict[str, str])
 async def _lives(_: Services, _request: Request) -> object:
-    """Whether the daemon answers; it does so once it has started."""
+    """Answers once the daemon has started."""
     return {"status": "ok"}
 
 

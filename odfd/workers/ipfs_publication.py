@@ -116,6 +116,7 @@ class PublicationService:
         return task_ref(self._board.submit("publish", entry.name, work, about(entry.id)))
 
     async def list(self) -> Sequence[wire.PublicationView]:
+        """Lists the datasets that this node publishes on IPFS."""
         kept = await trio.to_thread.run_sync(self._kept)
         return [self._view(self._home.name_of(dataset), dataset, each) for dataset, each in kept.items()]
 

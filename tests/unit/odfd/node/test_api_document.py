@@ -62,6 +62,12 @@ def test_the_document_is_openapi_3_1() -> None:
     OpenAPIV31SpecValidator(json.loads(routes.DOCUMENT.read_text())).validate()
 
 
+def test_each_operation_says_what_it_does() -> None:
+    """With a verb, not by the name of a function."""
+    summaries = [each["summary"] for path in openapi.document()["paths"].values() for each in path.values()]
+    assert not [text for text in summaries if " " not in text or not text.split()[0].endswith("s")]
+
+
 def test_no_operation_is_reached_at_two_paths() -> None:
     """Of each service, an operation is called at one path; what a path of resources calls, at no other."""
     found: dict[str, set[str]] = {}
