@@ -52,7 +52,7 @@ class SqlQuery(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sql")
 
 
 class Paging(_Options, frozen=True, kw_only=True):
-    """Says where an answer names the next page. One of ``link``, ``next`` and ``number`` is given."""
+    """Names the place of the next page in an answer: give one of ``link``, ``next`` and ``number``."""
 
     link: bool = False
     """Whether the header ``Link`` names the next page, as ``rel="next"`` (RFC 8288)."""
@@ -70,7 +70,7 @@ class Paging(_Options, frozen=True, kw_only=True):
 
 
 class ClientCredentials(_Options, frozen=True, kw_only=True):
-    """A token of OAuth for a program (RFC 6749, 4.4), asked for before each fetch."""
+    """OAuth client credentials (RFC 6749, 4.4): the node requests a token before each fetch."""
 
     token_url: _Text
     client_id: _Text

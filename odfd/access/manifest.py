@@ -34,45 +34,56 @@ class AccountType(Enum):
 
 
 class AccountSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An account, and the callers that it stands for."""
+    """An account, and the callers that act as it."""
 
-    email: Annotated[str, described("Where people reach it.")]
+    email: Annotated[str, described("Address at which people reach the account.")]
     account_type: (
-        Annotated[AccountType, Scalar("int32"), described("User, as without it; an Organization has members.")] | None
+        Annotated[AccountType, Scalar("int32"), described("User (default), or Organization, which has members.")] | None
     ) = None
-    display_name: Annotated[str, described("As people read it.")] | None = None
-    avatar_url: Annotated[str, described("Of a picture.")] | None = None
+    display_name: Annotated[str, described("Name for people to read.")] | None = None
+    avatar_url: Annotated[str, described("URL of a picture.")] | None = None
 
 
 class UnixCallers(msgspec.Struct, frozen=True, kw_only=True):
     """The users and groups that act as an account at the control socket."""
 
-    users: Annotated[tuple[str, ...], described("Users of this machine, by name or number.")] | None = None
-    groups: Annotated[tuple[str, ...], described("Groups whose members act as it.")] | None = None
+    users: Annotated[tuple[str, ...], described("Users of this machine, by name or numeric id.")] | None = None
+    groups: Annotated[tuple[str, ...], described("Groups whose members act as the account.")] | None = None
 
 
 class RelationSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A relation of an account to something."""
+    """A relation of an account to a resource."""
 
     subject: Annotated[str, described("Account:NAME."), refers_to(ACCOUNT)]
-    relation: Annotated[str, described(f"{ROLE}, or {MEMBER} of an Organization.")]
-    value: Annotated[str, described(f"Of {ROLE}: {', '.join(ROLES)}.")] | None = None
-    object: Annotated[str, described("Dataset:NAME, or an Account for all that it has."), refers_to(ANY)]
+    relation: Annotated[str, described(f"{ROLE}, or {MEMBER} (of an Organization).")]
+    value: Annotated[str, described(f"For {ROLE}: {', '.join(ROLES)}.")] | None = None
+    object: Annotated[
+        str, described("Dataset:NAME, or Account:NAME for everything that the account owns."), refers_to(ANY)
+    ]
 
 
 class AttributeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An attribute of something for everybody, or of an account."""
+    """An attribute of a resource for everybody, or of an account."""
 
-    object: Annotated[str, described("Dataset:NAME, or an Account for all that it has."), refers_to(ANY)]
-    name: Annotated[str, described(f"{PUBLIC}: any account reads it. {ANONYMOUS}: any caller. {ADMIN}: of an account.")]
-    value: Annotated[bool, described("Whether it is so.")]
+    object: Annotated[
+        str, described("Dataset:NAME, or Account:NAME for everything that the account owns."), refers_to(ANY)
+    ]
+    name: Annotated[
+        str,
+        described(
+            f"{PUBLIC}: any account can read it. {ANONYMOUS}: any caller can. {ADMIN}: the account is an administrator."
+        ),
+    ]
+    value: Annotated[bool, described("Whether the attribute holds.")]
 
 
 class RelationsSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Grants accounts rights over resources. Their writer must own each object; a deleted grant is revoked."""
+    """Grants accounts rights on resources. Whoever applies it must own each object; deleting it revokes the rights."""
 
-    relations: Annotated[tuple[RelationSpec, ...], described("Roles and members.")] | None = None
-    attributes: Annotated[tuple[AttributeSpec, ...], described("What anybody may do, and administrators.")] | None = (
+    relations: (
+        Annotated[tuple[RelationSpec, ...], described("Roles on resources, and members of organizations.")] | None
+    ) = None
+    attributes: Annotated[tuple[AttributeSpec, ...], described("Rights for everybody, and administrators.")] | None = (
         None
     )
 

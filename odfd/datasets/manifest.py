@@ -26,27 +26,35 @@ MAX_SHARD_COLUMNS: Final = 16
 
 
 class ShardsSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Chains that the rows of a new root are divided among."""
+    """The chains among which the rows of a new root are divided."""
 
-    number: Annotated[U32, described("1 to 64. Another number is another rendition: `odfctl rendition create`.")]
+    number: Annotated[
+        U32, described("1 to 64. To change the number, create another rendition: `odfctl rendition create`.")
+    ]
     by: Annotated[
         tuple[str, ...],
         msgspec.Meta(max_length=MAX_SHARD_COLUMNS),
-        described("Columns whose hash decides the shard of a row; of the primary key, where rows are merged."),
+        described("Columns whose hash decides the shard of a row. If rows are merged, columns of the primary key."),
     ] = ()
 
 
 class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of a dataset and its chain."""
 
-    kind: Annotated[Kind, described("Of new data, or derived from other datasets.")]
+    kind: Annotated[Kind, described("Root: of data that is new. Derivative: derived from other datasets.")]
     metadata: Annotated[
-        tuple[MetadataEvent, ...], described("Events that the chain shall hold; those of data are not among them.")
+        tuple[MetadataEvent, ...],
+        described("The metadata events that the chain is to contain, without events of data."),
     ]
-    did: Annotated[str, described("The dataset that it is: one that is here, or whose data is kept.")] | None = None
-    shards: Annotated[ShardsSpec, described("Of a new root; one chain.")] | None = None
+    did: Annotated[str, described("Id of an existing dataset, or of a deleted one whose data is kept.")] | None = None
+    shards: Annotated[ShardsSpec, described("Shards of a new root. Default: one chain.")] | None = None
     volume: (
-        Annotated[str, described("The PersistentVolume for its slices; this node's disk."), refers_to(VOLUME)] | None
+        Annotated[
+            str,
+            described("The PersistentVolume for its slices. Default: this node's state directory."),
+            refers_to(VOLUME),
+        ]
+        | None
     ) = None
 
 

@@ -18,16 +18,20 @@ LENGTH: Final = msgspec.Meta(extra_json_schema={"format": "duration, such as 90s
 
 
 class OnSchedule(msgspec.Struct, frozen=True, kw_only=True, tag="Schedule"):
-    """Runs at times: either ``cron`` or ``every`` is given."""
+    """Runs at times: give either ``cron`` or ``every``."""
 
     cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
-    every: Annotated[str, described("An interval; runs are at its multiples since 1970 in UTC."), LENGTH] | None = None
+    every: (
+        Annotated[str, described("An interval. Runs are at its whole multiples since 1970 in UTC."), LENGTH] | None
+    ) = None
 
 
 class OnDataset(msgspec.Struct, frozen=True, kw_only=True, tag="Dataset"):
     """Runs when a dataset has new data."""
 
-    dataset: Annotated[str, described("Its name, Dataset:NAME, did:odf:…, or the id of its resource."), _DATASET]
+    dataset: Annotated[
+        str, described("The dataset: its name, Dataset:NAME, did:odf:… or the id of its resource."), _DATASET
+    ]
 
 
 class EventType(Enum):
@@ -47,23 +51,25 @@ class VerifyLevel(Enum):
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events."""
 
-    type: Annotated[EventType, Scalar("int32"), described("The target has other blocks than before.")]
+    type: Annotated[EventType, Scalar("int32"), described("The target's blocks have changed.")]
 
 
 class OnEvent(msgspec.Struct, frozen=True, kw_only=True, tag="Event"):
-    """Runs when something happens to the target, save what a run of this flow did to it."""
+    """Runs when something happens to the target, unless a run of this flow did it."""
 
-    events: Annotated[EventFilter, described("Which events.")]
-    cooldown: Annotated[str, described("As that of the flowPolicy, which is left out then."), LENGTH] | None = None
+    events: Annotated[EventFilter, described("The events that trigger a run.")]
+    cooldown: (
+        Annotated[str, described("Like cooldown of the flowPolicy, which must then be left out."), LENGTH] | None
+    ) = None
 
 
 class OnSource(msgspec.Struct, frozen=True, kw_only=True, tag="Source", rename="camel"):
     """Runs when records were pushed to the endpoint of a Source."""
 
-    source: Annotated[str, described("Source:NAME, or its name or id."), refers_to("Source")]
-    min_records_to_await: Annotated[U64, described("Records that it waits for; 1 if nothing is said.")] | None = None
+    source: Annotated[str, described("The Source, as Source:NAME, or by its name or id."), refers_to("Source")]
+    min_records_to_await: Annotated[U64, described("Number of records that trigger a run. Default: 1.")] | None = None
     max_await_interval: (
-        Annotated[str, described("How long at the most, from the oldest of them; 1h."), LENGTH] | None
+        Annotated[str, described("Longest wait for that number, since the oldest record. Default: 1h."), LENGTH] | None
     ) = None
 
 
@@ -71,11 +77,15 @@ class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename
     """Pulls the dataset."""
 
     source: (
-        Annotated[str, described("The Source to take from; the source in the dataset's metadata."), refers_to("Source")]
+        Annotated[
+            str,
+            described("The Source to pull from. Default: the source in the dataset's metadata."),
+            refers_to("Source"),
+        ]
         | None
     ) = None
     fetch_uncacheable: Annotated[
-        bool, described("Fetch also from a web source that cannot tell whether it changed.")
+        bool, described("Whether to fetch also from a web source that cannot tell whether it has changed.")
     ] = False
 
 
@@ -84,45 +94,54 @@ class ExtensionTask(
 ):
     """A task that RFC-018 does not have."""
 
-    extension: Annotated[str, described("Verify: checks the dataset. Push: gives it to a repository.")]
+    extension: Annotated[str, described("Verify: verifies the dataset. Push: pushes it to a repository.")]
     level: (
         Annotated[
             VerifyLevel,
             Scalar("int32"),
             described(
-                "Of Verify. chain: the blocks; data: also the data; reproduced: also every transform, by repeating "
-                "it; data."
+                "For Verify. chain: blocks; data (default): also data; reproduced: also every transform, "
+                "by running it again."
             ),
         ]
         | None
     ) = None
-    to: Annotated[str, described("Of Push: Repository:NAME, or its name or id."), refers_to("Repository")] | None = None
+    to: (
+        Annotated[
+            str,
+            described("For Push: the repository, as Repository:NAME, or by its name or id."),
+            refers_to("Repository"),
+        ]
+        | None
+    ) = None
 
 
 class CompactionParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How large slices become."""
+    """Sizes of the merged slices."""
 
-    max_slice_size: Annotated[str, described("Like 100MiB; 300MB if nothing is said.")] | None = None
-    max_slice_records: Annotated[U64, described("10000 if nothing is said.")] | None = None
+    max_slice_size: Annotated[str, described("Largest size, such as 100MiB. Default: 300MB.")] | None = None
+    max_slice_records: Annotated[U64, described("Most records of a slice. Default: 10000.")] | None = None
 
 
 class CompactionTask(msgspec.Struct, frozen=True, kw_only=True, tag="Compaction"):
-    """Merges slices of the dataset, which this node has to publish."""
+    """Merges slices of the dataset, which must be one of this node's own."""
 
-    params: Annotated[CompactionParams, described("How large slices become.")] | None = None
+    params: Annotated[CompactionParams, described("Sizes of the merged slices.")] | None = None
 
 
 class GarbageCollectionTask(msgspec.Struct, frozen=True, kw_only=True, tag="GarbageCollection"):
-    """Frees what no dataset of the node needs any more."""
+    """Deletes objects that no dataset of the node needs any more."""
 
 
 class WebhookCallTask(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCall"):
-    """Calls a WebhookTarget, signed as its other calls are; what it does not answer is tried again as runs are."""
+    """Calls a WebhookTarget, with a signature. A call without a good answer fails the run, which is retried."""
 
-    target: Annotated[str, described("WebhookTarget:NAME, or its name or id."), refers_to("WebhookTarget")]
+    target: Annotated[
+        str, described("The target, as WebhookTarget:NAME, or by its name or id."), refers_to("WebhookTarget")
+    ]
     payload: (
         Annotated[
-            str, described("What is sent: ${{ trigger.event }}, ${{ trigger.time }} and text around; the event alone.")
+            str, described("The body: text with ${{ trigger.event }} and ${{ trigger.time }}. Default: the event.")
         ]
         | None
     ) = None
@@ -134,55 +153,67 @@ TaskSpec: TypeAlias = IngestTask | CompactionTask | GarbageCollectionTask | Webh
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Retries of a run that failed for a temporary reason."""
 
-    max_attempts: Annotated[U32, described("1 to 100; 3 if nothing is said.")] | None = None
-    min_delay: Annotated[str, described("The first pause; 10s."), LENGTH] | None = None
-    max_delay: Annotated[str, described("The longest pause; 1h."), LENGTH] | None = None
+    max_attempts: Annotated[U32, described("1 to 100. Default: 3.")] | None = None
+    min_delay: Annotated[str, described("The first pause. Default: 10s."), LENGTH] | None = None
+    max_delay: Annotated[str, described("The longest pause. Default: 1h."), LENGTH] | None = None
 
 
 class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How the runs of a flow behave."""
 
-    suspend: Annotated[bool, described("The flow rests.")] = False
-    time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
-    catch_up: Annotated[str, described("Of times that passed: one (the latest), all, or none.")] | None = None
-    catch_up_window: Annotated[str, described("How old a time may be that is caught up; 1d."), LENGTH] | None = None
-    cooldown: Annotated[str, described("Between two runs that new data causes; 1min."), LENGTH] | None = None
+    suspend: Annotated[bool, described("Whether the flow is paused.")] = False
+    time_zone: Annotated[str, described("Time zone of the cron expression. Default: UTC.")] | None = None
+    catch_up: Annotated[str, described("Which missed times are caught up: one (the latest), all, or none.")] | None = (
+        None
+    )
+    catch_up_window: (
+        Annotated[str, described("How long ago a missed time may be to be caught up. Default: 1d."), LENGTH] | None
+    ) = None
+    cooldown: (
+        Annotated[str, described("Shortest time between two runs that new data causes. Default: 1min."), LENGTH] | None
+    ) = None
     retry: RetryPolicy | None = None
 
 
 class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Tasks for a dataset, and when they are done."""
+    """Tasks for a dataset, and what triggers them."""
 
     target: Annotated[
         str,
         described(
-            "Dataset:NAME, NAME, did:odf:… or the id of its resource: what the tasks are about. Dataset:house.% is "
-            "for each dataset of such a name: % stands for any text, _ for one character."
+            "The dataset of the tasks: Dataset:NAME, NAME, did:odf:… or the id of its resource. "
+            "Dataset:house.% selects each dataset with such a name: % stands for any text, _ for one "
+            "character."
         ),
         refers_to("Dataset", selects=True),
     ]
     target_labels: (
-        Annotated[str, described("Of a target with %: those with such labels alone, like env=prod,!old.")] | None
+        Annotated[
+            str, described("For a target with %: selects only datasets with these labels, such as env=prod,!old.")
+        ]
+        | None
     ) = None
     triggers: Annotated[
         tuple[OnSchedule | OnDataset | OnSource | OnEvent, ...],
-        described("One schedule and one event at most, and any number of datasets and Sources."),
+        described("At most one schedule and one event; any number of datasets and Sources."),
     ]
     tasks: (
         Annotated[
             tuple[TaskSpec, ...],
-            described("Up to 8, in order, until one does not end well; nothing: a pull of the target."),
+            described("Up to 8 tasks, run in order until one fails. Default: a pull of the target."),
         ]
         | None
     ) = None
 
 
 class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """When a dataset without a Flow is pulled: either ``cron`` or ``every`` is given."""
+    """When a dataset without a Flow is pulled: give either ``cron`` or ``every``."""
 
     cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
-    every: Annotated[str, described("An interval; runs are at its multiples since 1970 in UTC."), LENGTH] | None = None
-    time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
+    every: (
+        Annotated[str, described("An interval. Runs are at its whole multiples since 1970 in UTC."), LENGTH] | None
+    ) = None
+    time_zone: Annotated[str, described("Time zone of the cron expression. Default: UTC.")] | None = None
 
     def check(self) -> None:
         """Raises Invalid unless exactly one valid ``cron`` or ``every`` is given."""
@@ -193,11 +224,16 @@ class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 
 class DerivationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Whether and how a derived dataset without a Flow follows its inputs; else the settings say it ([flows])."""
+    """Whether and how a derived dataset without a Flow follows its inputs. Default: the settings [flows]."""
 
-    when: Annotated[str, described("Update: it follows its inputs; Manual: it is derived when it is pulled.")] = (
-        "Update"
-    )
+    when: Annotated[
+        str, described("Update: the dataset follows its inputs. Manual: it is derived only when it is pulled.")
+    ] = "Update"
     cooldown: (
-        Annotated[str, described("Between two runs that new data causes; flows.cooldown-seconds."), LENGTH] | None
+        Annotated[
+            str,
+            described("Shortest time between two runs that new data causes. Default: flows.cooldown-seconds."),
+            LENGTH,
+        ]
+        | None
     ) = None

@@ -41,7 +41,10 @@ REPOSITORY: Final = "Repository"
 class TaskTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The target of a Task."""
 
-    dataset: Annotated[str, described("Its name, Dataset:NAME or did:odf:…; of all tasks but GarbageCollection.")]
+    dataset: Annotated[
+        str,
+        described("The dataset: its name, Dataset:NAME or did:odf:…. Required for all tasks but GarbageCollection."),
+    ]
 
 
 def check_task(draft: Draft) -> None:

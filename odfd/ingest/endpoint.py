@@ -44,24 +44,30 @@ class OverflowPolicy(Enum):
 
 
 class MemoryBuffer(msgspec.Struct, frozen=True, kw_only=True, tag="Memory", rename="camel"):
-    """A buffer whose records may be lost."""
+    """A buffer in memory, whose records a crash loses."""
 
-    buffer_size: Annotated[U64, described("Records that may wait; 1000.")] | None = None
+    buffer_size: Annotated[U64, described("Most records that wait. Default: 1000.")] | None = None
     overflow_policy: (
-        Annotated[OverflowPolicy, Scalar("int32"), described("Reject refuses what is new; DropOldest. Reject.")] | None
+        Annotated[
+            OverflowPolicy,
+            Scalar("int32"),
+            described("If the buffer is full: Reject (default) refuses new records, DropOldest drops the oldest."),
+        ]
+        | None
     ) = None
 
 
 class RestEndpoint(msgspec.Struct, frozen=True, kw_only=True, tag="RestEndpoint"):
-    """Records are pushed: POST /source/v1alpha1/sources/NAME/ingest."""
+    """An endpoint to which records are pushed: POST /source/v1alpha1/sources/NAME/ingest."""
 
-    buffer: Annotated[MemoryBuffer, described("Without one, a push is on the disk before it is answered.")] | None = (
-        None
-    )
+    buffer: (
+        Annotated[MemoryBuffer, described("A buffer in memory. Without one, a push is on disk before it is answered.")]
+        | None
+    ) = None
     signature: (
         Annotated[
             StandardWebhooks | HmacSignature,
-            described("Calls that are signed so are taken at /hooks/NAME without a token."),
+            described("Accepts calls signed in this way at /hooks/NAME, without a token."),
         ]
         | None
     ) = None

@@ -31,18 +31,21 @@ _SIGNATURES: Final = 16
 
 
 class StandardWebhooks(msgspec.Struct, frozen=True, kw_only=True, tag="StandardWebhooks"):
-    """Signed as Standard Webhooks say: the id of a call counts once."""
+    """A signature by Standard Webhooks; a repeated id of a call counts once."""
 
-    secret: Annotated[str, described("${{ config.NAME }}: whsec_… or a text.")]
+    secret: Annotated[str, described("The secret, as ${{ config.NAME }}: whsec_… or a text.")]
 
 
 class HmacSignature(msgspec.Struct, frozen=True, kw_only=True, tag="Hmac", rename="camel"):
-    """A header has the HMAC-SHA256 of the body, in hexadecimal."""
+    """A header that contains the HMAC-SHA256 of the body, in hexadecimal."""
 
-    secret: Annotated[str, described("${{ config.NAME }}.")]
-    header: Annotated[str, described("X-Hub-Signature-256.")] | None = None
-    prefix: Annotated[str, described("Before the digits; sha256=.")] | None = None
-    id_header: Annotated[str, described("Names a call, which then counts once: X-GitHub-Delivery.")] | None = None
+    secret: Annotated[str, described("The secret, as ${{ config.NAME }}.")]
+    header: Annotated[str, described("Name of the header, such as X-Hub-Signature-256.")] | None = None
+    prefix: Annotated[str, described("Text before the digits. Default: sha256=.")] | None = None
+    id_header: (
+        Annotated[str, described("Header with the id of a call, such as X-GitHub-Delivery: a repeated id counts once.")]
+        | None
+    ) = None
 
 
 def secret_name(text: str) -> str:

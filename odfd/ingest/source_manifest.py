@@ -34,22 +34,22 @@ _VALUE: Final = re.compile(r"(\$\{\{\s*)config\.(\w+)")
 
 
 class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A source of records, and how they become rows."""
+    """A source of records, and the steps that turn them into rows."""
 
     config: (
-        Annotated[Extra, described("Names to SecretSet:SET#KEY or VariableSet:SET#KEY, read as config.NAME.")] | None
+        Annotated[Extra, described("SecretSet:SET#KEY or VariableSet:SET#KEY by name; read as config.NAME.")] | None
     ) = None
     ingress: (
         Annotated[
             FetchStep | RestEndpoint,
-            described("What is fetched, as in a polling source; an endpoint to push to, if nothing is said."),
+            described("The fetch step, as in a polling source. Default: an endpoint to push to."),
         ]
         | None
     ) = None
-    prepare: Annotated[tuple[PrepStep, ...], described("Steps before it is read.")] | None = None
-    read: Annotated[ReadStep, described("How it is read.")]
-    preprocess: Annotated[Transform, described("A query over what was read.")] | None = None
-    merge: Annotated[MergeStrategy, described("How rows are merged with those before; Append.")] | None = None
+    prepare: Annotated[tuple[PrepStep, ...], described("Steps between fetch and read.")] | None = None
+    read: Annotated[ReadStep, described("The read step.")]
+    preprocess: Annotated[Transform, described("A query over the rows that were read.")] | None = None
+    merge: Annotated[MergeStrategy, described("The merge strategy. Default: Append.")] | None = None
 
 
 class ConfigValue(msgspec.Struct, frozen=True):

@@ -20,31 +20,35 @@ TYPE: Final = "Portal"
 
 
 class KAnonymitySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How many rows have to be alike before any of them is published."""
+    """How many rows must be equal in the quasi-identifiers before any of them is published."""
 
-    k: Annotated[U32, described("Rows of each block that are alike in all quasi-identifiers, at the least; from 2.")]
+    k: Annotated[U32, described("Fewest rows of a block that must be equal in all quasi-identifiers; at least 2.")]
     quasi_identifiers: Annotated[
-        tuple[str, ...], described("Columns by which people could be known: town, age, event_time.")
+        tuple[str, ...], described("Columns by which people could be identified, such as town, age, event_time.")
     ]
 
 
 class SuppressionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that are left out because they stand for too few."""
 
-    count: Annotated[str, described("The column that says for how many a row stands.")]
-    below: Annotated[U32, described("Rows that stand for fewer are left out; from 2.")]
-    groups: Annotated[
-        tuple[str, ...], described("Columns that tell groups apart; a group is published once, and never again.")
-    ]
+    count: Annotated[str, described("The column that states how many individuals a row stands for.")]
+    below: Annotated[U32, described("Rows that stand for fewer are left out; at least 2.")]
+    groups: Annotated[tuple[str, ...], described("Columns that distinguish groups; each group is published only once.")]
 
 
 class PortalSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Rows of a private dataset that are published in another one, and by which rule."""
+    """The private dataset, the dataset that its rows are published in, and the rule."""
 
-    input: Annotated[str, described("The private dataset, of this node."), refers_to("Dataset")]
-    dataset: Annotated[str, described("A root of this node without a source: it gets the rows."), refers_to("Dataset")]
-    k_anonymity: Annotated[KAnonymitySpec, described("Checked of the rows of each block.")] | None = None
-    suppress: Annotated[tuple[SuppressionSpec, ...], described("Small counts, which are left out.")] | None = None
+    input: Annotated[str, described("The private dataset, one of this node's own."), refers_to("Dataset")]
+    dataset: Annotated[
+        str, described("The dataset that gets the rows: a root of this node without a source."), refers_to("Dataset")
+    ]
+    k_anonymity: Annotated[KAnonymitySpec, described("The rule; it is checked for the rows of each block.")] | None = (
+        None
+    )
+    suppress: (
+        Annotated[tuple[SuppressionSpec, ...], described("Rows that stand for few, which are left out.")] | None
+    ) = None
 
 
 def check_portal(draft: Draft) -> None:

@@ -43,9 +43,11 @@ class ProjectionInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """A dataset that a projection reads."""
 
     dataset_ref: Annotated[
-        str, described("Its name, Dataset:NAME, did:odf:… or the id of its resource."), refers_to("Dataset")
+        str,
+        described("The dataset: its name, Dataset:NAME, did:odf:… or the id of its resource."),
+        refers_to("Dataset"),
     ]
-    alias: Annotated[str, described("What the query calls it; its name.")] | None = None
+    alias: Annotated[str, described("Its name in the query. Default: the dataset's name.")] | None = None
 
     @property
     def name(self) -> str:
@@ -56,14 +58,16 @@ class ProjectionInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 class SqlProject(msgspec.Struct, frozen=True, kw_only=True, tag="Sql"):
     """The query of a projection."""
 
-    query: Annotated[str, described("One SELECT over the inputs; current.NAME is what holds of a changelog.")]
-    engine: Annotated[str, described(f"{ENGINE}, which answers odfctl sql too.")] | None = None
+    query: Annotated[str, described("One SELECT over the inputs. current.NAME is the current rows of a changelog.")]
+    engine: Annotated[str, described(f"{ENGINE}, the engine of odfctl sql (default).")] | None = None
 
 
 class ProjectionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Declares a table that stores the answer of a query over datasets."""
 
-    inputs: Annotated[tuple[ProjectionInput, ...], described("What the query reads, and nothing else.")]
+    inputs: Annotated[
+        tuple[ProjectionInput, ...], described("The datasets that the query can read; it can read no others.")
+    ]
     project: Annotated[SqlProject, described("How the table is computed.")]
 
 

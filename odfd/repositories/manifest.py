@@ -29,7 +29,7 @@ _WS: Final = {"ws": "http", "wss": "https"}
 
 
 class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A place of many datasets, each in a folder of its name."""
+    """A place that stores many datasets, each in a folder of its name."""
 
     url: Annotated[
         str,
@@ -42,15 +42,15 @@ class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[
             str,
             described(
-                "The SecretSet with accessKeyId and secretAccessKey of S3, and sessionToken where there is one; with"
-                " serviceAccountKey of Google; with accountKey or sasToken of Azure; or with token, the access token"
-                " of a node."
+                "The SecretSet with the credentials. S3: accessKeyId, secretAccessKey and, if used, "
+                "sessionToken. Google: serviceAccountKey. Azure: accountKey or sasToken. A node: token, "
+                "its access token."
             ),
             refers_to("SecretSet"),
         ]
         | None
     ) = None
-    region: Annotated[str, described(f"Of a bucket of S3; {REGION}.")] | None = None
+    region: Annotated[str, described(f"For S3: the region of the bucket. Default: {REGION}.")] | None = None
 
 
 class Place(NamedTuple):

@@ -45,11 +45,19 @@ def described(text: str) -> msgspec.Meta:
 class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """The name of a resource, with its labels and annotations."""
 
-    name: Annotated[str, described("Unique among resources of its type, whatever the case. May be changed.")]
-    id: Annotated[str, described("Of a resource that is here; with another name it is renamed.")] | None = None
-    account: Annotated[str, described("Name or id of the Account that has it; who applies it.")] | None = None
-    labels: Annotated[Extra, described("Values to select by. At most 64, of 1 KiB.")] | None = None
-    annotations: Annotated[Extra, described("Values beside it. Some types understand some of them.")] | None = None
+    name: Annotated[str, described("Unique among resources of its type, ignoring case. It can be changed.")]
+    id: (
+        Annotated[str, described("Id of an existing resource; together with another name it renames the resource.")]
+        | None
+    ) = None
+    account: (
+        Annotated[str, described("Name or id of the Account that owns it. Default: the account that applies it.")]
+        | None
+    ) = None
+    labels: Annotated[Extra, described("Values to select resources by: at most 64, of 1 KiB each.")] | None = None
+    annotations: (
+        Annotated[Extra, described("Further values. Each type understands those that its reference lists.")] | None
+    ) = None
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from odfd.resources.types import ResourceType
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _DEFS: Final = "#/$defs/"
-_ON_ERROR_SCHEMA: Final = {"description": "fail, or quarantine, which may have limits: see docs/reading.md."}
+_ON_ERROR_SCHEMA: Final = {"description": "fail (default), or quarantine, which may have limits (docs/reading.md)."}
 JsonSchema = dict[str, Any]
 
 
@@ -49,7 +49,7 @@ def schema_of(kind: ResourceType) -> JsonSchema:
             "$schema": {"enum": [kind.name, kind.uri], "description": "The type of the resource."},
             "headers": headers,
             "spec": spec,
-            "status": {"type": "object", "description": "Written by the node; passed over when it is applied."},
+            "status": {"type": "object", "description": "Written by the node; ignored when the manifest is applied."},
         },
         "required": ["$schema", "headers", "spec"],
         "additionalProperties": False,

@@ -47,31 +47,31 @@ _SECRETS: Final = msgspec.Meta(
 
 
 class VariableSetSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Values, each under its name."""
+    """Values by name."""
 
-    variables: Annotated[Extra, described("Names to texts; at most 256, of 64 KiB."), _TEXTS]
+    variables: Annotated[Extra, described("Texts by name: at most 256, of 64 KiB each."), _TEXTS]
 
 
 class SecretSetSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Secret values, each under its name, which are never shown."""
+    """Secret values by name; they are never shown."""
 
     secrets: Annotated[
-        Extra, described("Names to texts, or to {value, contentEncoding: jwe}; at most 256, of 64 KiB."), _SECRETS
+        Extra, described("Texts, or {value, contentEncoding: jwe}, by name: at most 256, of 64 KiB each."), _SECRETS
     ]
 
 
 class VariableSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a VariableSet, which makes it."""
+    """One value of a VariableSet, which declares it."""
 
-    set: Annotated[str, described("The VariableSet that has the value."), refers_to("VariableSet")]
-    key: Annotated[str, described("Its name there.")]
+    set: Annotated[str, described("The VariableSet that contains the value."), refers_to("VariableSet")]
+    key: Annotated[str, described("The name of the value in the set.")]
 
 
 class SecretSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a SecretSet, which makes it."""
+    """One value of a SecretSet, which declares it."""
 
-    set: Annotated[str, described("The SecretSet that has the value."), refers_to("SecretSet")]
-    key: Annotated[str, described("Its name there.")]
+    set: Annotated[str, described("The SecretSet that contains the value."), refers_to("SecretSet")]
+    key: Annotated[str, described("The name of the value in the set.")]
 
 
 def elements(owner: DeclaredResource) -> Iterator[OwnedPart]:

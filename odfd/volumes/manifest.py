@@ -39,29 +39,31 @@ class VolumeKind(Enum):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may lie in a volume."""
+    """The capacity of a volume."""
 
-    storage: Annotated[str, described("Like 500Gi or 2TB.")]
+    storage: Annotated[str, described("A size, such as 500Gi or 2TB.")]
 
 
 class VolumeCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The keys of a bucket."""
 
-    access_key: Annotated[str, described("SecretSet:NAME#KEY."), refers_to("SecretSet")]
-    secret_key: Annotated[str, described("SecretSet:NAME#KEY."), refers_to("SecretSet")]
+    access_key: Annotated[str, described("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")]
+    secret_key: Annotated[str, described("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")]
 
 
 class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The place of a volume, and its size."""
 
     kind: Annotated[VolumeKind, Scalar("int32"), described("A bucket, or a folder of this machine.")]
-    path: Annotated[str, described("Of a HostPath: the whole path of a folder on another disk.")] | None = None
-    bucket: Annotated[str, described("Of S3.")] | None = None
-    endpoint: Annotated[str, described("Of S3: https://HOST; Amazon's.")] | None = None
-    region: Annotated[str, described(f"Of S3; {REGION}.")] | None = None
-    prefix: Annotated[str, described("Of S3: a folder in the bucket.")] | None = None
-    capacity: Annotated[Capacity, described("How much may lie there; no limit.")] | None = None
-    credentials: Annotated[VolumeCredentials, described("Of S3; requests are not signed without them.")] | None = None
+    path: Annotated[str, described("For a HostPath: absolute path of a folder on another disk.")] | None = None
+    bucket: Annotated[str, described("For S3: the bucket.")] | None = None
+    endpoint: Annotated[str, described("For S3: https://HOST. Default: Amazon's.")] | None = None
+    region: Annotated[str, described(f"For S3: the region. Default: {REGION}.")] | None = None
+    prefix: Annotated[str, described("For S3: a folder in the bucket.")] | None = None
+    capacity: Annotated[Capacity, described("Most data to store there. Default: no limit.")] | None = None
+    credentials: (
+        Annotated[VolumeCredentials, described("For S3: the keys. Without them requests are unsigned.")] | None
+    ) = None
 
     def place(self) -> str:
         """Returns the folder, or the bucket with its prefix. Raises Invalid."""
@@ -71,8 +73,10 @@ class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
 class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the datasets whose slices lie in a volume."""
 
-    datasets: Annotated[tuple[str, ...], described("Names; % stands for anything. None.")] = ()
-    cache: Annotated[str, described("Of S3: how much of it is kept here for queries and peers; 10Gi.")] | None = None
+    datasets: Annotated[tuple[str, ...], described("Names of datasets; % stands for any text. Default: none.")] = ()
+    cache: Annotated[str, described("For S3: size of the local cache for queries and peers. Default: 10Gi.")] | None = (
+        None
+    )
 
     def names(self, dataset: str) -> bool:
         """Whether the slices of a dataset lie in the volume."""

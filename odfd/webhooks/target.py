@@ -29,17 +29,21 @@ MAX_URL: Final = 2048
 class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The URL of the calls, and the key that signs them."""
 
-    url: Annotated[str, described("https://…; http:// in networks that webhooks.inside names.")]
+    url: Annotated[str, described("https://…; http:// only in networks that the setting webhooks.inside names.")]
     secret: Annotated[
-        str, described("SecretSet:NAME#KEY: 24 bytes or more, or whsec_ and base64."), refers_to("SecretSet")
+        str,
+        described("The signing key, as SecretSet:NAME#KEY: at least 24 bytes, or whsec_ and base64."),
+        refers_to("SecretSet"),
     ]
 
 
 class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The triggers of calls."""
+    """The datasets and events that trigger calls."""
 
-    datasets: Annotated[tuple[str, ...], described("Names; % stands for anything. All.")] | None = None
-    events: Annotated[tuple[str, ...], described(f"Of {', '.join(EVENTS)}. All.")] | None = None
+    datasets: (
+        Annotated[tuple[str, ...], described("Names of datasets; % stands for any text. Default: all.")] | None
+    ) = None
+    events: Annotated[tuple[str, ...], described(f"Some of {', '.join(EVENTS)}. Default: all.")] | None = None
 
     def wants(self, event: str) -> bool:
         return self.events is None or event in self.events

@@ -33,40 +33,54 @@ ORDER: Final = ("Network", "Peer", "Validator", "Mirror")
 
 
 class MirrorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset of others, held here under the name of the resource."""
+    """A dataset of others, stored here under the name of the resource."""
 
     source: Annotated[str, described("did:odf:… of the dataset.")]
-    network: Annotated[str, described("Where it is announced; all.")] | None = None
-    want: Annotated[str, described("data, or chain: its metadata alone.")] | None = None
-    priority: Annotated[I32, described("-100 to 100: where room is short, data of lower ones is let go.")] | None = None
-    keep: Annotated[str, described("How much of the data, like 30d or 10GiB; all.")] | None = None
-    rate: Annotated[str, described("Bytes a second that it may take, like 2MiB; no cap of its own.")] | None = None
-    use: Annotated[str, described("An expression of policy for using it here; the node's.")] | None = None
-    serve: Annotated[str, described("An expression of policy for giving it to others; the node's.")] | None = None
-    expect: Annotated[str, described("A hash that its chain must contain.")] | None = None
+    network: Annotated[str, described("The network where it is announced. Default: any.")] | None = None
+    want: Annotated[str, described("data (default), or chain: metadata only.")] | None = None
+    priority: (
+        Annotated[
+            I32, described("-100 to 100: when space is short, data of mirrors with lower numbers is dropped first.")
+        ]
+        | None
+    ) = None
+    keep: (
+        Annotated[str, described("How much of the newest data to keep, such as 30d or 10GiB. Default: all.")] | None
+    ) = None
+    rate: (
+        Annotated[str, described("Most bytes per second to download, such as 2MiB. Default: no limit of its own.")]
+        | None
+    ) = None
+    use: Annotated[str, described("Policy expression for using it here. Default: the node's.")] | None = None
+    serve: Annotated[str, described("Policy expression for serving it to others. Default: the node's.")] | None = None
+    expect: Annotated[str, described("Hash of a block that its chain must contain.")] | None = None
     via: Annotated[str, described("A URL where it is published, or ipfs.")] | None = None
     peers: Annotated[tuple[str, ...], described("Ids of peers that share it with this node.")] | None = None
 
 
 class NetworkResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Peers that meet each other, under the name of the resource."""
+    """A network, under the name of the resource."""
 
-    bootstrap: Annotated[tuple[str, ...], described("Multiaddrs with /p2p/… of peers to ask first.")]
-    policy_key: Annotated[str, described("Whose policies hold there; said by an invitation alone.")] | None = None
+    bootstrap: Annotated[tuple[str, ...], described("Multiaddrs of the peers to contact first, each with /p2p/….")]
+    policy_key: (
+        Annotated[str, described("The key that signs the network's policies; comes only from an invitation.")] | None
+    ) = None
 
 
 class PeerResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The declared attitude of this node to a peer."""
+    """The rule of this node for a peer."""
 
-    peer_id: Annotated[str, described("12D3KooW…; or the key of the node, did:key:…")]
-    blocked: Annotated[bool, described("true: nothing is said to it, taken from it or given to it.")]
+    peer_id: Annotated[str, described("The peer's id, 12D3KooW…, or its key, did:key:….")]
+    blocked: Annotated[bool, described("true: the node exchanges nothing with the peer.")]
 
 
 class ValidatorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A validator whose verdicts count; those of one group count once."""
 
-    did: Annotated[str, described("did:key:…")]
-    group: Annotated[str, described("Whose it is; the name of the resource.")] | None = None
+    did: Annotated[str, described("The validator's key, did:key:….")]
+    group: (
+        Annotated[str, described("The group of validators it belongs to. Default: the name of the resource.")] | None
+    ) = None
 
 
 def check_intent(draft: Draft) -> None:

@@ -32,19 +32,19 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The settings of an engine."""
 
     kind: Annotated[EngineKind, Scalar("int32"), described("Spark runs transforms; DuckDB answers queries.")]
-    memory_mib: Annotated[U32, described("Of a process: engine.heap-mib, query.memory-mib.")]
-    processes: Annotated[U32, described("At once: engine.max-processes, query.readers.")]
-    isolation: Annotated[str, described("Of Spark: engine.isolation.")] | None = None
-    sandbox: Annotated[str, described("Of Spark, the least that is accepted: engine.sandbox.")] | None = None
-    master: Annotated[str, described("Of Spark, a cluster: engine.master.")] | None = None
+    memory_mib: Annotated[U32, described("Memory of a process: engine.heap-mib, query.memory-mib.")]
+    processes: Annotated[U32, described("Processes at once: engine.max-processes, query.readers.")]
+    isolation: Annotated[str, described("Isolation of Spark: engine.isolation.")] | None = None
+    sandbox: Annotated[str, described("Weakest accepted sandbox of Spark: engine.sandbox.")] | None = None
+    master: Annotated[str, described("Spark cluster: engine.master.")] | None = None
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that tell people about the node."""
+    """The settings that describe the node to people."""
 
-    name: Annotated[str, described("node.name.")] | None = None
-    contact: Annotated[str, described("node.contact.")] | None = None
-    about: Annotated[str, described("node.about.")] | None = None
+    name: Annotated[str, described("The setting node.name.")] | None = None
+    contact: Annotated[str, described("The setting node.contact.")] | None = None
+    about: Annotated[str, described("The setting node.about.")] | None = None
 
 
 def live_id(*parts: str) -> str:

@@ -35,7 +35,7 @@ _OWN: Final = partial(ResourceType, base=OURS)
 _TYPES: Final = (
     _ODF(
         name="Dataset", context="dataset", plural="datasets", aliases=("ds",),
-        about="A dataset of this node: a chain of metadata, and the data that it speaks of.",
+        about="A dataset of this node: a chain of metadata blocks, and the data that they name.",
         spec=datasets.DatasetSpec, prepare=datasets.prepare,
         annotations={flows.SCHEDULE: DatasetSchedule, flows.DERIVATION: DerivationPolicySpec},
         parts=partial(flows.scheduled, uri=f"{ODF}/dataset/{VERSION}/Schedule"),
@@ -62,7 +62,7 @@ spec:
     ),
     _ODF(
         name="Flow", context="flow", plural="flows",
-        about="Says when a dataset is pulled by itself (docs/flows.md).",
+        about="Declares when the node pulls a dataset, or does other tasks, by itself (docs/flows.md).",
         spec=FlowSpec, prepare=flow_dialect.prepare, annotations={flows.POLICY: FlowPolicySpec},
         example="""\
 $schema: Flow
@@ -97,7 +97,7 @@ spec:
     ),
     _ODF(
         name="VariableSet", context="config", plural="variablesets", aliases=("vs",),
-        about="Values for other resources: a source of a dataset reads the set that has the name of the dataset.",
+        about="Values for other resources: a dataset's source reads the set with the dataset's name.",
         spec=sets.VariableSetSpec, parts=sets.elements,
         example="""\
 $schema: VariableSet
@@ -111,8 +111,8 @@ spec:
     ),
     _ODF(
         name="SecretSet", context="config", plural="secretsets", aliases=("ss",),
-        about="Values that no output shows: encrypted when they are applied, decrypted for sources of the dataset of "
-        "its name.",
+        about="Values that no output shows. They are encrypted when applied, and decrypted for sources "
+        "of the dataset with the set's name.",
         spec=sets.SecretSetSpec, parts=sets.elements,
         example="""\
 $schema: SecretSet
@@ -158,8 +158,8 @@ spec:
     ),
     _ODF(
         name="PersistentVolume", context="storage", plural="persistentvolumes", aliases=("pv", "volume", "volumes"),
-        about="A place where slices of datasets are kept instead of the state directory: a folder on another disk, or "
-        "a bucket.",
+        about="A place that stores slices of datasets in place of the state directory: a folder on "
+        "another disk, or a bucket.",
         spec=volumes.PersistentVolumeSpec, annotations={volumes.POLICY: volumes.VolumePolicy},
         example="""\
 $schema: PersistentVolume
@@ -175,8 +175,8 @@ spec:
     ),
     _OWN(
         name="Portal", context="dataset", plural="portals",
-        about="Publishes rows of a private dataset in another one, by a rule that is checked of every block "
-        "(docs/portals.md).",
+        about="Publishes rows of a private dataset in another one, by a rule that is checked for every "
+        "block (docs/portals.md).",
         spec=PortalSpec,
         example="""\
 $schema: Portal
@@ -218,7 +218,7 @@ spec:
     ),
     _OWN(
         name="Peer", context="net", plural="peers",
-        about="This node's rule for a peer: blocked or not. Peers that it merely met are no resources.",
+        about="This node's rule for a peer: blocked or not. A peer without a rule is no resource.",
         spec=intent_types.PeerResourceSpec,
         example="""\
 $schema: Peer
@@ -232,7 +232,7 @@ spec:
     ),
     _OWN(
         name="Repository", context="net", plural="repositories", aliases=("repo",),
-        about="A place of many datasets in the ODF layout, to push to and pull from (docs/repositories.md).",
+        about="A place that stores many datasets in the ODF layout, to push to and pull from (docs/repositories.md).",
         spec=RepositorySpec,
         example="""\
 $schema: Repository
@@ -272,7 +272,7 @@ spec:
     ),
     _ODF(
         name="Relations", context="auth", plural="relations",
-        about="Rights of accounts on resources. Without a right a resource appears not to exist.",
+        about="Rights of accounts on resources. To an account without any right a resource does not exist.",
         spec=access.RelationsSpec, prepare=access.prepare_relations,
         example="""\
 $schema: Relations
@@ -295,7 +295,7 @@ spec:
     ),
     _ODF(
         name="Task", context="flow", plural="tasks", spec=flow_tasks.SPECS, prepare=flow_dialect.prepare_task,
-        about="Work that is done once: declared, or begun by a command or a flow.",
+        about="Work that is done once: declared, or started by a command or a flow.",
         annotations={flow_tasks.TARGET: flow_tasks.TaskTarget},
         example="""\
 $schema: Task
@@ -321,7 +321,7 @@ spec:
     ),
     _OWN(
         name="Engine", context="node", plural="engines", spec=node_types.EngineSpec,
-        about="What computes here: spark runs transforms, duckdb answers queries. Its digest, sandbox and state.",
+        about="An engine of this node: spark runs transforms, duckdb answers queries.",
         is_derived=True, made_by=node_types.ITSELF,
         instead="[engine] of the settings (spark) and [query] (duckdb) say it: odfd config show, then start anew",
     ),

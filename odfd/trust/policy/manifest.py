@@ -20,11 +20,22 @@ _RULE: Final = "trust-policy"
 class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for datasets of some names, in place of the settings; a mirror's own terms take precedence."""
 
-    datasets: Annotated[tuple[str, ...], described("Names; % stands for any text, _ for one character.")]
-    use: Annotated[str, described("Facts before data feeds a query or a transform: data & attested:2.")] | None = None
-    serve: Annotated[str, described("Facts before data is passed on; as the settings say.")] | None = None
+    datasets: Annotated[tuple[str, ...], described("Names of datasets; % stands for any text, _ for one character.")]
+    use: (
+        Annotated[str, described("Facts required before a query or transform uses data, such as data & attested:2.")]
+        | None
+    ) = None
+    serve: (
+        Annotated[str, described("Facts required before data is served to others. Default: the settings'.")] | None
+    ) = None
     priority: (
-        Annotated[I32, described("-100 to 100: of several for a dataset the highest decides, then the oldest.")] | None
+        Annotated[
+            I32,
+            described(
+                "-100 to 100: of several policies for a dataset the highest number decides, then the oldest policy."
+            ),
+        ]
+        | None
     ) = None
 
 
