@@ -43,105 +43,128 @@ def about(of: dataclasses.Field[Any]) -> About | None:
 @dataclass(frozen=True, slots=True)
 class Node:
     name: str = setting("", "what people call this node in tables, logs and on cards; never an identity")
-    contact: str = setting("", "where its operator can be reached, for the node's card; one line")
-    about: str = setting("", "what its operator says of it, for the node's card; one line")
-    state_dir: str = setting("", "chains, objects, keys; empty: systemd's StateDirectory, else XDG_STATE_HOME/odfd")
-    log_level: str = setting("info", "what is worth a line", choices=LEVELS)
-    log_levels: tuple[str, ...] = setting(
-        (), "of single parts, like p2p.driver=debug or events=debug; the part stands in each line of the log"
+    contact: str = setting("", "where its operator can be reached; one line, on the node's card")
+    about: str = setting("", "what its operator says about it; one line, on the node's card")
+    state_dir: str = setting(
+        "", "folder of chains, objects and keys; empty: systemd's StateDirectory, else XDG_STATE_HOME/odfd"
     )
-    log_format: str = setting("auto", "auto is text on a terminal, JSON elsewhere", choices=("auto", "text", "json"))
+    log_level: str = setting("info", "least important lines to log", choices=LEVELS)
+    log_levels: tuple[str, ...] = setting(
+        (), "levels of single parts, like p2p.driver=debug or events=debug; each line of the log names its part"
+    )
+    log_format: str = setting(
+        "auto", "format of the log; auto: text on a terminal, JSON elsewhere", choices=("auto", "text", "json")
+    )
     drain_seconds: float = setting(
-        30.0, "for work under way when the daemon is asked to stop; below TimeoutStopSec", unit="s", low=0, high=3600
+        30.0,
+        "time for work in progress when the daemon is asked to stop; must be below TimeoutStopSec",
+        unit="s",
+        low=0,
+        high=3600,
     )
     memory_mib: int = setting(
         4096,
-        "of the daemon, engines and queries apart; kept where control groups are delegated, as by systemd; 0: none",
+        "memory of the daemon without engines and queries; enforced where control groups are "
+        "delegated, as by systemd; 0: no limit",
         unit="MiB",
         low=0,
     )
     collect_hours: float = setting(
-        24.0, "between collections of objects that nobody names; 0: only by odfctl gc", unit="h", low=0, high=8760
+        24.0,
+        "time between collections of objects that nothing refers to; 0: only by odfctl gc",
+        unit="h",
+        low=0,
+        high=8760,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    socket: str = setting("", "where odfctl finds the daemon; empty: the runtime folder, or the state folder")
-    group: str = setting("", "members may command the node beside its own user and root; empty: nobody else")
+    socket: str = setting(
+        "", "socket at which odfctl finds the daemon; empty: in the runtime folder, or the state folder"
+    )
+    group: str = setting(
+        "", "group whose members may command the node, beside its own user and root; empty: nobody else"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class P2p:
     listen: tuple[str, ...] | None = setting(
         None,
-        "multiaddrs; not said: port 4150 of all addresses while a network is joined; empty: dial only",
+        "multiaddrs to listen at; not said: port 4150 of all addresses while a network is joined; empty: only dial",
         example=("/ip4/0.0.0.0/tcp/4150",),
     )
-    announce: tuple[str, ...] = setting((), "multiaddrs told to others in place of those found; behind a NAT")
+    announce: tuple[str, ...] = setting((), "multiaddrs to announce in place of those found; for a node behind a NAT")
     card: bool = setting(
-        False, "tell the other nodes of its networks node.name, node.contact and node.about, signed with its key"
+        False, "announce node.name, node.contact and node.about to its networks, signed by the node's key"
     )
     lookup: str = setting(
         "auto",
-        "look up who serves a dataset beyond the directory of the network's nodes: when it is full (auto), on, or off",
+        "look up who serves a dataset beyond the directory of nodes: auto: when the directory is full",
         choices=("auto", "on", "off"),
     )
     relays: tuple[str, ...] = setting(
-        (), "relays by which others come to this node, with /p2p/…; behind a router that lets nobody in"
+        (), "relays through which others reach this node, with /p2p/…; for a node behind a router that lets nobody in"
     )
-    relay: bool = setting(False, "be such a relay, for members of the network that is joined")
-    relay_rate: int = setting(4_194_304, "of all that is carried for others; 0: no cap", unit="B/s", low=0)
+    relay: bool = setting(False, "be such a relay for members of the joined networks")
+    relay_rate: int = setting(4_194_304, "most bytes per second relayed for others; 0: no limit", unit="B/s", low=0)
     network: str = setting("", "network to join at start; empty: those joined by odfctl")
-    bootstrap: tuple[str, ...] = setting((), "peers to meet first in that network, with /p2p/…")
-    max_peers: int = setting(64, "connections at once; each costs about 1 MB of buffers", low=1, high=4096)
-    max_streams: int = setting(256, "streams of one connection; more are reset", low=8, high=4096)
-    dial_seconds: float = setting(10.0, "to connect and secure a connection", unit="s", low=0.1, high=300)
+    bootstrap: tuple[str, ...] = setting((), "peers to contact first in that network, with /p2p/…")
+    max_peers: int = setting(64, "most connections at once; each costs about 1 MB of buffers", low=1, high=4096)
+    max_streams: int = setting(256, "most streams of one connection; further ones are reset", low=8, high=4096)
+    dial_seconds: float = setting(
+        10.0, "time to connect to a peer and to secure the connection", unit="s", low=0.1, high=300
+    )
     inside: tuple[str, ...] | None = setting(
         None,
-        "networks that are not of the Internet, like 192.168.1.0/24, in which peers are dialled that others tell of; "
-        "not said: this machine, while listen, announce, bootstrap and relays name nothing beyond it",
+        "private networks, like 192.168.1.0/24, in which addresses that peers tell of are "
+        "dialled; not said: only this machine, while listen, announce, bootstrap and relays "
+        "name nothing beyond it",
         example=("192.168.1.0/24",),
     )
-    mdns: bool = setting(False, "find peers of the same network on the LAN, and be found there, by multicast")
-    download_rate: int = setting(0, "of chains and objects, from wherever they come; 0: no cap", unit="B/s", low=0)
-    upload_rate: int = setting(0, "the same, to all peers together", unit="B/s", low=0)
-    idle_seconds: float = setting(30.0, "without a byte, before a transfer is given to another peer", unit="s", low=1)
+    mdns: bool = setting(False, "find peers of the same network on the LAN, and be found there, by multicast DNS")
+    download_rate: int = setting(
+        0, "most bytes per second of chains and objects to download from all; 0: no limit", unit="B/s", low=0
+    )
+    upload_rate: int = setting(
+        0, "most bytes per second to upload to all peers together; 0: no limit", unit="B/s", low=0
+    )
+    idle_seconds: float = setting(30.0, "time without a byte before a transfer moves to another peer", unit="s", low=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Http:
     listen: tuple[str, ...] = setting(
-        (), "where datasets are given to anybody over HTTP, like 127.0.0.1:8080 or [::]:8080; an empty list: nowhere"
+        (),
+        "addresses that serve published datasets over HTTP to anybody, like 127.0.0.1:8080 or [::]:8080; empty: none",
     )
     query: bool = setting(
-        False, "answer questions there over published datasets, as a kamu node does: /query, /NAME/tail, /NAME/metadata"
+        False, "answer queries there over published datasets, as a kamu node does: /query, /NAME/tail, /NAME/metadata"
     )
     prove: bool = setting(
-        False, "sign answers there for whoever asks with include=proof, with the node's key; needs query"
+        False, "sign answers there with the node's key for whoever asks with include=proof; needs query"
     )
     push: bool = setting(
-        False, "take pushes of datasets there from whoever gives a token, as a kamu node does: /NAME/push"
+        False, "accept pushes of datasets there from callers with a token, as a kamu node does: /NAME/push"
     )
     witness: bool = setting(
-        False, "take checkpoints there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
+        False, "accept checkpoints there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
     )
     ui: str = setting(
         "",
-        "where the page of odfctl ui is, like 127.0.0.1:7464; empty: a free port of this machine, once asked; "
-        "addresses beyond this machine need TLS and tokens",
+        "address of the page (odfctl ui), like 127.0.0.1:7464; empty: a free port of this "
+        "machine, on request; addresses beyond this machine need TLS and tokens",
     )
-    ui_certificate: str = setting("", "file of the certificates for the page, PEM, naming its host; empty: no TLS")
-    ui_key: str = setting("", "file of the certificate's private key, PEM")
-    ui_tokens: str = setting(
-        "", "file of its owner alone, NAME TOKEN a line: each opens the page, and does there what the page does"
-    )
+    ui_certificate: str = setting("", "PEM file with the page's certificates, which name its host; empty: no TLS")
+    ui_key: str = setting("", "PEM file with the certificate's private key")
+    ui_tokens: str = setting("", "file readable by its owner only, NAME TOKEN per line: each token opens the page")
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
     listen: tuple[str, ...] = setting(
-        (), "where /metrics, /livez and /readyz are, on this machine alone, like 127.0.0.1:9464; an empty list: nowhere"
+        (), "addresses of /metrics, /livez and /readyz, on this machine only, like 127.0.0.1:9464; empty: none"
     )
 
 
@@ -149,125 +172,152 @@ class Metrics:
 class Traces:
     endpoint: str = setting(
         "",
-        "collector of OpenTelemetry that takes traces by OTLP over HTTP, like http://127.0.0.1:4318/v1/traces; beyond "
-        "this machine by https://; empty: no traces are made",
+        "OpenTelemetry collector that takes traces by OTLP over HTTP, like "
+        "http://127.0.0.1:4318/v1/traces; beyond this machine by https://; empty: no traces",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    cores: int = setting(0, "threads of Spark; 0: all of the machine", low=0, high=1024)
-    heap_mib: int = setting(2048, "heap of the JVM; the windows test suite needs 1.2 GiB", unit="MiB", low=256)
+    cores: int = setting(0, "threads of Spark; 0: as many as the machine has", low=0, high=1024)
+    heap_mib: int = setting(2048, "heap of the JVM", unit="MiB", low=256)
     quick_start: bool = setting(
-        False, "compile with the JVM's first compiler alone: half the CPU of a start, slower where much is computed"
+        False, "compile only with the JVM's first compiler: half the CPU of a start, but slower for large transactions"
     )
-    idle_seconds: float = setting(300.0, "before an unused engine is stopped; it costs its heap", unit="s", low=1)
+    idle_seconds: float = setting(
+        300.0, "time before an unused engine is stopped; a running one keeps its heap", unit="s", low=1
+    )
     isolation: str = setting(
-        "shared", "whether datasets share one engine process or each has its own", choices=("shared", "dataset")
+        "shared", "shared: datasets share one engine process; dataset: each has its own", choices=("shared", "dataset")
     )
-    max_processes: int = setting(4, "at once, where each dataset has its own; each may take its heap", low=1, high=1024)
+    max_processes: int = setting(
+        4, "most engine processes at once, if each dataset has its own; each may take its heap", low=1, high=1024
+    )
     start_seconds: float = setting(
-        120.0, "of a start of the engine, 300 s more on a cluster; over it the start has failed", unit="s", low=1
+        120.0, "time for an engine to start, 300 s more on a cluster; then the start has failed", unit="s", low=1
     )
-    request_seconds: float = setting(3600.0, "of one transaction; over it the engine is stopped", unit="s", low=1)
+    request_seconds: float = setting(3600.0, "time of one transaction; then the engine is stopped", unit="s", low=1)
     transaction_rows: int = setting(
-        10_000_000, "of inputs that one transaction settles, about; a longer backlog leaves in several", low=1
+        10_000_000, "input rows that one transaction takes, about; a longer backlog takes several transactions", low=1
     )
     sandbox: str = setting(
         "auto",
-        "least isolation that is accepted; auto: host under systemd, none (with a warning) elsewhere",
+        "weakest isolation to accept; auto: host under systemd, none (with a warning) elsewhere",
         choices=("auto", "none", "host", "image", "container"),
     )
-    java_home: str = setting("", "a Java 17 or newer, in place of JAVA_HOME; empty: JAVA_HOME, the PATH, or the wheel")
-    master: str = setting(
-        "", "a Spark cluster to run on: spark://HOST:PORT, yarn or k8s://…; empty: this machine; see docs/cluster.md"
+    java_home: str = setting(
+        "", "home of a Java 17 or newer, in place of JAVA_HOME; empty: JAVA_HOME, the PATH, or the wheel"
     )
-    cluster_address: str = setting("127.0.0.1", "of this machine, as the cluster's executors reach it")
-    cluster_settings: str = setting("", "file with more settings of Spark for the cluster, a name and value a line")
+    master: str = setting(
+        "", "Spark cluster to run on: spark://HOST:PORT, yarn or k8s://…; empty: this machine; see docs/cluster.md"
+    )
+    cluster_address: str = setting("127.0.0.1", "address of this machine at which the cluster's executors reach it")
+    cluster_settings: str = setting(
+        "", "file with further settings of Spark for the cluster, a name and value per line"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    readers: int = setting(4, "queries at once; more wait for their turn", low=1, high=256)
-    threads: int = setting(2, "of one query", low=1, high=256)
-    memory_mib: int = setting(1024, "of one query; what does not fit goes to its temporary disk", unit="MiB", low=64)
-    temporary_mib: int = setting(4096, "on disk of one query; over it the query is refused", unit="MiB", low=0)
-    folds_mib: int = setting(
-        1024, "on disk for what held of datasets at earlier cuts; 0: every query folds all rows", unit="MiB", low=0
+    readers: int = setting(4, "most queries at once; further ones wait for their turn", low=1, high=256)
+    threads: int = setting(2, "threads of one query", low=1, high=256)
+    memory_mib: int = setting(
+        1024, "memory of one query; what does not fit goes to its temporary disk", unit="MiB", low=64
     )
-    seconds: float = setting(300.0, "of one query, from its text to its last row", unit="s", low=1)
+    temporary_mib: int = setting(4096, "temporary disk of one query; beyond it the query is refused", unit="MiB", low=0)
+    folds_mib: int = setting(
+        1024, "disk for cached current rows of datasets; 0: each query folds all rows", unit="MiB", low=0
+    )
+    seconds: float = setting(300.0, "time of one query, from its text to its last row", unit="s", low=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
     listen: tuple[str, ...] = setting(
         (),
-        "for odfctl and programs of other machines, by tokens of accounts, like 127.0.0.1:7465 or [::]:7465; addresses "
-        "beyond this machine need TLS; an empty list: nowhere",
+        "addresses at which odfctl and programs of other machines command the node, by tokens "
+        "of accounts, like 127.0.0.1:7465 or [::]:7465; addresses beyond this machine need "
+        "TLS; empty: none",
     )
-    certificate: str = setting("", "file of the certificates for TLS, PEM, naming its host; empty: no TLS")
-    key: str = setting("", "file of the certificate's private key, PEM")
+    certificate: str = setting("", "PEM file with the certificates for TLS, which name its host; empty: no TLS")
+    key: str = setting("", "PEM file with the certificate's private key")
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
     listen: tuple[str, ...] = setting(
-        (), "for Arrow Flight SQL, like 127.0.0.1:50050; addresses beyond this machine need TLS and tokens"
+        (),
+        "addresses of Arrow Flight SQL, like 127.0.0.1:50050; addresses beyond this machine "
+        "need TLS and tokens; empty: none",
     )
-    certificate: str = setting("", "file of the certificates for TLS, PEM; empty: no TLS")
-    key: str = setting("", "file of the certificate's private key, PEM")
+    certificate: str = setting("", "PEM file with the certificates for TLS; empty: no TLS")
+    key: str = setting("", "PEM file with the certificate's private key")
     tokens: str = setting(
-        "", "file of its owner alone, NAME TOKEN a line: they read what odfctl sql reads; others what is published"
+        "",
+        "file readable by its owner only, NAME TOKEN per line: callers with a token read what "
+        "odfctl sql reads, others what is published",
     )
-    connections: int = setting(64, "at once", low=1, high=4096)
+    connections: int = setting(64, "most connections at once", low=1, high=4096)
 
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
     variables: tuple[str, ...] = setting(
-        (), "variables of the daemon's environment that ${{ env.NAME }} in sources may name; others are not seen"
+        (),
+        "variables of the daemon's environment that sources may use as ${{ env.NAME }}; all "
+        "others are hidden from them",
     )
     source_bytes: int = setting(
-        64 * 2**30, "of one file of a source, as it comes and after each step of its preparation", unit="B", low=1
+        64 * 2**30, "largest size of a source file, as it comes and after each step of its preparation", unit="B", low=1
     )
     unpack_ratio: int = setting(
-        250, "of the bytes of a source file to those that it was packed in, at most; beyond, it is a bomb", low=2
+        250, "most times that unpacking may enlarge a source file; beyond it the file is refused as a bomb", low=2
     )
     folders: tuple[str, ...] = setting(
-        (), "whose files sources may name, by FilesGlob or file://, with all below them; none: any but the node's own"
+        (),
+        "folders that sources may read by FilesGlob or file://, with all below them; empty: any except the node's own",
     )
-    connect_seconds: float = setting(10.0, "to find a web server, to connect, for TLS, each", unit="s", low=0.1)
-    silence_seconds: float = setting(60.0, "without a byte, before a web server is given up", unit="s", low=0.1)
+    connect_seconds: float = setting(
+        10.0, "time to resolve a web server's name, to connect, and for TLS, each", unit="s", low=0.1
+    )
+    silence_seconds: float = setting(
+        60.0, "time without a byte before a fetch from a web server fails", unit="s", low=0.1
+    )
     least_rate: int = setting(
-        1024, "of a web server, over silence-seconds of waiting; one that drips is given up", unit="B/s", low=0
+        1024,
+        "least bytes per second of a web server, measured over silence-seconds; a slower fetch fails",
+        unit="B/s",
+        low=0,
     )
-    fetch_seconds: float = setting(14_400.0, "of one file, from the question to its last byte", unit="s", low=0.1)
-    settle_seconds: float = setting(
-        1.0, "that a file of a folder, or at file://, has to be left alone before it is taken", unit="s", low=0
+    fetch_seconds: float = setting(
+        14_400.0, "time to fetch one file, from the request to its last byte", unit="s", low=0.1
     )
+    settle_seconds: float = setting(1.0, "time since its last change before a local file is taken", unit="s", low=0)
     settle_closed_seconds: float = setting(
-        0.05, "the same of a file that no program has open for writing, where the system can tell", unit="s", low=0
+        0.05, "the same for a file that no program has open for writing, where the system can tell", unit="s", low=0
     )
     pipe: str = setting(
         "sandbox",
         "where commands of prepare: Pipe run; sandbox: without network and files; user: as the daemon's user",
         choices=("sandbox", "user", "never"),
     )
-    pipe_memory_mib: int = setting(1024, "of one such command", unit="MiB", low=16)
-    pipe_seconds: float = setting(3600.0, "of one such command; over it the command is stopped", unit="s", low=0.1)
+    pipe_memory_mib: int = setting(1024, "memory of one such command", unit="MiB", low=16)
+    pipe_seconds: float = setting(3600.0, "time of one such command; then it is stopped", unit="s", low=0.1)
     container: str = setting(
         "never",
-        "whether podman runs images of fetch: Container; offline: without a network; network: with it, where asked",
+        "whether podman runs images of fetch: Container; offline: without a network; network: "
+        "with one, if the source asks",
         choices=("never", "offline", "network"),
     )
-    container_memory_mib: int = setting(1024, "of one such container", unit="MiB", low=16)
+    container_memory_mib: int = setting(1024, "memory of one such container", unit="MiB", low=16)
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    follow: bool = setting(True, "derive datasets that no flow names by themselves, when their inputs have new data")
+    follow: bool = setting(True, "derive datasets without a flow automatically when their inputs have new data")
     cooldown_seconds: float = setting(
-        60.0, "from the end of such a run to the next, so that news in quick succession join one", unit="s", low=0,
+        60.0, "least time from the end of such a run to the next, so that news in quick succession "
+"take one run", unit="s", low=0,
         high=86_400,
     )  # fmt: skip
 
@@ -276,7 +326,7 @@ class Flows:
 class Webhooks:
     inside: tuple[str, ...] = setting(
         (),
-        "networks that are not of the Internet in which WebhookTargets may be, also without TLS",
+        "private networks in which WebhookTargets may be, also without TLS",
         example=("192.168.1.0/24",),
     )
 
@@ -294,27 +344,29 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Validators:
     f: int = setting(1, "groups that may be wrong or lie at the same time", low=0, high=100)
     min_sandbox: str | None = setting(
-        None, "least isolation under which a verdict counts; not said: by profile", example="image"
+        None, "weakest isolation under which a verdict counts; not said: by profile", example="image"
     )
-    min_engines: int = setting(1, "different engine digests that must agree", low=1, high=100)
+    min_engines: int = setting(1, "number of different engine digests that must agree", low=1, high=100)
     spot_check: float | None = setting(
-        None, "share of steps re-run without attesting; not said: by profile", low=0, high=1, example=0.01
+        None, "share of steps to run again without attesting; not said: by profile", low=0, high=1, example=0.01
     )
     step_seconds: int = setting(
-        600, "of an engine, for one step of others; over it the step is told to be too costly", unit="s", low=1
+        600, "time of an engine for one step of others; beyond it the step is reported as too costly", unit="s", low=1
     )
     recheck: bool = setting(
-        True, "fetch the evidence that listed validators name of datasets held here, and run the step again"
+        True, "fetch evidence of listed validators about datasets that are here, and run the step again"
     )
-    groups: tuple[Group, ...] = setting((), "whose verdicts count")
+    groups: tuple[Group, ...] = setting((), "validators whose verdicts count, by group")
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
     f: int = setting(0, "witnesses that may lie at the same time", low=0, high=100)
-    quorum: int = setting(0, "cosignatures that make a head witnessed; 0: not asked for", low=0, high=100)
-    max_age: str = setting("7d", "of a cosignature")
-    groups: tuple[Group, ...] = setting((), "whose cosignatures count: a did:key:…, or the NAME+ID+KEY of a public one")
+    quorum: int = setting(0, "cosignatures that make a head witnessed; 0: none are required", low=0, high=100)
+    max_age: str = setting("7d", "greatest age of a cosignature")
+    groups: tuple[Group, ...] = setting(
+        (), "witnesses whose cosignatures count, by group: a did:key:…, or the NAME+ID+KEY of a public one"
+    )
     public: tuple[str, ...] = setting(
         (), "public witnesses (c2sp.org/tlog-witness) that cosign what is published here: NAME+ID+KEY https://HOST/…"
     )
@@ -323,17 +375,17 @@ class Witness:
 @dataclass(frozen=True, slots=True)
 class Fresh:
     max_stale: str | None = setting(
-        None, "past a head's end, before it is not fresh: 14d, 36h, never; not said: by profile", example="14d"
+        None, "time past a head's end until it is stale: 14d, 36h, never; not said: by profile", example="14d"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    follow: str | None = setting(None, "a new epoch: ask, follow or refuse; not said: by profile",
+    follow: str | None = setting(None, "what to do with a rewritten history (a new epoch); not said: by profile",
                                  choices=("ask", "follow", "refuse"), example="ask")  # fmt: skip
     keep_epochs: int | None = setting(
         None,
-        "epochs of which blocks are kept, with the present one; not said: by profile",
+        "epochs whose blocks are kept, including the present one; not said: by profile",
         low=1,
         high=1_000_000,
         example=2,
@@ -343,33 +395,44 @@ class Rewrite:
 @dataclass(frozen=True, slots=True)
 class Publish:
     datasets: bool = setting(
-        False, "publish every dataset of this node's own, later ones too; else each is private until odfctl publish"
+        False,
+        "publish every dataset of this node's own, later ones too; otherwise each is private until odfctl publish",
     )
-    attest: bool | None = setting(None, "re-run derived datasets and sign verdicts; not said: by profile", example=True)
+    attest: bool | None = setting(
+        None, "run derived datasets again and sign verdicts; not said: by profile", example=True
+    )
     attest_seconds: float = setting(
-        600.0, "between two attestations of one dataset; what is wrong is told at once", unit="s", low=0, high=86_400
+        600.0,
+        "least time between two attestations of one dataset; what is wrong is reported at once",
+        unit="s",
+        low=0,
+        high=86_400,
     )
     own_key: bool = setting(
         False, "sign verdicts and observations by keys/validator.key, not by the node's key; from the next start on"
     )
     observe: bool = setting(False, "fetch the declared web sources of others' root datasets, and sign what they gave")
-    cosign: bool | None = setting(
-        None, "sign heads of what is mirrored here, as a witness; not said: by profile", example=True
+    cosign: bool | None = setting(None, "sign heads of mirrors as a witness; not said: by profile", example=True)
+    witness: tuple[str, ...] = setting(
+        (), "did:odf:… of further datasets whose heads to sign as a witness, mirrored here or not"
     )
-    witness: tuple[str, ...] = setting((), "did:odf:… of datasets to cosign as well, whether mirrored here or not")
-    ipfs: bool = setting(False, "keep every published dataset of this node's own on IPFS")
+    ipfs: bool = setting(False, "publish every published dataset of this node's own on IPFS, too")
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     profile: str = setting(
-        "laptop", "fills what is not said", choices=("laptop", "mirror", "validator", "archive")
+        "laptop", "sets all that is not said below", choices=("laptop", "mirror", "validator", "archive")
     )  # fmt: skip
     use: str | None = setting(
-        None, "facts before data feeds a query or a transform; not said: by profile", example="data & reproduced"
+        None, "facts required before a query or transform uses data; not said: by profile", example="data & reproduced"
     )
-    serve: str | None = setting(None, "facts before data is passed on; not said: by profile", example="data")
-    network_key: str = setting("", "did:key:… whose policies hold here: what tightens at once, the rest when accepted")
+    serve: str | None = setting(
+        None, "facts required before data is served to others; not said: by profile", example="data"
+    )
+    network_key: str = setting(
+        "", "did:key:… whose signed policies apply here: stricter rules at once, others once accepted"
+    )
     validators: Validators = field(default_factory=Validators)
     witness: Witness = field(default_factory=Witness)
     fresh: Fresh = field(default_factory=Fresh)
@@ -379,23 +442,28 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Ipfs:
-    api: str = setting("", "RPC of a Kubo, like http://127.0.0.1:5001; empty: no IPFS")
-    token: str = setting("", "what that Kubo asks for in Authorization: Bearer", secret=True)
+    api: str = setting("", "RPC address of a Kubo, like http://127.0.0.1:5001; empty: no IPFS")
+    token: str = setting("", "token that the Kubo requires as Authorization: Bearer", secret=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    object_bytes: int = setting(16 * 2**30, "of one object from others; slices are far smaller", unit="B", low=1)
-    upload_bytes: int = setting(16 * 2**30, "of one ingested file", unit="B", low=1)
-    spool_bytes: int = setting(2**30, "of pushes that wait for the datasets of one Source", unit="B", low=1)
-    disk_reserve_bytes: int = setting(2**30, "left free on the state directory's disk; below it we take no more",
+    object_bytes: int = setting(
+        16 * 2**30, "largest object to take from others; slices are far smaller", unit="B", low=1
+    )
+    upload_bytes: int = setting(16 * 2**30, "largest file to ingest by upload", unit="B", low=1)
+    spool_bytes: int = setting(2**30, "most bytes of waiting pushes of one Source", unit="B", low=1)
+    disk_reserve_bytes: int = setting(2**30, "bytes to leave free on the state directory's disk; below, take nothing",
                                       unit="B", low=0)  # fmt: skip
     mirror_bytes: int = setting(
-        0, "of mirrors on disk: data, blocks, what is unfinished or staged; 0: as much as the disk has", unit="B", low=0
+        0,
+        "most bytes of mirrors on disk: data, blocks, and what is unfinished or staged; 0: as much as the disk has",
+        unit="B",
+        low=0,
     )
-    tasks_running: int = setting(16, "long operations at once; more wait", low=1, high=1024)
-    tasks_kept: int = setting(500, "finished ones that odfctl get tasks still shows", low=1, high=100_000)
-    events_kept: int = setting(4096, "for odfctl watch --since", low=16, high=1_000_000)
+    tasks_running: int = setting(16, "most long operations at once; further ones wait", low=1, high=1024)
+    tasks_kept: int = setting(500, "finished tasks that odfctl get tasks still shows", low=1, high=100_000)
+    events_kept: int = setting(4096, "events kept for odfctl watch --since", low=16, high=1_000_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from config.schema import Key
 MASK: Final = "********"
 WIDTH: Final = 110
 _HEAD: Final = """\
-# Settings of a node of Open Data Fabric. Above each stands what it is for; one that begins with "#" has its default,
-# which is shown. `odfd config check` tells every mistake in this file, `odfd config show` what is in force.
+# Settings of a node of Open Data Fabric. The lines above a setting describe it. A setting that begins with "#" has its
+# default, which is shown. `odfd config check` reports every mistake in this file; `odfd config show` prints the
+# settings in force.
 """
 
 

@@ -119,7 +119,7 @@ def test_all_mistakes_at_once_with_place_and_suggestion(tmp_path: Path) -> None:
         "odfd.toml:2: there is no setting node.nam  (did you mean node.name?)",
         "odfd.toml:3: node.log-level is one of debug, info, warning, error, not 'loud'",
         "odfd.toml:6: p2p.max-peers is a whole number, not 'many'"
-        "  (connections at once; each costs about 1 MB of buffers)",
+        "  (most connections at once; each costs about 1 MB of buffers)",
         "odfd.toml:7: p2p.max-streams is from 8 to 4096, not 1",
         "odfd.toml:8: there is no table polcy  (did you mean policy?)",
     ]
