@@ -208,12 +208,14 @@ async def test_what_cannot_be_a_portal_is_refused(world: Any, worlds: Any) -> No
         await alice.pull("cities")
         (item,) = await alice.pull("census")
         assert "census is no root without a source" in item.message
-        await alice.apply(PUBLISHED.replace("census", "other"), COUNTS.replace("Dataset:census", "Dataset:other"))
-        for groups, why in (("[nowhere]", "no column 'nowhere'"), ("[event_time, city]", "")):
-            text = COUNTS.replace("Dataset:census", "Dataset:other").replace("[event_time, city]", groups)
-            await alice.apply(text)
-            (item,) = await alice.pull("other")
-            assert why in item.message
+        good = COUNTS.replace("Dataset:census", "Dataset:other")
+        # Never with the good rule first: the portal follows its input by itself, and would begin by that.
+        await alice.apply(PUBLISHED.replace("census", "other"), good.replace("[event_time, city]", "[nowhere]"))
+        (item,) = await alice.pull("other")
+        assert "no column 'nowhere'" in item.message
+        await alice.apply(good)
+        (item,) = await alice.pull("other")
+        assert item.outcome != "failed"
         await alice.apply(COUNTS.replace("name: census", "name: again").replace("Dataset:census", "Dataset:other"))
         (item,) = await alice.pull("other")
         assert "are Portals of one dataset" in item.message
