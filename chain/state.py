@@ -275,3 +275,9 @@ def _blocks_naming_source(reader: StateReader, end: int) -> Iterator[Block]:
     while before > 0 and (block := reader.last_of(_PUSH, before)) is not None:
         yield block
         before = block.sequence_number
+
+
+def transform_of(reader: StateReader) -> SetTransform | None:
+    """Returns the newest transform of a stored chain, by one read; ``None`` without any. Raises Environment."""
+    block = reader.last_of((SetTransform.__name__,))
+    return block.event if block is not None and isinstance(block.event, SetTransform) else None

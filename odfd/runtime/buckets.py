@@ -207,10 +207,10 @@ def _google_token(key: str) -> Callable[[], GCSCredential]:
     def provide() -> GCSCredential:
         now = dt.datetime.now(dt.UTC)
         until = now + TOKEN_LIFE
-        claims = {"iss": email, "sub": email, "scope": _GOOGLE, "iat": now.timestamp(), "exp": until.timestamp()}
-        whole = {each: int(value) if isinstance(value, float) else value for each, value in claims.items()}
+        times = {"iat": int(now.timestamp()), "exp": int(until.timestamp())}
+        claims = {"iss": email, "sub": email, "scope": _GOOGLE, **times}
         header = {"alg": "RS256", "typ": "JWT", **({"kid": name} if name else {})}
-        signed = b".".join(map(_plain, (header, whole)))
+        signed = b".".join(map(_plain, (header, claims)))
         signature = private.sign(signed, padding.PKCS1v15(), hashes.SHA256())
         return {"token": (signed + b"." + _base64(signature)).decode(), "expires_at": until}
 

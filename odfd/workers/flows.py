@@ -20,7 +20,7 @@ from chain.errors import Conflict, Environment, Fault, NotFound, Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.model.events import SetTransform
-from chain.state import load_state
+from chain.state import load_state, transform_of
 from odfd.control.assembly import Context
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
@@ -280,15 +280,15 @@ class FlowWorker:
         """Returns the plan by which a derived dataset without a flow follows its inputs."""
         if not self._home.keys.has_dataset_key(dataset):
             return []
-        block = self._home.chains.chain(dataset).last_of((_TRANSFORM,))
+        transform = transform_of(self._home.chains.chain(dataset))
         with self._home.catalog() as catalog:
             entry = catalog.find(dataset)
-        if entry is None or block is None or not isinstance(block.event, SetTransform):
+        if entry is None or transform is None:
             return []
         follow, said = self._follow(), self._said(dataset)
         if said.is_manual if said is not None else not follow.on:
             return []
-        inputs = frozenset(input_ids(block.event)) - {dataset}
+        inputs = frozenset(input_ids(transform)) - {dataset}
         own = None if said is None else said.cooldown
         policy = FlowPolicy(cooldown=follow.cooldown if own is None else own)
         return [FlowPlan(name=entry.name, target=dataset, inputs=inputs, policy=policy, declared=False)]

@@ -8,6 +8,7 @@ What is not so, and what is wrong with any row, is left to ``run``, which knows 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -93,7 +94,7 @@ def _written(request: IngestRequest, parts: Parts, times: _Times, control: Reque
     """Raises Invalid, Environment."""
     force = None if request.schema is None else to_arrow(request.schema)
     offset, writer = request.next_offset, None
-    try:
+    with ExitStack() as stack:
         for part in _tables(parts):
             control.check()
             batch = _prepared(part, request, force)
@@ -102,15 +103,10 @@ def _written(request: IngestRequest, parts: Parts, times: _Times, control: Reque
             whole = finished(merged, request.vocab, request.system_time, request.source_event_time, offset)
             rows = fitted(whole, force)
             if writer is None:
-                writer = SliceWriter(Path(request.new_data_path), rows.schema)
+                writer = stack.enter_context(SliceWriter(Path(request.new_data_path), rows.schema))
             writer.write(rows)
             offset += rows.num_rows
-    except BaseException as error:
-        if writer is not None:
-            writer.__exit__(type(error), error, error.__traceback__)
-        raise
     assert writer is not None, "there are rows"
-    writer.__exit__(None, None, None)
     return Streamed(rows.schema, offset - request.next_offset, times.latest, times.late)
 
 

@@ -19,7 +19,7 @@ from chain.errors import Conflict, Fault, Invalid
 from chain.ids import DatasetId, parse_own_name
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import MetadataEvent, SetTransform
-from chain.state import ChainState, load_state
+from chain.state import ChainState, load_state, transform_of
 from chain.store.base import Head
 from odfd.api.resources.desired_state import DesiredSnapshot
 from odfd.api.resources.sharded_birth import note_birth
@@ -128,8 +128,7 @@ class DatasetBatch:
     def _transform(self, dataset: DatasetId) -> SetTransform | None:
         if (planned := self._states.get(dataset)) is not None:
             return planned.set_transform
-        block = self._home.chains.chain(dataset).last_of((SetTransform.__name__,))
-        return block.event if block is not None and isinstance(block.event, SetTransform) else None
+        return transform_of(self._home.chains.chain(dataset))
 
     def commit(self, committer: OwnerCommitter, also: Also) -> None:
         """Writes all blocks, names and folders, and what ``also`` writes, or nothing. Raises as ``commit_now``."""
@@ -138,7 +137,7 @@ class DatasetBatch:
             resources = Resources(connection)
             for each in self.planned:
                 self._note(resources, each)
-                if each.head is None and each.desired.shards is not None:
+                if each.head is None:
                     note_birth(connection, each.desired, each.chains, self.now)
             also(connection)
 

@@ -18,7 +18,7 @@ from chain.model.events import DatasetKind, MetadataEvent, SetDataSchema
 from chain.wording import plural
 from odfd.api.resources.desired_state import DesiredSnapshot
 from odfd.datasets.catalog import Catalog
-from odfd.datasets.manifest import MAX_SHARD_COLUMNS, ShardsSpec
+from odfd.datasets.manifest import MAX_SHARD_COLUMNS
 from odfd.datasets.rendition_names import shard_name
 from odfd.datasets.visibility import Mark, Marks
 from odfd.ingest.sharded_writes import check_columns, check_source
@@ -64,14 +64,18 @@ def check_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: Datase
 def note_birth(
     connection: sqlite3.Connection, desired: DesiredSnapshot, born: Sequence[DatasetId], now: Instant
 ) -> None:
-    """Writes the names of the further shards, and the collection of all; all are private until published."""
-    spec = desired.shards or ShardsSpec(number=1)
+    """Writes the names of further shards, and the collection of all, if the dataset declares shards.
+
+    All of them are private until they are published.
+    """
+    if desired.shards is None:
+        return
     catalog, marks = Catalog(Resources(connection)), Marks(connection)
     for place, each in enumerate(born):
         if place:
             catalog.add(shard_name(desired.name, 0, place), each, now)
         marks.put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
-    row = RenditionRow(number=0, shards=tuple(map(str, born)), by=spec.by)
+    row = RenditionRow(number=0, shards=tuple(map(str, born)), by=desired.shards.by)
     member, timeline = Member(row=row, origin="first"), Timeline((Switch(0, "", row),), 0)
     tables.keep(connection, CollectionState(id=born[0], members=(member,), timeline=timeline))
 

@@ -14,6 +14,7 @@ from typing import Final
 from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.model.events import SetTransform
+from chain.state import transform_of
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import PublicOf
 from odfd.state.directory import StateDirectory
@@ -102,9 +103,8 @@ class DerivativeIndex:
 
     def _read(self, dataset: DatasetId) -> frozenset[str]:
         """Returns references to the inputs of a dataset; none for one without a transform. Raises Environment."""
-        block = self._home.chains.chain(dataset).last_of((_TRANSFORM,))
-        inputs = block.event.inputs if block is not None and isinstance(block.event, SetTransform) else ()
-        return frozenset(str(each.dataset_ref) for each in inputs)
+        transform = transform_of(self._home.chains.chain(dataset))
+        return frozenset() if transform is None else frozenset(str(each.dataset_ref) for each in transform.inputs)
 
 
 def _datasets(keys: Iterable[bytes]) -> Iterable[DatasetId]:
