@@ -56,6 +56,7 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
             raise NotFound(
                 f"no file matches {step.path}", rule="files-glob", hint="the path is seen from the daemon's machine"
             )
+        _check_folder(step, job.settings, last)
         return Unchanged(_passed_over(found[:start], job))
     path = Path(ahead[0])
     real = job.settings.readable.file(path, ahead[0])
@@ -73,6 +74,15 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
         local=local,
         skipped=_passed_over(found[:start], job) if len(ahead) == 1 else (),
     )
+
+
+def _check_folder(step: FetchFilesGlob, settings: IngestSettings, last: str) -> None:
+    """Raises NotFound if the folder of the source is gone: else a lost disk would look like a source without news."""
+    folders = Path(_placed(step.path, settings.base)).parts[:-1]
+    folder = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), folders))
+    if not folder.is_dir():
+        hint = f"{last} was taken from it: is its disk mounted? without further files, leave the folder empty"
+        raise NotFound(f"there is no folder {folder}", rule="files-glob", hint=hint)
 
 
 def _passed_over(paths: list[str], job: FetchJob) -> tuple[SkippedFile, ...]:

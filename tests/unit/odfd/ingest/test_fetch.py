@@ -98,6 +98,17 @@ def test_of_files_that_were_taken_only_names_are_looked_at(
     assert isinstance(fetch(step, job((ETAG, "499.csv"))), Unchanged)
 
 
+def test_a_folder_that_is_gone_is_no_source_without_news(tmp_path: Path, job: Callable[..., FetchJob]) -> None:
+    """One that is empty is: files that were taken may be deleted."""
+    step = FetchFilesGlob(path=str(tmp_path / "days" / "20*" / "*.csv"))
+    with pytest.raises(NotFound, match=r"no folder .*days$") as told:
+        fetch(step, job((ETAG, "1.csv")))
+    assert told.value.hint is not None
+    assert "1.csv was taken from it" in told.value.hint
+    (tmp_path / "days").mkdir()
+    assert isinstance(fetch(step, job((ETAG, "1.csv"))), Unchanged)
+
+
 def test_files_that_cannot_be_ordered_or_timed(tmp_path: Path, job: Callable[..., FetchJob]) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
