@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from chain.errors import Invalid, NotFound, Remote
+from chain.errors import Environment, Invalid, NotFound, Remote
 from chain.wording import agree
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
+from odfd.cli.files import opened
 from odfd.cli.progress import applied
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -137,16 +138,22 @@ def read(place: str) -> Iterator[wire.ManifestText]:
         yield _manifest(place, web_bytes(place, MAX_MANIFEST), "")
     else:
         for path in _files(Path(place)):
-            with path.open("rb") as file:
-                yield _manifest(str(path), _bounded(file, str(path)), str(path.parent.resolve()))
+            # Relative paths begin at a file; a pipe, like /dev/stdin or <(…), is nowhere.
+            base = path.parent.resolve() if path.is_file() else Path.cwd()
+            with opened(str(path)) as file:
+                yield _manifest(str(path), _bounded(file, str(path)), str(base))
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if not path.exists():
-        raise NotFound(f"there is no file {path}", hint="-f takes a file, a folder, a URL, or - for standard input")
-    found = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES and one.is_file())
+    """Lists the manifests in a folder; anything else is a file by itself. Raises NotFound, Environment."""
+    try:
+        if not path.exists():
+            raise NotFound(f"there is no file {path}", hint="-f takes a file, a folder, a URL, or - for standard input")
+        if not path.is_dir():
+            return [path]
+        found = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES and one.is_file())
+    except OSError as error:
+        raise Environment(f"cannot read {path}: {error.strerror}", rule="file") from error
     if not found:
         raise NotFound(f"there are no manifests in {path}", hint=f"files that end in {', '.join(_SUFFIXES)} are read")
     return found
