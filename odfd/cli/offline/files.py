@@ -48,7 +48,7 @@ def existing(name: str) -> Path:
     """Returns the path of a file. Raises NotFound if there is none."""
     path = Path(name).expanduser()
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "not there"
+        kind = "a folder" if path.is_dir() else "no regular file" if path.exists() else "not there"
         raise NotFound(f"cannot read {name}: it is {kind}", rule="file-missing", hint="name an existing file")
     return path
 
