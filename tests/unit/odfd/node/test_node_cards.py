@@ -181,7 +181,10 @@ async def test_a_card_that_was_heard_in_one_network_is_told_in_no_other(world: A
         await comes(lambda: _heads(bob))
         raw = _heads(bob)[0]
         alice.member.networks = (Network(name="a"), Network(name="b"))
-        alice.parts.board.peer_cards._kept.clear()
+        cards = alice.parts.board.peer_cards
+        with cards._lock:
+            for node in list(cards._kept):
+                cards._forget(node)
         alice.parts.board.within("a").judge(Topic.HEADS, raw, bob.member.peer_id)
         mine, theirs = (DatasetId(each.home.keys.node_key().did) for each in (alice, bob))
         told = {name: {ref.dataset for ref in alice.parts.board.within(name).refs()} for name in ("a", "b")}
