@@ -38,6 +38,9 @@ from engines.query.views import (
 
 BATCH_ROWS: Final = 65_536
 _MOST_ROWS: Final = 2**62
+MOST_CACHED: Final = 16
+"""Most slices whose footers are kept in memory while a query is planned: a footer is parsed for the columns of a
+view, for the view and for the statement. For more slices that memory would have no bound."""
 _STORAGE: Final = "v1.2.0"
 """Format of fold files, which DuckDB 1.2 and later read."""
 
@@ -127,6 +130,8 @@ class QuerySession:
         """
         edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
         with translated_faults(prepared.statement, edits):
+            if sum(map(_file_count, views)) <= MOST_CACHED:
+                self._connection.execute("SET parquet_metadata_cache = true")
             for view in views:
                 self._make(view)
             self._connection.execute("SET enable_external_access = false")
@@ -245,6 +250,10 @@ class QuerySession:
 
     def _types(self, source: str) -> dict[str, str]:
         return {row[0]: row[1] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
+
+
+def _file_count(view: SliceView) -> int:
+    return len(view.files) + sum(map(_file_count, view.parts))
 
 
 def _parameters(tree: Mapping[str, Any]) -> list[str]:

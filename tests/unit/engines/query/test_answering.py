@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.errors import Environment, Fault, Invalid, Refused
-from engines.query.duckdb_session import BATCH_ROWS, Limits, QuerySession
+from engines.query.duckdb_session import BATCH_ROWS, MOST_CACHED, Limits, QuerySession
 from engines.query.views import Fold, SliceView
 
 TIME = pa.timestamp("ms", "UTC")
@@ -276,6 +276,21 @@ def test_a_connection_that_is_locked_reads_nothing_but_its_slices(slices: Slices
         with pytest.raises(duckdb.Error):
             answering._connection.execute(statement)
     assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(("count", "kept"), [(MOST_CACHED, True), (MOST_CACHED + 1, False)])
+def test_footers_of_a_few_slices_are_kept_while_a_query_is_planned(slices: Slices, count: int, kept: bool) -> None:
+    """Those of many would take memory without a bound. Slices of parts count too."""
+    slices.rows([LOG[0]] * count, 1)
+    schema = SCHEMA.serialize().to_pybytes()
+    files = slices.files[:2], slices.files[2:]
+    parts = tuple(SliceView(name=f"odfd 0 {part}", files=tuple(each), schema=schema) for part, each in enumerate(files))
+    answering = QuerySession(LIMITS, slices.inputs, slices.temporary)
+    prepared = answering.prepare("select count(*) as n from t")
+    view = SliceView(name="odfd 0", files=(), schema=schema, parts=parts)
+    assert answering.run(prepared, [view], [0], None).read_all().to_pylist() == [{"n": count}]
+    setting = answering._connection.execute("select current_setting('parquet_metadata_cache')").fetchall()
+    assert setting == [(kept,)]
 
 
 def test_a_slice_that_is_no_parquet_is_told(slices: Slices) -> None:
