@@ -144,12 +144,12 @@ class QueryService:
                 "this is not a plain log that can be read from slices", rule="query-slices", hint="ask for its rows"
             )
         (planned,) = plan.views
+        if len(planned.slices) > MOST_SLICES:
+            text = f"the log has more than {MOST_SLICES} slices"
+            raise Refused(text, rule="query-slices", hint="ask for its rows")
         with self._inputs.held(plan.views):
-            await trio.to_thread.run_sync(self._inputs.sound, plan.views)
-            paths = self._inputs.paths(planned)
-            if len(paths) > MOST_SLICES:
-                text = f"the log has more than {MOST_SLICES} slices"
-                raise Refused(text, rule="query-slices", hint="ask for its rows")
+            sound = await trio.to_thread.run_sync(self._inputs.sound, plan.views)
+            paths = [sound[str(each.slice.physical_hash)] for each in planned.slices]
             await give(frame(HEAD, msgspec.json.encode(plan.head)), ())
             await give(frame(SCHEMA, planned.view.schema), ())
             for start in range(0, len(paths), _TOGETHER):

@@ -18,6 +18,8 @@ import trio
 
 from chain.errors import Refused as NodeRefused
 from chain.instant import SECOND
+from chain.multihash import Multihash
+from chain.store.objects import DiskObjects
 from odfd.cli.offline import answer_recheck
 from odfd.control import wire
 from odfd_client import (
@@ -84,13 +86,30 @@ def read_as_people_ask(c: Client) -> None:
         assert connection.sql("select count(*) from cities").fetchall() == [(4,)]
 
 
-async def test_a_log_is_read_from_its_slices(world: Any, worlds: Any, folder: Path) -> None:
-    """The same rows, types and pins as by a query; what was opened is there though the node has dropped it."""
+async def test_a_log_is_read_from_its_slices(
+    world: Any, worlds: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rows, types and pins as by a query; what was opened is there though the node has dropped it.
+
+    The node looks each slice up once: a small one is read from the database and hashed each time.
+    """
+    looked_up: Counter[Multihash] = Counter()
+    path_of = DiskObjects.path
+
+    def counted(objects: DiskObjects, name: Multihash) -> Path:
+        looked_up[name] += 1
+        return path_of(objects, name)
+
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
-        slices = list(map(alice.home.objects.path, data_of(alice.home.chains.chain(alice.dataset("cities")))))
+        names = data_of(alice.home.chains.chain(alice.dataset("cities")))
+        slices = list(map(alice.home.objects.path, names))
         async with served(alice, folder) as path:
+            with monkeypatch.context() as patched:
+                patched.setattr(DiskObjects, "path", counted)
+                assert await away(lambda: connect(path).open("cities").files()) is not None
             await away(lambda: read_from_slices(connect(path), slices))
+    assert looked_up == Counter(names)
 
 
 def read_from_slices(c: Client, slices: list[Path]) -> None:
