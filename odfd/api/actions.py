@@ -59,6 +59,7 @@ DEFAULT_ROWS: Final = 20
 LIMIT: Final = Parameter("limit", "number", "Blocks or records at the most.", 1, MAX_ROWS, DEFAULT_ROWS)
 MANY: Final = Parameter("limit", "number", "Lines at the most.", 1, MAX_ROWS, DEFAULT_ROWS * 5)
 KIND: Final = Parameter("kind", "texts", "A kind; given several times, several kinds.")
+_BOOKMARK: Final = Parameter("bookmark", "flag", "With watch: also tell how far the log was read, before new changes.")
 FOLLOW: Final = Parameter("follow", "flag", "Answer with a stream, which goes on.")
 
 
@@ -157,6 +158,7 @@ async def _doctor(services: Services, request: Request) -> object:
 @asks(
     KIND, Parameter("kept", "flag", "Only what is kept, as a list."),
     Parameter("since", "number", "The sequence number that the stream goes on from."),
+    Parameter("log", "text", "The log that `since` is of, or empty: a bookmark, which names it, comes first."),
     answers=Sequence[wire.EventView], stream=wire.EventView,
 )  # fmt: skip
 async def _events(services: Services, request: Request) -> object:
@@ -164,7 +166,8 @@ async def _events(services: Services, request: Request) -> object:
     kinds = known_kinds(request.query_params.getlist("kind"))
     if flag(request, "kept"):
         return await services.events.kept(kinds)
-    return LineStream(services.events.follow(number(request, "since", None), kinds))
+    since, log = number(request, "since", None), request.query_params.get("log")
+    return LineStream(services.events.follow(since, kinds, log))
 
 
 @asks(
@@ -203,6 +206,7 @@ async def _slices(services: Services, request: Request) -> object:
     SINCE,
     MANY,
     Parameter("of", "text", "Only of this resource, as TYPE/NAME."),
+    _BOOKMARK,
     answers=Sequence[wire.ResourceChange],
     stream=wire.ResourceChange,
 )
@@ -210,7 +214,8 @@ async def _changes(services: Services, request: Request) -> object:
     """Lists changes of resources, newest first, or follows them."""
     asked, limit = request.query_params, MANY.number(request) or MAX_ROWS
     if is_watch(request):
-        return stream_of(request)(await services.history.follow(since_of(request), asked.get("of"), limit))
+        since, of, bookmark = since_of(request), asked.get("of"), flag(request, _BOOKMARK.name)
+        return stream_of(request)(await services.history.follow(since, of, limit, bookmark=bookmark))
     return await services.history.last(asked.get("of"), limit)
 
 

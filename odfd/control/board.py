@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from typing import Final
 
 import msgspec
 
@@ -99,6 +100,11 @@ class BoardTasks:
                 yield task_view(task)
 
 
+BOOKMARK: Final = "bookmark"
+ELSEWHERE: Final = 2**63 - 1
+"""A number after those of all events: readers of another log begin anew, and are told that events may be lost."""
+
+
 class LogEvents:
     """The API service for events."""
 
@@ -120,8 +126,32 @@ class LogEvents:
         """Yields lists of all events after number ``since`` of ``account_event``; empty ones when rights may change."""
         return self._log.batches(since)
 
-    async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
-        """Yields events after number ``since``, by default only new ones, of these kinds or families of kinds."""
+    def bookmark(self, since: int | None, log: str, *, is_tick: bool = False) -> wire.EventView:
+        """Returns the line that begins a stream after ``since``, a number of the log named ``log``; empty: of this one.
+
+        ``is_tick``: the number is one of ``account_event``.
+        """
+        if since is not None and log not in ("", self._log.name):
+            since = 0
+        elif since is None:
+            since = self._log.mark() if is_tick else self._log.last
+        return wire.EventView(sequence=since, time="", kind=BOOKMARK, data={"log": self._log.name})
+
+    def begin(self, since: int | None, log: str) -> int | None:
+        """Returns the number to follow events after: a number of another log is none of any event here."""
+        return since if since is None or log in ("", self._log.name) else ELSEWHERE
+
+    async def follow(
+        self, since: int | None, kinds: Sequence[str], log: str | None = None
+    ) -> AsyncIterator[wire.EventView]:
+        """Yields events after number ``since``, by default only new ones, of these kinds or families of kinds.
+
+        ``log``: the name of the log that ``since`` is of, or empty; a bookmark is yielded first then.
+        """
+        if log is not None:
+            first = self.bookmark(since, log)
+            yield first
+            since = first.sequence if since is None else self.begin(since, log)
         async with aclosing(self._log.follow(since)) as all_news:
             async for news in all_news:
                 if isinstance(news, Lagged) or is_of(news.kind, kinds):

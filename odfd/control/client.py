@@ -15,7 +15,7 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
@@ -125,18 +125,24 @@ class Client:
         with self._asked("POST", path, query, source, headers) as answer:
             return Answer.of(_parsed(answer.whole(MAX_ANSWER)), kind)
 
-    def stream(self, path: str, kind: type[T], query: Query | None = None) -> Generator[Answer[T], None, None]:
-        """Yields values of an NDJSON response as they arrive; faults as of ``told``."""
-        for sent in self.stream_json(path, query):
+    def stream(
+        self, path: str, kind: type[T], query: Query | None = None, begun: Callable[[], None] | None = None
+    ) -> Generator[Answer[T], None, None]:
+        """Yields values of an NDJSON response as they arrive; faults as of ``stream_json``."""
+        for sent in self.stream_json(path, query, begun):
             yield Answer.of(sent, kind)
 
-    def stream_json(self, path: str, query: Query | None = None) -> Generator[Any, None, None]:
+    def stream_json(
+        self, path: str, query: Query | None = None, begun: Callable[[], None] | None = None
+    ) -> Generator[Any, None, None]:
         """Yields the JSON of each line of an NDJSON response as it arrives.
 
         Raises the fault in its last line, if there is one. A daemon that stops may end the stream regularly; a caller
-        that expects more raises ``gone()``.
+        that expects more raises ``gone()``. ``begun`` is called when the daemon has accepted the request.
         """
         with self._asked("GET", path, query, patience=None) as answer:
+            if begun is not None:
+                begun()
             for line in answer.lines(MAX_LINE):
                 sent = _parsed(line)
                 if isinstance(sent, dict) and set(sent) == {"problem"}:

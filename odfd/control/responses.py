@@ -52,6 +52,7 @@ class LineStream(Response):
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head goes out at once
 
         async def line(value: object) -> None:
             encoded = value.once(self._encoded) if isinstance(value, SharedValue) else self._encoded(value)

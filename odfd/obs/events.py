@@ -49,6 +49,11 @@ class EventLog:
         self._began = self._tick = clock.now() // MICROSECOND
 
     @property
+    def name(self) -> str:
+        """The name of this log: numbers of another one, from before a restart, mean nothing here."""
+        return f"{self._began:x}"
+
+    @property
     def last(self) -> int:
         """The number of the last event; 0 before the first."""
         return self._ring.last
@@ -80,6 +85,11 @@ class EventLog:
     def kept(self) -> list[Event]:
         """Lists all kept events, oldest first."""
         return [event for _, event in self._ring.kept()]
+
+    def mark(self) -> int:
+        """Returns a tick after that of each event so far, and before that of each later one."""
+        self._tick = max(self._tick + 1, self._clock.now() // MICROSECOND)
+        return self._tick
 
     def position(self, tick: int | None) -> int | None:
         """Returns the number of the last event up to a tick; ``None`` if events after that tick may be lost.

@@ -17,7 +17,7 @@ from chain.errors import NotFound
 from odfd.api.access.guard import Guard
 from odfd.api.access.news import Rights
 from odfd.api.access.tasks import TaskOwners
-from odfd.api.resources.history import HistoryService, PastEvent, change_of
+from odfd.api.resources.history import HistoryService, PastEvent, bookmark_at, change_of
 from odfd.control import wire
 from odfd.resources.declared import DeclaredResource
 
@@ -38,16 +38,21 @@ def last(guard: Guard, _: TaskOwners, operation: Any) -> Any:
 def followed(guard: Guard, _: TaskOwners, operation: Any) -> Any:
     """Restricts ``history.follow``."""
 
-    async def guarded(since: str | None, of: str | None, limit: int) -> AsyncIterator[wire.ResourceChange]:
+    async def guarded(
+        since: str | None, of: str | None, limit: int, *, bookmark: bool = False
+    ) -> AsyncIterator[wire.ResourceChange]:
         rights, history = Rights(guard), operation.__self__
         if await rights.begin(since):
             return _reset(since or "")
         at = None if since is None else await trio.to_thread.run_sync(guard.number, since)
         ids = await trio.to_thread.run_sync(_chosen, history, rights, of)
         if at is not None:
-            return _told(history, rights, of and ids, at, ())
+            return _told(history, rights, of and ids, at, [bookmark_at(since or "")] if bookmark else ())
         newest = (await trio.to_thread.run_sync(history.epoch_and_newest))[1]
         standing = await trio.to_thread.run_sync(partial(_standing, history, rights, of, limit, upto=newest))
+        if bookmark:
+            number = await trio.to_thread.run_sync(guard.number, standing[-1].version) if standing else 0
+            standing = [*standing, bookmark_at(rights.version(max(number, rights.position)))]
         return _told(history, rights, of and ids, newest, standing)
 
     return guarded

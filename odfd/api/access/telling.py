@@ -141,11 +141,15 @@ def _counted(number: int, line: wire.LogLineView) -> wire.LogLineView:
 def followed_events(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """Restricts ``events.follow``: the last line is ``reset`` when the follower's rights have changed."""
 
-    async def guarded(since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
-        rights, seeing = Rights(guard), Seeing(guard, tasks)
+    async def guarded(since: int | None, kinds: Sequence[str], log: str | None = None) -> AsyncIterator[wire.EventView]:
+        rights, seeing, events = Rights(guard), Seeing(guard, tasks), operation.__self__
         await rights.begin(None)
         seeing.told = rights.told
-        async with aclosing(cast("Any", operation.__self__).batches(since)) as batches:
+        if log is not None:
+            first = events.bookmark(since, log, is_tick=True)
+            yield first
+            since = first.sequence if since is None else events.begin(since, log)
+        async with aclosing(cast("Any", events).batches(since)) as batches:
             async for batch in batches:
                 if await rights.have_changed(has_moved=True):
                     yield wire.EventView(sequence=0, time="", kind=RESET, message=_WORDS)

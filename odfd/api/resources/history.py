@@ -36,6 +36,11 @@ def change_of(epoch: str, past: PastEvent) -> wire.ResourceChange:
     )  # fmt: skip
 
 
+def bookmark_at(version: str) -> wire.ResourceChange:
+    """Returns the row that tells how far the log was read."""
+    return wire.ResourceChange(version=version, time="", type="", name="", id="", generation=0, change="Bookmark")
+
+
 class HistoryService:
     """The API service for the log of resources. Reads are by version, so that each event is read exactly once."""
 
@@ -51,12 +56,17 @@ class HistoryService:
         """
         return await trio.to_thread.run_sync(self._last, of, limit)
 
-    async def follow(self, since: str | None, of: str | None, limit: int) -> AsyncIterator[wire.ResourceChange]:
+    async def follow(
+        self, since: str | None, of: str | None, limit: int, *, bookmark: bool = False
+    ) -> AsyncIterator[wire.ResourceChange]:
         """Yields the changes after a version, or the last ones, then live ones.
 
-        Raises NotFound; Invalid for another log.
+        ``bookmark``: between both, yields how far the log was read. Raises NotFound; Invalid for another log.
         """
         at, chosen, standing = await trio.to_thread.run_sync(self._begin, since, of, limit)
+        if bookmark:
+            epoch, _ = await trio.to_thread.run_sync(self.epoch_and_newest)
+            standing = [*standing, bookmark_at(f"{epoch}-{at}")]
         return self._from(at, chosen, standing)
 
     async def _from(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
-from odfd.cli.watching import goes_on_from
+from odfd.cli.watching import resumed
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
@@ -52,26 +52,30 @@ def _events(session: Session, args: argparse.Namespace) -> None:
         return
     output.end_when_unread()
     try:
-        only = "" if args.of is None else f" --for {args.of}"
-        with goes_on_from(session.again + " events -w" + only, args.since) as last:
-            for news in _changes(session, query | {"watch": "true"}):
-                last.version = news.value.version
-                _line(session, news.value, news.sent)
-                output.flush()
-            raise session.client.gone()
+        for news in _changes(session, query | {"watch": "true", "bookmark": "true"}):
+            _line(session, news.value, news.sent)
+            output.flush()
     except KeyboardInterrupt:  # the usual end of watching
         return
 
 
-def _changes(session: Session, query: dict[str, object]) -> Iterator[Answer[wire.ResourceChange]]:
-    """Yields changes, and reconnects if the stream ends because rights of the account changed."""
-    again = True
-    while again:
-        again = False
-        for news in session.client.stream("/resource/v1alpha1/changes", wire.ResourceChange, query):
-            yield news
-            again = news.value.change == "Reset"
-        query = {key: value for key, value in query.items() if key != "since"}
+def _changes(session: Session, asked: dict[str, object]) -> Iterator[Answer[wire.ResourceChange]]:
+    """Yields changes; goes on when the account's rights changed, or the daemon was away."""
+    query = dict(asked)
+
+    def open_(begun: Callable[[], None]) -> Iterator[Answer[wire.ResourceChange]]:
+        again = True
+        while again:
+            again = False
+            for news in session.client.stream("/resource/v1alpha1/changes", wire.ResourceChange, query, begun):
+                again = news.value.change == "Reset"
+                query["since"] = news.value.version
+                if again:
+                    del query["since"]
+                if news.value.change != "Bookmark":
+                    yield news
+
+    return resumed(session, open_)
 
 
 def _line(session: Session, row: wire.ResourceChange, sent: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +14,14 @@ from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, fields, render
+from odfd.cli.watching import resumed
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
 from odfd.usage import how_many
 
+BOOKMARK: Final = "bookmark"
+"""Kind of the line that says where in which log the stream begins. It is not printed."""
 RESET: Final = "reset"
 """Kind of an event: rights of the account changed, and the stream begins anew."""
 LOOK_SECONDS: Final = 0.1
@@ -203,7 +206,7 @@ def _probes(session: Session, query: dict[str, object]) -> Answer[list[wire.Prob
     example="--since 0 dataset verdict",
 )
 def _watch(session: Session, args: argparse.Namespace) -> None:
-    query: dict[str, object] = {"kind": args.kinds} if args.kinds else {}
+    query: dict[str, object] = {"log": ""} | ({"kind": args.kinds} if args.kinds else {})
     if args.since is not None:
         query["since"] = args.since
     output.end_when_unread()
@@ -213,18 +216,27 @@ def _watch(session: Session, args: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         # The usual end of watching.
         return
-    raise session.client.gone()
 
 
-def _events(session: Session, query: dict[str, object]) -> Iterator[Answer[wire.EventView]]:
-    """Yields events, and reconnects if the stream ends because rights of the account changed."""
-    again = True
-    while again:
-        again = False
-        for event in session.client.stream("/resource/v1alpha1/events", wire.EventView, query):
-            yield event
-            again = event.value.kind == RESET
-        query = {key: value for key, value in query.items() if key != "since"}
+def _events(session: Session, asked: dict[str, object]) -> Iterator[Answer[wire.EventView]]:
+    """Yields events; goes on when the account's rights changed, or the daemon was away."""
+    query = dict(asked)
+
+    def open_(begun: Callable[[], None]) -> Iterator[Answer[wire.EventView]]:
+        again = True
+        while again:
+            again = False
+            for event in session.client.stream("/resource/v1alpha1/events", wire.EventView, query, begun):
+                again = event.value.kind == RESET
+                query["since"] = event.value.sequence
+                if again:
+                    del query["since"]
+                if event.value.kind == BOOKMARK:
+                    query["log"] = event.value.data["log"]
+                else:
+                    yield event
+
+    return resumed(session, open_)
 
 
 def _event_text(event: wire.EventView) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from chain.errors import NotFound
@@ -12,7 +12,7 @@ from odfd import output
 from odfd.cli import details, kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
-from odfd.cli.watching import goes_on_from
+from odfd.cli.watching import WatchPosition, resumed
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
@@ -131,34 +131,36 @@ def _several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
 
 
 def _news(session: Session, kind: kinds.Kind[Any], since: str) -> Iterator[Answer[wire.ResourceManifestNews]]:
-    """Yields the news of a watch, and begins another one if it ends because rights changed."""
+    """Yields the news of a watch; goes on when rights changed, or the daemon was away."""
     of_all = kind is kinds.RESOURCE
     path, asked = ("/resource/v1alpha1/watch", {}) if of_all else (kind.declared, {"watch": "true"})
-    more = {"since": since} if since else {}
-    reset = True
-    while reset:
-        reset = False
-        for news in session.client.stream(path, wire.ResourceManifestNews, asked | more):
-            yield news
-            reset = news.value.op == "Reset"
-        more = {}
+    at: WatchPosition[Answer[wire.ResourceManifestNews]] = WatchPosition(since)
+
+    def open_(begun: Callable[[], None]) -> Iterator[Answer[wire.ResourceManifestNews]]:
+        reset = True
+        while reset:
+            reset = False
+            more = {"since": at.version} if at.version else {}
+            at.begin()
+            for news in session.client.stream(path, wire.ResourceManifestNews, asked | more, begun):
+                yield from at.take(news.value.op, news.value.version, news)
+                reset = news.value.op == "Reset"
+
+    return resumed(session, open_)
 
 
 def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
     output.end_when_unread()
-    names = "".join(f" {name}" for name in args.names)
-    with goes_on_from(f"{session.again} get {args.kind}{names} -w", args.since) as last:
-        for news in _news(session, kind, args.since or ""):
-            change, row = news.value, news.value.object
-            last.version = change.version
-            name = "" if row is None else row.name if kind is not kinds.RESOURCE else kind.key(row)
-            if args.names and row is not None and name not in args.names:
-                continue
-            phase = f"  {resource_tables.phase_text(row)}" if row is not None and kind is kinds.RESOURCE else ""
-            what = "" if row is None else f"  {name}{phase}  {resource_tables.labels_text(row.labels)}"
-            session.line(news.sent, f"{change.version}  {change.op}{what}")
-            output.flush()
-        raise session.client.gone()
+    for news in _news(session, kind, args.since or ""):
+        change, row = news.value, news.value.object
+        name = "" if row is None else row.name if kind is not kinds.RESOURCE else kind.key(row)
+        if args.names and row is not None and name not in args.names:
+            continue
+        phase = f"  {resource_tables.phase_text(row)}" if row is not None and kind is kinds.RESOURCE else ""
+        what = "" if row is None else f"  {name}{phase}  {resource_tables.labels_text(row.labels)}"
+        session.line(news.sent, f"{change.version}  {change.op}{what}")
+        output.flush()
+    return ExitCode.OK
 
 
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:

@@ -13,6 +13,7 @@ from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.commands.resources import one
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
+from odfd.cli.watching import Outage, asked
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
@@ -46,7 +47,7 @@ def _wait(session: Session, args: argparse.Namespace) -> int:
     condition.check(kind.view)
     if kind.name == "task":
         one(session, kind, args.name)  # raises NotFound: an absent task never appears
-    holds, value = _until(session, kind, args, condition.holds)
+    holds, value = _until(session, kind, args, condition.holds, Outage())
     if not holds:
         session.remark(
             f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}{_now(value)}"
@@ -68,25 +69,35 @@ def _now(value: Any) -> str:
 
 def _wait_for_task(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
     """Waits until a task is finished; its fault becomes that of this command. Returns the exit code."""
+    outage = Outage()
     if args.timeout is not None:
-        holds, value = _until(session, kind, args, conditions.is_finished)
+        holds, value = _until(session, kind, args, conditions.is_finished, outage)
         if not holds:
             session.remark(f"no: task {args.name} is not finished after {args.timeout}")
             session.show(value, lambda _: "")
             return ExitCode.NO
-    result = follow(session, wire.TaskRef(id=args.name, kind="task"), object)
+    task = wire.TaskRef(id=args.name, kind="task")
+    asked(session, lambda: _fetch(session, kind, args.name), outage, lambda: LOOK_SECONDS)
+    result = asked(session, lambda: follow(session, task, object), outage, lambda: LOOK_SECONDS)
     session.answer(result, lambda _: f"task {args.name} is done")
     return ExitCode.OK
 
 
 def _until(
-    session: Session, kind: kinds.Kind[Any], args: argparse.Namespace, holds: Callable[[Any], bool]
+    session: Session, kind: kinds.Kind[Any], args: argparse.Namespace, holds: Callable[[Any], bool], outage: Outage
 ) -> tuple[bool, Any]:
-    """Polls until the condition holds or time is up. Returns whether it holds, and the last JSON."""
+    """Polls until the condition holds or time is up, also while the daemon is away for a time.
+
+    Returns whether the condition holds, and the last JSON. Raises Unreachable if time is up while the daemon is away.
+    """
     patience = seconds(args.timeout) if args.timeout else None
     began = session.clock.monotonic()
+
+    def left() -> float:
+        return LOOK_SECONDS if patience is None else patience - (session.clock.monotonic() - began) / SECOND
+
     while True:
-        value = _fetch(session, kind, args.name)
+        value = asked(session, lambda: _fetch(session, kind, args.name), outage, left)
         if holds(value):
             return True, value
         if patience is not None and session.clock.monotonic() - began >= patience * SECOND:

@@ -216,7 +216,11 @@ class LogLineView(Value, frozen=True, kw_only=True):
 
 
 class EventView(Value, frozen=True, kw_only=True):
-    """A line of ``odfctl watch``. The kind ``lagged`` reports events lost to this reader: ``data.missed``."""
+    """A line of ``odfctl watch``. The kind ``lagged`` reports events lost to this reader: ``data.missed``.
+
+    The kind ``bookmark`` is the first line for a reader that names a log: the number that the stream begins after, and
+    ``data.log``, the log that counts it. Each start of the daemon begins another log.
+    """
 
     sequence: int
     """Number to continue from. For an account it is a time in microseconds, which does not count events of others."""

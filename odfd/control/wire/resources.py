@@ -138,7 +138,10 @@ class ResourceChange(Value, frozen=True, kw_only=True):
     id: str
     generation: int
     change: str
-    """``Created``, ``Changed``, ``Deleted``; for a status its new phase, or ``Observed``."""
+    """``Created``, ``Changed``, ``Deleted``; for a status its new phase, or ``Observed``.
+
+    ``Bookmark``, if asked for, is a version alone: how far the log was read before the first new change.
+    """
     details: tuple[str, ...] = ()
 
 

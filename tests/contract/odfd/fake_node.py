@@ -208,8 +208,10 @@ class FakeNode:
 
         return task_ref(self.board.submit("gc", "", work))
 
-    async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
-        async for view in self.events.follow(since, kinds):
+    async def follow(
+        self, since: int | None, kinds: Sequence[str], log: str | None = None
+    ) -> AsyncIterator[wire.EventView]:
+        async for view in self.events.follow(since, kinds, log):
             yield view
 
 

@@ -358,6 +358,34 @@ async def test_events_are_numbered_by_time_and_go_on_from_there(world: Any) -> N
         assert (lagged.kind, lagged.data, lagged.sequence) == ("lagged", {}, 0)
 
 
+async def test_a_bookmark_says_where_a_stream_goes_on_and_another_log_begins_anew(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking, _ = await shared(world, node)
+        for services in (await asking.services(BOB), node.api):
+            async with aclosing(services.events.follow(None, ("resource",), "")) as news:
+                first = await anext(news)
+            log = first.data["log"]
+            await node.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"a": str(first.sequence)}))
+            async with aclosing(services.events.follow(first.sequence, ("resource",), log)) as news:
+                again, labelled = [await anext(news) for _ in range(2)]
+            assert [first.kind, again.kind, labelled.kind] == ["bookmark", "bookmark", "resource.labelled"]
+            assert (again.sequence, again.data) == (first.sequence, first.data)
+            async with aclosing(services.events.follow(labelled.sequence, (), "other")) as news:
+                assert [(await anext(news)).kind for _ in range(2)] == ["bookmark", "lagged"]
+                oldest = await anext(news)
+            assert oldest == (await services.events.kept())[0]
+
+            async with aclosing(await services.history.follow(None, "dataset/cities", 1, bookmark=True)) as rows:
+                last, mark = [await anext(rows) for _ in range(2)]
+            assert (mark.change, mark.id) == ("Bookmark", "")
+            async with aclosing(await services.history.follow(mark.version, None, 1, bookmark=True)) as rows:
+                assert (await anext(rows)).change == "Bookmark"
+                await node.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"a": None}))
+                later = await anext(rows)
+            assert later.name == "cities"
+            assert later.version not in (mark.version, last.version)
+
+
 async def test_lines_of_a_task_are_numbered_by_themselves_and_end_with_the_right(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking, task = await shared(world, node)

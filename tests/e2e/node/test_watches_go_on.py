@@ -1,0 +1,103 @@
+"""Watches of ``odfctl`` go on over ``kill -9`` of the daemon: nothing is left out, nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pytest
+
+from worlds.eventually import PATIENCE
+
+pytestmark = pytest.mark.e2e
+BEFORE: Final = ("a", "b")
+AFTER: Final = ("c", "d")
+
+
+def apply(daemon: Any, name: str) -> None:
+    manifest = daemon.folder / f"{name}.yaml"
+    manifest.write_text(f"$schema: VariableSet\nheaders: {{name: {name}}}\nspec: {{variables: {{x: '1'}}}}\n")
+    daemon.ask("apply", "-f", str(manifest))
+
+
+def started(daemon: Any, *words: str) -> subprocess.Popen[str]:
+    """Starts ``odfctl`` at a daemon."""
+    command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), *words]
+    err = (daemon.folder / f"{words[0]}.err").open("w")
+    with err:
+        return subprocess.Popen(command, env=daemon.environ, stdout=subprocess.PIPE, stderr=err, text=True)
+
+
+def made(lines: Iterator[dict[str, Any]], is_made: Callable[[dict[str, Any]], str], last: str) -> list[str]:
+    """The names that are told to be made, until ``last`` is."""
+    found: list[str] = []
+    for line in lines:
+        if name := is_made(line):
+            found.append(name)
+            if name == last:
+                return found
+    raise AssertionError(f"the watch ended after {found}")
+
+
+def parsed(out: IO[str] | None) -> Iterator[dict[str, Any]]:
+    assert out is not None
+    return map(json.loads, iter(out.readline, ""))
+
+
+def in_listing(line: dict[str, Any]) -> str:
+    return str(line["object"]["headers"]["name"]) if line["op"] == "Added" else ""
+
+
+def in_history(line: dict[str, Any]) -> str:
+    return str(line["name"]) if line["change"] == "Created" and line["type"] == "VariableSet" else ""
+
+
+def in_events(line: dict[str, Any]) -> str:
+    return (
+        str(line["subject"])
+        if line["kind"] == "resource.created"
+        else str(line["message"]) * (line["kind"] == "lagged")
+    )
+
+
+def test_watches_go_on_when_the_daemon_is_killed_and_started(make_daemon: Callable[..., Any]) -> None:
+    daemon = make_daemon("a")
+    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon.start()
+    apply(daemon, BEFORE[0])
+    seen = (("get", "vs", "-w", in_listing), ("events", "-w", in_history), ("watch", "--since", "0", in_events))
+    with ExitStack() as ends:
+        watches = [(started(daemon, *words, "-o", "ndjson"), is_made) for *words, is_made in seen]
+        waiting = started(daemon, "wait", "vs", AFTER[-1], "--for", "exists")
+        for process in (*(each for each, _ in watches), waiting):
+            ends.enter_context(process)
+            ends.callback(process.kill)
+        lines = [parsed(process.stdout) for process, _ in watches]
+        told = [made(each, is_made, BEFORE[0]) for each, (_, is_made) in zip(lines, watches, strict=True)]
+        apply(daemon, BEFORE[1])
+        for found, each, (_, is_made) in zip(told, lines, watches, strict=True):
+            found += made(each, is_made, BEFORE[1])
+        daemon.kill()
+        daemon.start()
+        for name in AFTER:
+            apply(daemon, name)
+        for found, each, (_, is_made) in zip(told, lines, watches, strict=True):
+            found += made(each, is_made, AFTER[-1])
+        assert waiting.wait(PATIENCE) == 0
+        for process, _ in watches:
+            process.send_signal(signal.SIGINT)
+            process.wait(PATIENCE)
+        lagged = "events before number 1 cannot be told: the daemon started anew"
+        assert told == [[*BEFORE, *AFTER], [*BEFORE, *AFTER], [*BEFORE, lagged, *AFTER]]
+        assert [process.returncode for process, _ in watches] == [130, 0, 0]
+    for name in ("get", "events", "watch", "wait"):
+        said = (daemon.folder / f"{name}.err").read_text().splitlines()
+        assert said[0].endswith("asking again until it is back (^C ends this)"), said
+        assert said[1] == "the daemon is back"
+        assert len(said) == 2, said
