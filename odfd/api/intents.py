@@ -1,4 +1,7 @@
-"""Carries out planned resources that are intents, with the operations of commands, in the order of dependence.
+"""Prepares planned resources that are intents: networks, peers, validators and mirrors, in the order of dependence.
+
+They are recorded in the one transaction of an apply, and brought into force after it. After a crash in between the next
+start does so, since a node begins with what is recorded.
 
 Also deletes what an apply with labels leaves out: resources such as sets and flows that a manifest made and none names
 any more. Datasets, and intents to hold data of others, are deleted only by commands of their own, since it is too easy
@@ -7,64 +10,86 @@ to leave a file out.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from chain.errors import Fault, Refused
-from odfd.api.network.mirrors import MirrorService, PeerService
+from chain.ids import KeyDid
+from odfd.api.network.mirrors import MirrorService
 from odfd.api.network.networks import NetworkService
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.intent_types import ORDER
+from odfd.api.resources.prepared_intents import PreparedIntent
 from odfd.api.trust.service import TrustService
 from odfd.control import wire
+from odfd.network.joined_networks import Network
 from odfd.resources.plan import PlannedResource
+from p2p.ports import PeerId
 
 
 class IntentService:
     """Applies intents: networks, peers, validators and mirrors."""
 
-    def __init__(
-        self, mirrors: MirrorService, networks: NetworkService, peers: PeerService, trust: TrustService
-    ) -> None:
+    def __init__(self, mirrors: MirrorService, networks: NetworkService, trust: TrustService) -> None:
         self._mirrors = mirrors
         self._networks = networks
-        self._peers = peers
         self._trust = trust
 
-    async def apply(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]:
-        """Applies the planned intents; a failure becomes an item too."""
-        items = []
+    async def prepare(self, planned: Sequence[PlannedResource], refusals: Mapping[str, Fault]) -> list[PreparedIntent]:
+        """Prepares the planned intents, and changes nothing; a failure becomes an item too.
+
+        ``refusals``: faults of those that could not be recorded, by their keys.
+        """
         intents = [each for each in planned if each.after.type in ORDER]
-        for each in sorted(intents, key=lambda one: ORDER.index(one.after.type)):
-            items.append(await self._apply(each, dry_run=dry_run))
-        return items
+        ordered = sorted(intents, key=lambda one: ORDER.index(one.after.type))
+        return [await self._prepare(each, refusals) for each in ordered]
 
-    async def _apply(self, planned: PlannedResource, *, dry_run: bool) -> wire.ApplyItem:
+    async def _prepare(self, planned: PlannedResource, refusals: Mapping[str, Fault]) -> PreparedIntent:
         after, kind = planned.after, planned.after.type.lower()
+        item = wire.ApplyItem(kind=kind, name=after.name, action=planned.action, id=after.id, changes=planned.changes)
         try:
-            if planned.action == "created" or (planned.before is not None and planned.before.spec != after.spec):
-                _check_same(planned)
-                await self._perform(after.type, after.name, after.spec, dry_run=dry_run)
+            if (refusal := refusals.get(PreparedIntent(item).key)) is not None:
+                raise refusal
+            if planned.action != "created" and (planned.before is None or planned.before.spec == after.spec):
+                return PreparedIntent(item)
+            _check_same(planned)
+            return await self._prepared(item, after.type, after.spec)
         except Fault as fault:
-            return wire.ApplyItem(kind=kind, name=after.name, action="failed", fault=wire.Problem.of(fault))
-        return wire.ApplyItem(
-            kind=kind, name=after.name, action=planned.action, id=after.id, changes=planned.changes
-        )  # fmt: skip
+            return PreparedIntent(
+                wire.ApplyItem(kind=kind, name=after.name, action="failed", fault=wire.Problem.of(fault))
+            )
 
-    async def _perform(self, type_: str, name: str, spec: Any, *, dry_run: bool) -> None:
+    async def _prepared(self, item: wire.ApplyItem, type_: str, spec: Any) -> PreparedIntent:
         match type_:
             case "Mirror":
-                more = {key: value for key, value in spec.items() if key != "source"}
-                request = wire.MirrorRequest(source=spec["source"], as_name=name, **more)
-                await self._mirrors.check(request) if dry_run else await self._mirrors.begin(request)
-            case "Network" if not dry_run:
-                await self._networks.declare(wire.NetworkRequest(name=name, bootstrap=tuple(spec["bootstrap"])))
+                return await self._mirror(item, spec)
             case "Network":
-                await self._networks.check(name)
-            case "Peer" if not dry_run:
-                await self._peers.block(spec["peerId"])
-            case "Validator" if not dry_run:
-                await self._trust.add_validator(wire.ValidatorRequest(key=spec["did"], group=spec["group"]))
+                network = Network(name=item.name, bootstrap=tuple(spec["bootstrap"]))
+                self._networks.prepare(network)
+                return PreparedIntent(
+                    item, lambda connection: self._networks.record(connection, network), self._networks.take_up
+                )
+            case "Peer":
+                peer = PeerId(spec["peerId"])
+                return PreparedIntent(
+                    item, lambda connection: self._networks.record_block(connection, peer), self._networks.take_up
+                )
+            case _:
+                key, group = KeyDid.parse(spec["did"]), spec["group"]
+                return PreparedIntent(
+                    item, lambda connection: self._trust.record_validator(connection, key, group), self._trust.take_up
+                )
+
+    async def _mirror(self, item: wire.ApplyItem, spec: Any) -> PreparedIntent:
+        more = {key: value for key, value in spec.items() if key != "source"}
+        mirror = await self._mirrors.prepare(wire.MirrorRequest(source=spec["source"], as_name=item.name, **more))
+        return PreparedIntent(
+            item,
+            lambda connection: self._mirrors.record(connection, mirror),
+            lambda: self._mirrors.take_up(mirror),
+            (lambda: self._mirrors.adopt(mirror.spec.id, item.name)) if mirror.is_kept else None,
+            mirror.spec.id,
+        )
 
 
 def _check_same(planned: PlannedResource) -> None:

@@ -199,13 +199,7 @@ class Visibility:
     def limit_mirrors(self, network: str, now: Instant) -> int:
         """Limits mirrors to the one network they were found in, as another is joined; returns how many."""
         with self._database.write() as connection:
-            scopes = NetworkScopes(connection)
-            limited = scopes.all()
-            found = [each for each, mark in Marks(connection).all().items() if mark is Mark.MIRRORED]
-            new = [each for each in found if each not in limited]
-            for dataset in new:
-                scopes.add(dataset, [network], now)
-        return len(new)
+            return limit_mirrors(connection, network, now)
 
     def _is_public(self, dataset: DatasetId, peer: PeerId | None, network: str | None) -> bool:
         with self._database.read() as connection:
@@ -360,6 +354,17 @@ def _reaches(scope: frozenset[str] | None, network: str | None) -> bool:
     if scope is None:
         return True
     return bool(scope) if network == ANY else network in scope
+
+
+def limit_mirrors(connection: sqlite3.Connection, network: str, now: Instant) -> int:
+    """Limits mirrors to the one network they were found in; returns how many were limited to none."""
+    scopes = NetworkScopes(connection)
+    limited = scopes.all()
+    found = [each for each, mark in Marks(connection).all().items() if mark is Mark.MIRRORED]
+    new = [each for each in found if each not in limited]
+    for dataset in new:
+        scopes.add(dataset, [network], now)
+    return len(new)
 
 
 def mirrored(connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now: Instant, *, is_said: bool) -> None:

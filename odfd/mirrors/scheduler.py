@@ -7,6 +7,7 @@ pauses; one that fails because the chain breaks a rule waits for news, since ask
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -98,21 +99,28 @@ class MirrorScheduler:
 
         Raises Invalid, Environment; Refused while its data is protected from deletion.
         """
-        spec.check()
 
         def record() -> None:
             with self._database.write() as connection:
-                resources = Resources(connection)
-                now = self._clock.now()
-                unmanaged.check_managed(connection, spec.id)
-                Catalog(resources).add(spec.name, spec.id, now)
-                mirror_specs.keep(resources, spec, now)
-                visibility.mirrored(
-                    connection, spec.id, shown.mark(spec), now, is_said=shown.private is not None or bool(spec.peers)
-                )
-                Holdings(connection).replan(spec.id)
+                self.record(connection, spec, shown)
 
         await trio.to_thread.run_sync(record)
+        return await self.take_up(spec)
+
+    def record(self, connection: sqlite3.Connection, spec: MirrorSpec, shown: MirrorVisibility) -> None:
+        """Records a mirror in the transaction of others; ``take_up`` follows. Raises as ``add``."""
+        spec.check()
+        resources, now = Resources(connection), self._clock.now()
+        unmanaged.check_managed(connection, spec.id)
+        Catalog(resources).add(spec.name, spec.id, now)
+        mirror_specs.keep(resources, spec, now)
+        visibility.mirrored(
+            connection, spec.id, shown.mark(spec), now, is_said=shown.private is not None or bool(spec.peers)
+        )
+        Holdings(connection).replan(spec.id)
+
+    async def take_up(self, spec: MirrorSpec) -> Mirror:
+        """Begins a recorded mirror, or goes on by its new terms. Raises Environment while the daemon stops."""
         await trio.to_thread.run_sync(self.on_stored, spec.id)
         known = self._mirrors.get(spec.id)
         if known is None or known.spec.paused:

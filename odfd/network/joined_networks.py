@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from chain.errors import Invalid, Refused
+from chain.ids import parse_name
+from chain.instant import Instant
 from odfd.resources.store import Resources
+from p2p.address import parse_address
+from p2p.driver.namespaces import MAX_NETWORKS
+from p2p.ports import PeerId
 
 NETWORK: Final = "network"
 """The kind of resource of a joined network."""
@@ -24,6 +31,54 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     """The DID of the network's policy key, from the invitation; empty if there is none."""
     invited_by: str = ""
     """The DID that signed the invitation; empty if the network was joined by addresses."""
+
+
+def check_network(network: Network) -> None:
+    """Raises Invalid for a bad name, or an address without a peer."""
+    parse_name(network.name, "network")
+    for address in network.bootstrap:
+        if parse_address(address).peer is None:
+            raise Invalid(
+                f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"
+            )
+
+
+def find_joined(networks: Sequence[Network], name: str) -> Network | None:
+    return next((each for each in networks if each.name.casefold() == name.casefold()), None)
+
+
+def check_room(networks: Sequence[Network], name: str) -> Network | None:
+    """Returns the joined network of this name, if any. Raises Refused for one too many, or a look-alike name."""
+    before = find_joined(networks, name)
+    if before is not None and before.name != name:
+        raise Refused(
+            f"this node is in the network {before.name}, whose name differs in case alone",
+            rule="network-name",
+            hint=f"leave it first: odfctl network leave {before.name}",
+        )
+    if before is None and len(networks) >= MAX_NETWORKS:
+        raise Refused(
+            f"this node is in {len(networks)} networks",
+            rule="networks",
+            hint=f"at most {MAX_NETWORKS} at a time: odfctl network leave NAME",
+        )
+    return before
+
+
+def keep(connection: sqlite3.Connection, network: Network, now: Instant) -> None:
+    """Records a joined network. Raises Refused as ``check_room``, by what is recorded."""
+    check_room(joined(connection), network.name)
+    Resources(connection).apply(NETWORK, network.name, msgspec.json.encode(network), now)
+
+
+def block(connection: sqlite3.Connection, peer: PeerId, now: Instant) -> None:
+    """Records that a person blocks a peer."""
+    Resources(connection).apply(BLOCKED, peer, b"{}", now)
+
+
+def blocked(connection: sqlite3.Connection) -> frozenset[PeerId]:
+    """Returns the peers that a person has blocked."""
+    return frozenset(PeerId(each.name) for each in Resources(connection).all(BLOCKED))
 
 
 def joined(connection: sqlite3.Connection) -> tuple[Network, ...]:

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import trio
 
-from chain.errors import Environment, Fault, Invalid, Refused
-from chain.ids import KeyDid, parse_name
+from chain.errors import Environment, Fault, Refused
+from chain.ids import KeyDid
 from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.errors import sole_fault
-from odfd.network import peer_book_file
+from odfd.network import joined_networks, peer_book_file
 from odfd.network.host_import import load_libp2p
 from odfd.network.joined_networks import BLOCKED, NETWORK, Network, joined
 from odfd.network.joint_replication import JointReplication
@@ -28,7 +28,7 @@ from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
-from p2p.driver.namespaces import MAX_NETWORKS, DividedHost, Namespaces
+from p2p.driver.namespaces import DividedHost, Namespaces
 from p2p.driver.net_facts import NetFacts
 from p2p.driver.node_reach import NodeReach, ReachSettings
 from p2p.driver.ports import HostPort, ReachHost
@@ -342,16 +342,11 @@ class Membership(JointReplication):
         return self._networks
 
     def named(self, name: str) -> Network | None:
-        return next((each for each in self._networks if each.name.casefold() == name.casefold()), None)
+        return joined_networks.find_joined(self._networks, name)
 
     async def join(self, network: Network) -> None:
         """Joins a network. Raises Invalid for a bad name or address, Refused for one too many; then nothing changes."""
-        parse_name(network.name, "network")
-        for address in network.bootstrap:
-            if parse_address(address).peer is None:
-                raise Invalid(
-                    f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"
-                )
+        joined_networks.check_network(network)
         before = self.check_room(network.name)
         await trio.to_thread.run_sync(self._keep, network)
         if before is None:
@@ -361,20 +356,16 @@ class Membership(JointReplication):
 
     def check_room(self, name: str) -> Network | None:
         """Returns the joined network of this name, if any. Raises Refused for one too many, or a look-alike name."""
-        before = self.named(name)
-        if before is not None and before.name != name:
-            raise Refused(
-                f"this node is in the network {before.name}, whose name differs in case alone",
-                rule="network-name",
-                hint=f"leave it first: odfctl network leave {before.name}",
-            )
-        if before is None and len(self._networks) >= MAX_NETWORKS:
-            raise Refused(
-                f"this node is in {len(self._networks)} networks",
-                rule="networks",
-                hint=f"at most {MAX_NETWORKS} at a time: odfctl network leave NAME",
-            )
-        return before
+        return joined_networks.check_room(self._networks, name)
+
+    async def reload(self) -> None:
+        """Joins the networks and blocks the peers that were recorded since. Raises Environment as ``join``."""
+        kept, self._blocked = await trio.to_thread.run_sync(self._kept)
+        self._shut_out(self._blocked)
+        recorded = {each.name: each for each in kept}
+        networks = {each.name: recorded.get(each.name, each) for each in self._networks} | recorded
+        if tuple(networks.values()) != self._networks:
+            await self._change(tuple(networks.values()))
 
     async def leave(self, name: str) -> Network:
         """Leaves a network. Raises Refused if it was not joined."""
@@ -403,11 +394,10 @@ class Membership(JointReplication):
 
         def record() -> None:
             with self._database.write() as connection:
-                resources = Resources(connection)
                 if blocked:
-                    resources.apply(BLOCKED, peer, b"{}", self._clock.now())
+                    joined_networks.block(connection, peer, self._clock.now())
                 else:
-                    resources.delete(BLOCKED, peer, self._clock.now())
+                    Resources(connection).delete(BLOCKED, peer, self._clock.now())
 
         await trio.to_thread.run_sync(record)
         self._blocked = self._blocked | {peer} if blocked else self._blocked - {peer}
@@ -422,14 +412,13 @@ class Membership(JointReplication):
 
     def _kept(self) -> tuple[tuple[Network, ...], frozenset[PeerId]]:
         with self._database.read() as connection:
-            networks = joined(connection)
-            blocked = Resources(connection).all(BLOCKED)
+            networks, blocked = joined(connection), joined_networks.blocked(connection)
         set_up = () if self._options.network is None else (self._options.network,)
-        return networks or set_up, frozenset(PeerId(each.name) for each in blocked)
+        return networks or set_up, blocked
 
     def _keep(self, network: Network) -> None:
         with self._database.write() as connection:
-            Resources(connection).apply(NETWORK, network.name, msgspec.json.encode(network), self._clock.now())
+            joined_networks.keep(connection, network, self._clock.now())
 
     def _forget(self, name: str) -> None:
         with self._database.write() as connection:

@@ -97,7 +97,7 @@ def services_of(parts: NodeParts) -> Services:
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
     told, more = (parts.views, declarations, flows), _more_controllers(parts, performing, portals)
     _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, more))
-    applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
+    applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, judging))
     remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
     seen = _visibility(parts)
@@ -310,7 +310,7 @@ def _applying(
         parts.context,
         lambda: parts.ingest_deps.settings,
         flows.apply,
-        (declarations, intents.apply, Pruning(declarations, flows.delete).prune),
+        (declarations, intents.prepare, Pruning(declarations, flows.delete).prune),
     )
     applying.adopt = UnmanagedService(parts.home, parts.import_export, parts.context).adopt
     return applying

@@ -32,7 +32,8 @@ from config import model
 from odfd.control import wire
 from odfd.control.assembly import Assembly, Context
 from odfd.mirrors.mirror_state import Mirror
-from odfd.network.joined_networks import NETWORK, Network
+from odfd.network.joined_networks import NETWORK, Network, joined
+from odfd.network.joined_networks import blocked as blocked_peers
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
@@ -286,6 +287,12 @@ class Member:
         self.networks = (network,)
         for other in self._others().values():
             await self.pull_statements(other.peer_id)
+
+    async def reload(self) -> None:
+        """What a transaction recorded is in force."""
+        with self._db.read() as connection:
+            self.networks, blocked = joined(connection) or self.networks, blocked_peers(connection)
+        self.blocked = len(blocked)
 
     async def leave(self, name: str) -> Network:
         left = self.named(name)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -48,6 +49,15 @@ MAX_HOLDS: Final = 1000
 """Most names of datasets that are shown of one peer."""
 PATIENCE_SECONDS: Final = 60.0
 """Seconds without progress after which the task of a new mirror ends; the mirror itself goes on."""
+
+
+class PreparedMirror(NamedTuple):
+    """A mirror that can be recorded."""
+
+    spec: MirrorSpec
+    shown: MirrorVisibility
+    is_kept: bool
+    """Whether the dataset was deleted and its data is kept; it is taken back first."""
 
 
 class MirrorService:
@@ -111,15 +121,21 @@ class MirrorService:
         target, told = (request.source, NODE) if named is None else (named.spec.name, about(named.spec.id))
         return task_ref(self._board.submit("mirror", target, work, told))
 
-    async def begin(self, request: wire.MirrorRequest) -> None:
-        """Adds a mirror of a dataset named by its did, without waiting for data. Raises Invalid, Refused."""
-        await self._begin(request, DatasetId.parse(request.source), None)
-
-    async def check(self, request: wire.MirrorRequest) -> None:
-        """Raises what ``begin`` would raise."""
+    async def prepare(self, request: wire.MirrorRequest) -> PreparedMirror:
+        """Prepares a mirror of a dataset named by its did, and changes nothing. Raises Invalid, Refused."""
         dataset = DatasetId.parse(request.source)
         spec = await self._checked(request, dataset, None)
         await trio.to_thread.run_sync(self._check_name, spec.name, dataset)
+        shown = await self._marked(request, dataset)
+        return PreparedMirror(spec, shown, await trio.to_thread.run_sync(self._is_kept, dataset))
+
+    def record(self, connection: sqlite3.Connection, prepared: PreparedMirror) -> None:
+        """Records a mirror in the transaction of others; ``take_up`` follows. Raises Invalid, Environment."""
+        self._scheduler.record(connection, prepared.spec, prepared.shown)
+
+    async def take_up(self, prepared: PreparedMirror) -> None:
+        """Begins a recorded mirror."""
+        await self._scheduler.take_up(prepared.spec)
 
     def _check_name(self, name: str, dataset: DatasetId) -> None:
         with self._home.catalog() as catalog:
@@ -142,8 +158,10 @@ class MirrorService:
         spec = await self._checked(request, dataset, found_at)
         if await trio.to_thread.run_sync(self._is_kept, dataset):
             await self.adopt(dataset, spec.name)
-        shown = MirrorVisibility(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
-        return await self._scheduler.add(spec, shown)
+        return await self._scheduler.add(spec, await self._marked(request, dataset))
+
+    async def _marked(self, request: wire.MirrorRequest, dataset: DatasetId) -> MirrorVisibility:
+        return MirrorVisibility(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
 
     async def list(self, sees: Sees | None = None) -> Sequence[wire.MirrorView]:
         """Lists mirrors. ``sees``: the rights of an account, which gets the mirrors of datasets that it may read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -19,12 +20,12 @@ from odfd.api.network.node_views import peer_name, publisher_node
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
 from odfd.datasets.arriving import SwarmCounts
-from odfd.datasets.visibility import Visibility
+from odfd.datasets.visibility import Visibility, limit_mirrors
 from odfd.mirrors.first_contact import rung_of
 from odfd.network.card_index import CardIndex
 from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
 from odfd.network.invitation_file import PATIENCE, fetch_invitation, invitation_url, is_url
-from odfd.network.joined_networks import Network
+from odfd.network.joined_networks import Network, block, check_network, joined, keep
 from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
@@ -33,7 +34,7 @@ from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import EffectivePolicy
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.network_policies import NetworkPolicies
-from p2p.ports import PeerView
+from p2p.ports import PeerId, PeerView
 from p2p.web.site import Web
 
 MAX_SECONDS: Final = 366 * 86_400
@@ -142,9 +143,27 @@ class NetworkService:
         if len(before) == 1 and before[0].name != network.name:
             self._visibility.limit_mirrors(before[0].name, self._clock.now())
 
-    async def check(self, name: str) -> None:
-        """Raises Refused if one more network would be more than a node may join."""
-        self._membership.check_room(name)
+    def prepare(self, network: Network) -> None:
+        """Raises Invalid; Refused if one more network would be more than a node may join."""
+        check_network(network)
+        self._membership.check_room(network.name)
+
+    def record(self, connection: sqlite3.Connection, network: Network) -> None:
+        """Records a network to join in the transaction of others; ``take_up`` follows. Raises Refused."""
+        before = joined(connection) or self._membership.networks
+        if len(before) == 1 and before[0].name != network.name:
+            limit_mirrors(connection, before[0].name, self._clock.now())
+        keep(connection, network, self._clock.now())
+
+    def record_block(self, connection: sqlite3.Connection, peer: PeerId) -> None:
+        """Records in the transaction of others that a peer is blocked; ``take_up`` follows."""
+        block(connection, peer, self._clock.now())
+
+    async def take_up(self) -> None:
+        """Joins the networks and blocks the peers that were recorded. Raises Environment if the host cannot listen."""
+        await self._membership.reload()
+        if len(self._membership.networks) > 1:
+            self._policy_changed()
 
     def _invited(self, said: Invitation, name: str) -> Network:
         if said.network != name:

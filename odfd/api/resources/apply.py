@@ -25,7 +25,7 @@ from odfd.api.resources.dataset_batch import DatasetBatch
 from odfd.api.resources.dataset_planning import DatasetPlanning
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
-from odfd.api.resources.intent_types import ORDER
+from odfd.api.resources.prepared_intents import PreparedIntent, taken_up
 from odfd.api.resources.skipping import Possible, possible, terms_of
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -54,10 +54,12 @@ class ApplyFlow(Protocol):
     async def __call__(self, desired: DesiredFlow, meant: Meant, *, dry_run: bool) -> wire.ApplyItem: ...
 
 
-class ApplyIntents(Protocol):
-    """Carries out the planned intents: networks, peers, mirrors. A failed one becomes an item too."""
+class PrepareIntents(Protocol):
+    """Prepares the planned intents: networks, peers, mirrors. A failed one becomes an item too."""
 
-    async def __call__(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]: ...
+    async def __call__(
+        self, planned: Sequence[PlannedResource], refusals: Mapping[str, Fault]
+    ) -> list[PreparedIntent]: ...
 
 
 class Prune(Protocol):
@@ -89,13 +91,13 @@ class ApplyOperation:
         context: Context,
         ingestion: Callable[[], IngestSettings],
         apply_flow: ApplyFlow,
-        declarations: tuple[DeclarationService, ApplyIntents, Prune],
+        declarations: tuple[DeclarationService, PrepareIntents, Prune],
     ) -> None:
         """``ingestion`` returns what sources may do here, and is called each time. ``apply_flow`` declares one flow.
 
-        ``declarations``: keeps resources, carries out intents, and deletes what an apply leaves out.
+        ``declarations``: keeps resources, prepares intents, and deletes what an apply leaves out.
         """
-        self._declarations, self._apply_intents, self._prune = declarations
+        self._declarations, self._prepare_intents, self._prune = declarations
         self._apply_flow = apply_flow
         self._home = home
         self._committer = committer
@@ -131,11 +133,6 @@ class ApplyOperation:
         async def whole(report: Report) -> wire.ApplyResult:
             report.begin("applying", total, "manifests")
             terms = _Terms(request.dry_run, bool(planned) and total > 1 and not skips, request.generation)
-            if terms.is_whole and not request.dry_run and any(each.after.type in ORDER for each in planned):
-                items = await self._perform(wanted, planned, report, terms._replace(dry_run=True))
-                if _has_failed(items):
-                    return refused(items, others)
-                report.begin("applying", total, "manifests")
             with self._declarations.applying():
                 brought = await self._perform(wanted, planned, report, terms)
                 if terms.is_whole and not request.dry_run and _has_failed(brought):
@@ -189,35 +186,48 @@ class ApplyOperation:
     async def _perform(
         self, wanted: DesiredState, planned: Sequence[PlannedResource], report: Report, terms: _Terms
     ) -> list[wire.ApplyItem]:
-        """Applies networks, peers and mirrors, then datasets with all declarations, then flows; each gives an item."""
-        intents = await self._apply_intents(planned, dry_run=terms.dry_run)
-        report.advance(len(intents))
+        """Applies all declarations in one transaction, then flows, which come into force; each gives an item."""
         refusals: dict[str, Fault] = {}
         for attempt in range(ATTEMPTS):
             batch = DatasetBatch(self._home, self._clock.now(), dry_run=terms.dry_run)
             try:
+                intents = await self._intents(planned, batch, refusals)
                 datasets = [await self._plan(each, batch, refusals) for each in self._snapshots(wanted, planned)]
-                flows = await self._declare_all(wanted, planned, datasets, dry_run=True)
-                items = [*intents, *datasets, *flows]
+                flows = await self._declare_all(wanted, planned, (datasets, intents), dry_run=True)
+                items = [*(each.item for each in intents), *datasets, *flows]
                 if terms.dry_run or (terms.is_whole and _has_failed(items)):
-                    report.advance(len(items) - len(intents))
+                    report.advance(len(items))
                     return items
-                await self._commit(batch, successful(items, planned), terms)
+                await self._commit(batch, intents, successful(items, planned), terms)
                 break
             except Conflict:
                 if attempt + 1 == ATTEMPTS:
                     raise
             except _Refusals as found:
                 refusals |= found.faults
+                if attempt + 1 == ATTEMPTS:
+                    raise next(iter(refusals.values())) from None
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(batch.close)
         report.advance(len(datasets))
-        done = await self._declare_all(wanted, planned, datasets, dry_run=False)
+        brought = await taken_up(intents)
+        report.advance(len(brought))
+        done = await self._declare_all(wanted, planned, (datasets, intents), dry_run=False)
         # The reconciler may have declared a flow already, which is then reported as planned.
         flows = [before if now.action == "unchanged" else now for before, now in zip(flows, done, strict=True)]
         report.advance(len(flows))
-        return [*intents, *datasets, *flows]
+        return [*brought, *datasets, *flows]
+
+    async def _intents(
+        self, planned: Sequence[PlannedResource], batch: DatasetBatch, refusals: Mapping[str, Fault]
+    ) -> list[PreparedIntent]:
+        """Prepares the intents, and makes the names of mirrors known to the datasets of the same apply."""
+        intents = await self._prepare_intents(planned, refusals)
+        for each in intents:
+            if each.dataset is not None:
+                batch.promise(each.item.name, each.dataset)
+        return intents
 
     def _snapshots(self, wanted: DesiredState, planned: Sequence[PlannedResource]) -> Iterator[DesiredSnapshot]:
         """Yields datasets in the order in which they can be made, with the values and references that they may use."""
@@ -243,16 +253,18 @@ class ApplyOperation:
             fault.place = fault.place or desired.manifest.place()
             return wire.ApplyItem(kind="dataset", name=desired.name, action="failed", fault=wire.Problem.of(fault))
 
-    async def _commit(self, batch: DatasetBatch, planned: Sequence[PlannedResource], terms: _Terms) -> None:
-        """Commits all datasets and declarations, or nothing. Raises Conflict, or ``_Refusals`` for single datasets."""
-        for each in batch.planned:
-            if each.is_kept:
-                try:
-                    await self.adopt(str(each.dataset), wire.AdoptRequest(name=each.desired.name))
-                except Fault as fault:
-                    raise _Refusals({each.desired.name: fault}) from fault
+    async def _commit(
+        self,
+        batch: DatasetBatch,
+        intents: Sequence[PreparedIntent],
+        planned: Sequence[PlannedResource],
+        terms: _Terms,
+    ) -> None:
+        """Commits all datasets, intents and declarations, or nothing. Raises Conflict, or ``_Refusals`` for some."""
+        await self._take_back(batch, intents)
 
         def also(connection: sqlite3.Connection) -> None:
+            _record(connection, intents)
             if planned:
                 self._declarations.commit(connection, planned, terms.generation)
 
@@ -266,16 +278,34 @@ class ApplyOperation:
                 raise
             raise _Refusals(faults) from None
 
+    async def _take_back(self, batch: DatasetBatch, intents: Sequence[PreparedIntent]) -> None:
+        """Takes back deleted datasets whose data is kept, which is no part of the transaction. Raises ``_Refusals``."""
+        for one in batch.planned:
+            if one.is_kept:
+                try:
+                    await self.adopt(str(one.dataset), wire.AdoptRequest(name=one.desired.name))
+                except Fault as fault:
+                    raise _Refusals({one.desired.name: fault}) from fault
+        for each in intents:
+            if each.first is not None:
+                try:
+                    await each.first()
+                except Fault as fault:
+                    raise _Refusals({each.key: fault}) from fault
+
     async def _declare_all(
         self,
         wanted: DesiredState,
         planned: Sequence[PlannedResource],
-        datasets: Sequence[wire.ApplyItem],
+        made: tuple[Sequence[wire.ApplyItem], Sequence[PreparedIntent]],
         *,
         dry_run: bool,
     ) -> list[wire.ApplyItem]:
-        promised = {item.name.casefold() for item in datasets if item.action in ("created", "adopted")}
-        born = {item.name.casefold(): item.id for item in datasets if item.id is not None}
+        """Declares the flows. ``made``: the datasets and the intents of the same apply."""
+        datasets, intents = made
+        mirrored = {each.item.name.casefold(): str(each.dataset) for each in intents if each.dataset is not None}
+        promised = {item.name.casefold() for item in datasets if item.action in ("created", "adopted")} | {*mirrored}
+        born = mirrored | {item.name.casefold(): item.id for item in datasets if item.id is not None}
         of_flows = {each.after.name: each.after.references for each in planned if each.after.type == "Flow"}
         items = []
         for flow in wanted.flows:
@@ -299,6 +329,19 @@ class ApplyOperation:
             return wire.ApplyItem(kind="flow", name=flow.name, action="failed", fault=wire.Problem.of(fault))
 
 
+def _record(connection: sqlite3.Connection, intents: Sequence[PreparedIntent]) -> None:
+    """Writes the intents. Raises ``_Refusals`` with all that cannot be written, and the transaction is undone."""
+    faults: dict[str, Fault] = {}
+    for each in intents:
+        try:
+            if each.record is not None:
+                each.record(connection)
+        except Fault as fault:
+            faults[each.key] = fault
+    if faults:
+        raise _Refusals(faults)
+
+
 class _Terms(NamedTuple):
     """The settings of one apply."""
 
@@ -309,7 +352,7 @@ class _Terms(NamedTuple):
 
 
 class _Refusals(Exception):
-    """Names the datasets that could be planned but not committed, each with its fault."""
+    """Names the datasets and intents that could be planned but not committed, each with its fault."""
 
     def __init__(self, faults: Mapping[str, Fault]) -> None:
         super().__init__()

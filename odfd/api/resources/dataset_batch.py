@@ -81,14 +81,21 @@ class DatasetBatch:
     def add(self, planned: PlannedDataset, state: ChainState) -> None:
         """Adds a planned dataset, whose chain is in ``state`` before.
 
-        Raises Invalid for events that break a chain's rules.
+        Raises Invalid for events that break a chain's rules, and for the name of a mirror of the same apply.
         """
+        if self._names.get(planned.desired.name.casefold(), planned.dataset) != planned.dataset:
+            text = f"a mirror of the same apply is called {planned.desired.name} too"
+            raise Invalid(text, rule="dataset-name", hint="give one of them another name")
         blocks = author_blocks(state, planned.events, max(self.now, state.system_time or self.now))
         for block in blocks:
             state = state.advance(block)
         self._states[planned.dataset] = state
         self._names[planned.desired.name.casefold()] = planned.dataset
         self.planned.append(planned)
+
+    def promise(self, name: str, dataset: DatasetId) -> None:
+        """Makes a mirror of the same apply known by its name, so that queries may refer to it."""
+        self._names[name.casefold()] = dataset
 
     def state(self, dataset: DatasetId) -> ChainState:
         """Returns the state of a dataset, with what is planned for it."""

@@ -137,16 +137,24 @@ class TrustService:
     async def add_validator(self, request: wire.ValidatorRequest) -> wire.ValidatorView:
         """Adds a validator to a group, whose keys have one vote. Raises Invalid."""
         key = KeyDid.parse(request.key)
-        spec = msgspec.json.encode({"group": request.group})
 
         def add() -> None:
             with self._home.database.write() as connection:
-                Resources(connection).apply(GROUP, str(key), spec, self._clock.now())
-                self._policy_with(connection)
+                self.record_validator(connection, key, request.group)
 
         await trio.to_thread.run_sync(add)
-        self._changed()
+        await self.take_up()
         return wire.ValidatorView(key=str(key), group=request.group)
+
+    def record_validator(self, connection: sqlite3.Connection, key: KeyDid, group: str) -> None:
+        """Records a validator in the transaction of others; ``take_up`` follows. Raises Invalid."""
+        spec = msgspec.json.encode({"group": group})
+        Resources(connection).apply(GROUP, str(key), spec, self._clock.now())
+        self._policy_with(connection)
+
+    async def take_up(self) -> None:
+        """Brings into force what was recorded."""
+        self._changed()
 
     async def remove_validator(self, key: str) -> wire.ValidatorView:
         """Removes a validator that was added here. Raises Invalid for any other."""

@@ -8,7 +8,10 @@ import pytest
 import trio
 
 from chain.errors import Environment, Refused
+from odfd.api.resources.types import TYPES
 from odfd.control import wire
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.network.joined_networks import blocked, joined
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from worlds.eventually import PATIENCE
 
@@ -28,23 +31,30 @@ content:
 """
 
 
+INTENTS = tuple(kind.example for word in ("mirror", "validator", "peer", "network") if (kind := TYPES.word(word)))
+
+
 def dataset(name: str, said: str = "anew") -> str:
     return DATASET.format(name=name, said=said)
 
 
 async def standing(node: Any) -> dict[str, Any]:
-    """What stands: blocks of each dataset, and all resources by name."""
-    datasets = {each.name: node.size(each.name) for each in await node.api.datasets.list()}
+    """What stands: blocks of each dataset, all resources by name, and what of others is in force."""
+    mirrors = [each.name for each in await node.api.mirrors.list()]
+    datasets = {each.name: node.size(each.name) for each in await node.api.datasets.list() if each.name not in mirrors}
     declared = {f"{each.type} {each.name}": each.generation for each in await node.api.declarations.list(None, None)}
     keys = sorted(each.name for each in (node.home.directory / "keys").iterdir())
-    return {"datasets": datasets, "declared": declared, "keys": keys}
+    with node.home.database.read() as connection:
+        networks, peers = [each.name for each in joined(connection)], [*blocked(connection)]
+    groups = [each.group for each in await node.api.trust.validators()]
+    return {"datasets": datasets, "declared": declared, "keys": keys, "intents": [networks, peers, groups, mirrors]}
 
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_p08_a_fault_at_each_step_leaves_all_datasets_or_none(
     world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    wanted = (dataset("old"), dataset("two"), worlds.ROOT, worlds.DERIVED, SET, FLOW)
+    wanted = (dataset("old"), dataset("two"), worlds.ROOT, worlds.DERIVED, SET, FLOW, *INTENTS)
 
     def dies(name: str) -> None:
         if name == step:
@@ -64,6 +74,9 @@ async def test_p08_a_fault_at_each_step_leaves_all_datasets_or_none(
         if step == "commit-durable":
             assert found["datasets"] == {"old": 3, "two": 2, "cities": 2, "towns": 2}
             assert {"Dataset two", "Flow f", "VariableSet one"} <= set(found["declared"])
+            assert found["intents"] == [
+                ["food"], ["12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz"], ["uni"], ["covid"],
+            ]  # fmt: skip
         else:
             assert found == before
         items = (await alice.apply(*wanted)).items
@@ -72,6 +85,7 @@ async def test_p08_a_fault_at_each_step_leaves_all_datasets_or_none(
         )
         after = await standing(alice)
         assert after["datasets"] == {"old": 3, "two": 2, "cities": 2, "towns": 2}
+        assert [len(each) for each in after["intents"]] == [1, 1, 1, 1]
         assert not [each for each in after["keys"] if each.endswith(".unborn")]
         for name in after["datasets"]:
             alice.parts.committer.sign_unsigned(alice.dataset(name))
@@ -120,3 +134,64 @@ async def test_a_query_is_checked_against_an_input_of_the_same_apply(world: Any,
             ("towns", "created", ()),
         ]
         assert await standing(alice) == before
+
+
+async def test_intents_of_an_apply_are_in_force_when_it_ends(world: Any) -> None:
+    async with world.running("alice") as alice:
+        assert {each.action for each in (await alice.apply(*INTENTS, SET, dry_run=True)).items} == {"created"}
+        assert (await standing(alice))["intents"] == [[], [], [], []]
+        items = (await alice.apply(*INTENTS, SET)).items
+        assert [(each.kind, each.action, each.warnings) for each in items] == [
+            (kind, "created", ()) for kind in ("network", "peer", "validator", "mirror", "variableset")
+        ]
+        assert [each.name for each in alice.parts.membership.networks] == ["food"]
+        assert alice.parts.membership.blocked == 1
+        assert [each.name for each in await alice.api.mirrors.list()] == ["covid"]
+        assert {each.action for each in (await alice.apply(*INTENTS, SET)).items} == {"unchanged"}
+
+
+async def test_what_cannot_be_recorded_is_told_by_its_name_and_nothing_is_made(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks pass before the transaction; then another command takes the name of the mirror, or the last room."""
+    record = MirrorScheduler.record
+
+    def taken(self: Any, *args: Any) -> None:
+        record(self, *args)
+        raise Refused("this name was taken meanwhile", rule="dataset-name")
+
+    async with world.running("alice") as alice:
+        before = await standing(alice)
+        monkeypatch.setattr(MirrorScheduler, "record", taken)
+        items = (await alice.apply(*INTENTS, SET, dataset("one"))).items
+        assert [each.name for each in items if each.action == "failed"] == ["covid"]
+        assert {each.action for each in items} == {"failed", "skipped"}
+        assert await standing(alice) == before
+
+
+async def test_a_dataset_and_a_mirror_of_one_name_are_refused(world: Any) -> None:
+    async with world.running("alice") as alice:
+        before = await standing(alice)
+        for dry_run in (True, False):
+            items = (await alice.apply(INTENTS[0], dataset("covid"), dry_run=dry_run)).items
+            (failed,) = [each for each in items if each.action == "failed"]
+            assert failed.fault is not None
+            assert failed.fault.rule == "dataset-name"
+        assert await standing(alice) == before
+
+
+async def test_an_intent_that_is_not_in_force_yet_is_declared_with_a_warning(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def down(_: Any) -> None:
+        raise Environment("the network is not running", rule="network-down")
+
+    async with world.running("alice") as alice:
+        monkeypatch.setattr(type(alice.parts.membership), "reload", down)
+        (item,) = (await alice.apply(INTENTS[-1])).items
+        assert (item.action, item.warnings) == (
+            "created", ("it is declared, and not in force yet: the network is not running",),
+        )  # fmt: skip
+        assert (await standing(alice))["intents"][0] == ["food"]
+    async with world.running("alice") as alice:
+        assert {each.action for each in (await alice.apply(INTENTS[-1])).items} == {"unchanged"}
