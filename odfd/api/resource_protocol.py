@@ -5,8 +5,7 @@ These endpoints are the only way to read, create, change and delete resources, i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -70,7 +69,7 @@ async def _all(services: Services, request: Request) -> object:
     if is_watch(request):
         if ACCOUNT.name in request.query_params:
             raise Usage("a watch does not select by account", rule="query", hint="leave account out")
-        return await lines(_watched(services.declarations, kind, since_of(request)), stream_of(request))
+        return await _watched(services.declarations, kind, request)
     listed = await _listed(services, kind, request)
     account = request.query_params.get(ACCOUNT.name)
     return listed if account is None else _of_account(listed, await operations.account_id(services, account))
@@ -148,7 +147,7 @@ async def _apply(services: Services, request: Request) -> object:
 @asks(SINCE, answers=wire.ResourceManifestNews, media_type=NDJSON, stream=wire.ResourceManifestNews)
 async def _watch(services: Services, request: Request) -> object:
     """Watches the resources of all types: those that stand, a bookmark, and then each change."""
-    return await lines(_watched(services.declarations, None, since_of(request)), stream_of(request))
+    return await _watched(services.declarations, None, request)
 
 
 @asks(LABELS, answers=Sequence[wire.ResourceManifest])
@@ -274,12 +273,9 @@ def _of_account(listed: wire.ResourceList, account: str | None) -> wire.Resource
     return msgspec.structs.replace(listed, items=items)
 
 
-async def _watched(
-    declarations: DeclarationService, kind: ResourceType | None, since: str | None
-) -> AsyncIterator[SharedValue[wire.ResourceManifestNews]]:
-    async with aclosing(declarations.news(since, None if kind is None else kind.name)) as news:
-        async for each in news:
-            yield each.once(_manifest_news)
+async def _watched(declarations: DeclarationService, kind: ResourceType | None, request: Request) -> Response:
+    news = declarations.news(since_of(request), None if kind is None else kind.name)
+    return await lines(news, stream_of(request), _manifest_news)
 
 
 def _manifest_news(news: wire.ResourceNews) -> SharedValue[wire.ResourceManifestNews]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -15,12 +15,15 @@ from chain.errors import Fault, Invalid
 from engines.query.frames import FAULT, MEDIA_TYPE, frame
 from odfd.control.shared import SharedValue
 from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_faults, to_problem
+from odfd.runtime.http import CHUNKS, chunk
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Largest JSON request, in bytes; manifests take kilobytes. Uploads stream and have limits of their own."""
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"
 
+View: TypeAlias = Callable[[Any], SharedValue[Any]]
+"""Converts a value to the one that is sent; a function that lives as long as its module."""
 _encoder: Final = msgspec.json.Encoder()
 _T = TypeVar("_T")
 
@@ -39,23 +42,31 @@ def problem(fault: Fault, status: int | None = None, more: Mapping[str, object] 
 class LineStream(Response):
     """A response of values, one JSON line each, sent as they arrive. A fault in the middle is the last line.
 
-    A ``SharedValue`` is encoded once for all streams of this kind. ``head`` was taken from ``values`` beforehand, so
-    that an error at the start has its proper status.
+    A ``SharedValue`` is converted, encoded and framed once for all streams of this kind. ``head`` was taken from
+    ``values`` beforehand, so that an error at the start has its proper status. ``view`` converts the value of each.
     """
 
     media_type = NDJSON
 
-    def __init__(self, values: AsyncIterator[Any], head: Sequence[object] = ()) -> None:
+    def __init__(self, values: AsyncIterator[Any], head: Sequence[object] = (), view: View | None = None) -> None:
         super().__init__()
         del self.headers["content-length"]
-        self._head, self._values = head, values
+        self._head, self._values, self._view = head, values, view
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        put = scope.get(CHUNKS)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head goes out at once
 
         async def line(value: object) -> None:
-            encoded = value.once(self._encoded) if isinstance(value, SharedValue) else self._encoded(value)
+            if isinstance(value, SharedValue):
+                value = value if self._view is None else value.once(self._view)
+                if put is not None:  # all streams write the same bytes
+                    await put(value.once(self._framed))
+                    return
+                encoded = value.once(self._encoded)
+            else:
+                encoded = self._encoded(value)
             await send({"type": "http.response.body", "body": encoded, "more_body": True})
 
         async with aclosing(cast("Any", self._values)) as values:
@@ -72,6 +83,10 @@ class LineStream(Response):
     def _encoded(value: Any) -> bytes:
         return _encoder.encode(value) + b"\n"
 
+    @staticmethod
+    def _framed(value: Any) -> bytes:
+        return chunk(LineStream._encoded(value))
+
 
 class EventStream(LineStream):
     """Sends values as server-sent events: ``id`` is a value's version, ``event`` its operation, ``data`` its JSON."""
@@ -86,6 +101,10 @@ class EventStream(LineStream):
             f"data: {_encoder.encode(value).decode()}",
         ]
         return ("\n".join(filter(None, lines)) + "\n\n").encode()
+
+    @staticmethod
+    def _framed(value: Any) -> bytes:
+        return chunk(EventStream._encoded(value))
 
 
 class FrameStream(Response):
@@ -120,10 +139,10 @@ class FrameStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def lines(values: AsyncIterator[Any], kind: type[LineStream] = LineStream) -> Response:
+async def lines(values: AsyncIterator[Any], kind: type[LineStream] = LineStream, view: View | None = None) -> Response:
     """Makes a response of lines. Raises whatever the first step of ``values`` raises."""
     async for first in values:
-        return kind(values, [first])
+        return kind(values, [first], view)
     return Response(b"", media_type=kind.media_type)
 
 

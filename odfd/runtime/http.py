@@ -31,6 +31,8 @@ Application: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awa
 HttpStream: TypeAlias = trio.SocketStream | trio.SSLStream
 UPGRADE: Final = "odfd.upgrade"
 """Key in the scope of a request that asks for another protocol (``Upgrade``); its value is an ``Upgrade``."""
+CHUNKS: Final = "odfd.chunks"
+"""Key in the scope of a request whose answer may come in chunks: writes one that ``chunk`` framed, after the head."""
 _CHUNK: Final = 65536
 
 
@@ -50,6 +52,11 @@ class Limits:
     """Most bytes read of a body that the application did not want; if more are left the connection is closed."""
     drain_seconds: float = math.inf
     """Most seconds of reading such a body."""
+
+
+def chunk(data: bytes) -> bytes:
+    """Frames a chunk of a body, so that many connections can write the same bytes (RFC 9112, section 7.1)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class Upgraded(NamedTuple):
@@ -184,6 +191,7 @@ class _Exchange:
             "headers": list(self._request.headers),
             "client": None,
             "server": None,
+            **({CHUNKS: self._put} if self._request.http_version == b"1.1" and not self._head else {}),
             **({UPGRADE: self._upgrade} if any(name == b"upgrade" for name, _ in self._request.headers) else {}),
             **extra,
         }
@@ -262,6 +270,9 @@ class _Exchange:
         pieces = self._machine.send_with_data_passthrough(event) or []
         if sum(map(len, pieces)) < _CHUNK:
             pieces = [b"".join(pieces)]
+        await self._put(*pieces, descriptors=descriptors)
+
+    async def _put(self, *pieces: bytes, descriptors: Sequence[int] = ()) -> None:
         # A peer that stalls counts as gone: during this write the deadline holds for the whole exchange.
         self._leaving.deadline = trio.current_time() + self._limits.stall_seconds
         try:
@@ -269,7 +280,7 @@ class _Exchange:
                 assert isinstance(self._stream, trio.SocketStream)
                 text = b"".join(pieces)
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors).tobytes())]
-                pieces = [text[await self._stream.socket.sendmsg([text], rights) :]]
+                pieces = (text[await self._stream.socket.sendmsg([text], rights) :],)
             for piece in filter(None, pieces):
                 await self._stream.send_all(piece)
         except (trio.BrokenResourceError, OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import h11
 import msgspec
 import pytest
 from starlette.requests import Request
@@ -12,6 +13,8 @@ from starlette.requests import Request
 from chain.errors import Invalid
 from odfd.control import wire
 from odfd.control.responses import EventStream, LineStream, lines, since_of, stream_of
+from odfd.control.shared import SharedValue
+from odfd.runtime.http import CHUNKS
 
 
 def request(query: str = "", **headers: str) -> Request:
@@ -67,6 +70,34 @@ async def test_server_sent_events_have_versions_and_operations() -> None:
     assert first.startswith("id: f00-1\nevent: Bookmark\ndata: {")
     assert (fields["id"], fields["event"]) == ("f00-2", "Bookmark")
     assert msgspec.json.decode(fields["data"])["version"] == "f00-2"
+
+
+@pytest.mark.parametrize("kind", [LineStream, EventStream])
+async def test_chunks_that_are_framed_once_are_the_same_body(kind: type[LineStream]) -> None:
+    """Over connections of our own server; the application's messages say nothing of them."""
+    machine, chunks = h11.Connection(h11.CLIENT), []
+    machine.send(h11.Request(method="GET", target="/", headers=[("host", "x")]))
+    machine.receive_data(b"HTTP/1.1 200 \r\ntransfer-encoding: chunked\r\n\r\n")
+
+    async def put(data: bytes) -> None:
+        chunks.append(data)
+
+    async def shared() -> AsyncIterator[SharedValue[wire.ResourceNews]]:
+        async for each in news():
+            yield SharedValue(each)
+
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    await kind(shared())({CHUNKS: put}, None, send)  # type: ignore[arg-type]
+    assert b"".join(each.get("body", b"") for each in messages) == b""
+    machine.receive_data(b"".join(chunks) + b"0\r\n\r\n")
+    body = b""
+    while not isinstance(event := machine.next_event(), h11.EndOfMessage):
+        body += bytes(event.data) if isinstance(event, h11.Data) else b""
+    assert body.decode() == (await sent(kind(shared())))[1]
 
 
 async def test_a_fault_in_the_middle_is_the_last_event() -> None:
