@@ -20,7 +20,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Without bytecode, hundreds of processes would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite kafka metrics-page wheel deb debian-root image ui
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite kafka metrics-page wheel deb demo-node debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -70,8 +70,11 @@ engine-image: install  ## the engine image, to the same digest from the same inp
 wheel: install  ## out/odfd-*.whl: one package, with units, man pages and completions; twice the same bytes
 	@$(PY) -m package wheel
 
-deb: install  ## out/odfd_*.deb: a node without an engine, with all that it needs beside Python
+deb: install  ## out/odfd*.deb: a node without an engine, with all that it needs beside Python; SQL; a recorded node
 	@$(PY) -m package deb
+
+demo-node: install  ## out/demo: the node of the demo that odfctl demo shows; make deb packs it
+	@$(PY) -m demo --record out/demo
 
 debian-root: install  ## out/debian-root.tar: a Debian in which tests try the package (needs mmdebstrap)
 	@$(PY) -m package debian-root

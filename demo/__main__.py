@@ -1,6 +1,8 @@
 """``make demo``: runs the acts, prints the table and the path of the picture, and leaves nothing running.
 
 Ends with 0 only if everything it claims was checked. ``--keep`` leaves the nodes up and says how to talk to them.
+``--record`` ends the story when everybody knows of the lie, and keeps what Carol's node holds then: ``odfctl demo``
+shows it to those who have no engine.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ ACTS: Final = (
     acts.accident,
     acts.prove,
 )
+RECORDED: Final = ACTS[: ACTS.index(lies.lie) + 1]
+"""The acts until everybody knows of the lie, and nobody has mended it."""
 BOUGHT: Final = "E"
 """What this node says of itself is worth nothing."""
 ROLES: Final = {
@@ -45,6 +49,7 @@ ROLES: Final = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description="The main job on real nodes and real data.")
     parser.add_argument("--keep", action="store_true", help="leave the nodes up")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="play until the lie is known, and keep Carol's node")
     parser.add_argument("--out", type=Path, default=Path("out"), help="where the picture goes")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="odfd-demo-"))
@@ -55,9 +60,12 @@ def main() -> int:
     print("Five nodes, a year of flights, one lie, one false witness. Each claim is checked; [who] checked it.")
     shown = False
     try:
-        for act in ACTS:
+        for act in RECORDED if args.record else ACTS:
             act(stage)
-        _finish(stage, args.out)
+        if args.record:
+            record(stage, args.record)
+        else:
+            _finish(stage, args.out)
         shown = True
     except Broken as broken:
         story.fail(str(broken))
@@ -65,6 +73,16 @@ def main() -> int:
     finally:
         _leave(stage, keep=args.keep, tidy=shown)
     return 0 if shown else 1
+
+
+def record(stage: Stage, folder: Path) -> None:
+    """Keeps Carol's node: a backup, and the settings by which she judges."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    carol = stage.nodes["C"]
+    carol.do("backup", str(folder.absolute()))
+    (folder / "odfd.toml").write_text(carol.settings)
+    print(f"\nWhat Carol's node holds: {folder.absolute()}")
 
 
 def _finish(stage: Stage, out: Path) -> None:

@@ -14,7 +14,7 @@ from chain.errors import Fault
 from chain.visible import visible
 from package import image as node_image
 from package.libraries import copy_libraries
-from package.programs import HOME, PYTHON, leave_out, programs
+from package.programs import HOME, PYTHON, leave_out, move_sql, programs
 from package.staging import SHARED, TREE, project, split, stage
 
 OUT: Final = TREE / "out"
@@ -22,9 +22,29 @@ SOURCE_DATE: Final = "1767225600"
 """Seconds since 1970 that archives name as the time of every file: the same source gives the same bytes."""
 UV: Final = (sys.executable, "-m", "uv", "pip")
 NODE_LOCK: Final = TREE / "requirements" / "node.txt"
+RECORDED: Final = OUT / "demo"
+"""Where ``make demo-node`` keeps the node of the demo that ``odfctl demo`` shows."""
 DEBIAN_ROOT: Final = OUT / "debian-root.tar"
 """A Debian with systemd and without us, in which the package is tried."""
 DEPENDS: Final = "python3 (>= 3.11), python3 (<< 3.12), debconf, procps, systemd | systemd-standalone-sysusers"
+CONTROL: Final[dict[str, str]] = {
+    "odfd": (
+        f"Depends: {DEPENDS}\nRecommends: bubblewrap\nSuggests: odfd-sql, prometheus\n"
+        "Description: {description}\n A node with its command line, without the Spark engine: it mirrors, verifies and"
+        " serves datasets.\n Queries take odfd-sql; deriving datasets takes the engine (docs/install.md).\n"
+    ),
+    "odfd-sql": (
+        "Depends: odfd (= {version})\n"
+        "Description: SQL over the datasets of an odfd node: odfctl sql, Flight SQL, the page's queries\n"
+        " The node uses it from its next query on; only Flight SQL, where it is set, takes a restart.\n"
+    ),
+    "odfd-demo": (
+        "Depends: odfd (= {version})\n"
+        "Description: a recorded node of the demo of odfd, in which a publisher lied\n"
+        " odfctl demo runs it, without an engine and a network, and prints the address of its page.\n"
+    ),
+}
+"""What is particular to each package."""
 
 
 def main() -> int:
@@ -32,7 +52,7 @@ def main() -> int:
         case ["wheel"]:
             print(wheel())
         case ["deb"]:
-            print(deb())
+            print(*deb(), sep="\n")
         case ["debian-root"]:
             print(debian_root())
         case ["image"]:
@@ -108,19 +128,41 @@ def image() -> int:
     return 0
 
 
-def deb() -> Path:
-    """A node without an engine, with all that it needs beside Python itself."""
-    tree, version = OUT / "deb", project()["version"]
-    shutil.rmtree(tree, ignore_errors=True)
+def deb() -> list[Path]:
+    """A node without an engine, with all that it needs beside Python itself; what its queries need; a recorded node."""
+    tree, other, version = OUT / "deb", OUT / "deb-sql", project()["version"]
+    for each in (tree, other):
+        shutil.rmtree(each, ignore_errors=True)
     home = tree / HOME
     # Copies: what is stripped here, and given other modes, would change in the cache of uv and all that is made of it.
     target = ("--python", PYTHON, "--target", home, "--no-deps", "--link-mode=copy")
     _run(*UV, "install", "-q", *target, "--require-hashes", "--no-build-isolation", "-r", NODE_LOCK)
     _run(*UV, "install", "-q", *target, wheel())
     _lay_out(tree)
-    _describe(tree, version)
-    package = OUT / f"odfd_{version}_amd64.deb"
-    _run("dpkg-deb", "--root-owner-group", "-Zzstd", "-z10", "--build", tree, package)
+    move_sql(home, other / HOME)
+    _describe(tree, "odfd", version)
+    _describe(other, "odfd-sql", version)
+    demo = [_demo(version)] if (RECORDED / "odfd.toml").is_file() else []
+    if not demo:
+        print("odfd-demo is left out: make demo-node records what is in it", file=sys.stderr)
+    return [_build(tree, f"odfd_{version}_amd64"), _build(other, f"odfd-sql_{version}_amd64"), *demo]
+
+
+def _demo(version: str) -> Path:
+    """The recorded node of the demo, which runs on any machine."""
+    tree = OUT / "deb-demo"
+    shutil.rmtree(tree, ignore_errors=True)
+    shutil.copytree(RECORDED, tree / "usr" / "share" / "odfd" / "demo")
+    _describe(tree, "odfd-demo", version)
+    return _build(tree, f"odfd-demo_{version}_all")
+
+
+def _build(tree: Path, name: str) -> Path:
+    for path in tree.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        os.utime(path, (int(SOURCE_DATE), int(SOURCE_DATE)))
+    package = OUT / f"{name}.deb"
+    _run("dpkg-deb", "--root-owner-group", "-Zzstd", "-z12", "--build", tree, package)
     return package
 
 
@@ -148,8 +190,9 @@ def _lay_out(tree: Path) -> None:
     for folder in [*home.rglob("__pycache__")]:
         shutil.rmtree(folder, ignore_errors=True)
     _strip(home)
-    for path in tree.rglob("*"):
-        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    # In the Python of the package: this one may be another, whose compiled files it cannot read.
+    compile_words = "import sys; from pathlib import Path; from package.programs import compile_all;"
+    _run(PYTHON, "-c", f"{compile_words} compile_all(Path(sys.argv[1]), {SOURCE_DATE})", home)
 
 
 def _strip(home: Path) -> None:
@@ -173,20 +216,24 @@ def _document(folder: Path) -> None:
     shutil.copyfile(TREE / "LICENSE", folder / "copyright")
 
 
-def _describe(tree: Path, version: str) -> None:
+def _describe(tree: Path, name: str, version: str) -> None:
+    """Writes the control file, and for the node itself the scripts that set it up and remove it."""
     control = tree / "DEBIAN"
     control.mkdir(mode=0o755)
-    for file in sorted((TREE / "package" / "debian").iterdir()):
+    for file in sorted((TREE / "package" / "debian").iterdir()) if name == "odfd" else ():
         target = control / file.name
         shutil.copyfile(file, target)
         target.chmod(0o755 if file.read_text().startswith("#!") else 0o644)
-    size = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file()) >> 10
+    if name != "odfd":
+        (tree / "usr" / "share" / "doc" / name).mkdir(parents=True)
+        shutil.copyfile(TREE / "LICENSE", tree / "usr" / "share" / "doc" / name / "copyright")
+    machine = "all" if name == "odfd-demo" else "amd64"
+    more = CONTROL[name].format_map(project() | {"version": version})
+    size = sum(-(-path.stat().st_size // 4096) * 4 for path in tree.rglob("*") if path.is_file())
     (control / "control").write_text(
-        f"Package: odfd\nVersion: {version}\nArchitecture: amd64\nSection: net\nPriority: optional\n"
-        f"Maintainer: The odfd authors <odfd@localhost>\nDepends: {DEPENDS}\nRecommends: bubblewrap\n"
-        f"Suggests: prometheus\nInstalled-Size: {size}\nHomepage: https://opendatafabric.org\n"
-        f"Description: {project()['description']}\n A node with its command line, without the Spark engine: it mirrors,"
-        " verifies, answers\n queries and keeps datasets; deriving them takes the engine (docs/install.md).\n"
+        f"Package: {name}\nVersion: {version}\nArchitecture: {machine}\nSection: net\nPriority: optional\n"
+        f"Maintainer: The odfd authors <odfd@localhost>\nInstalled-Size: {size}\n"
+        f"Homepage: https://opendatafabric.org\n{more}"
     )
 
 

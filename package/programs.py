@@ -1,10 +1,18 @@
-"""Lays out the programs of a packaged node, which find their code in one folder that no other program looks into."""
+"""Lays out the programs of a packaged node, which find their code in one folder that no other program looks into.
+
+ADR 71 says what is left out, what is a package of its own, and why the rest stays.
+"""
 
 from __future__ import annotations
 
+import compileall
+import os
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from py_compile import PycInvalidationMode
+from typing import Any, Final
 
 HOME: Final = "usr/lib/odfd"
 """Folder of the node's code and of all that it needs, from the root."""
@@ -19,11 +27,30 @@ _OF_OTHERS: Final = (
     *("docs", "examples", "interop", "newsfragments", "stubs"),  # libp2p installs them as packages
     *("pyarrow/libarrow_s3.so*", "pyarrow/_s3fs.*"),  # the node reads buckets by obstore
     *("pyarrow/libarrow_python*.so", "pyarrow/libarrow_python*.so.*.*"),  # copies of the one that is loaded
+    *("pyarrow/_azurefs.*", "pyarrow/_gcsfs.*", "pyarrow/_hdfs.*", "pyarrow/_orc.*", "pyarrow/_dataset_orc.*"),
+    *("adbc_driver_*", "pymysql*"),  # databases are sources, and ingest takes the engine
+    # What libp2p names for other transports, TLS, UPnP and its own discovery: p2p.host.library stands in for it.
+    *("aioquic*", "pylsqpack*", "OpenSSL", "pyopenssl-*", "service_identity*", "dns", "dnspython-*", "miniupnpc*"),
+    *("trio_websocket*", "requests*", "urllib3*", "rpcudp*", "umsgpack", "u_msgpack_python-*"),
+    *(f"libp2p/transport/{name}" for name in ("quic", "webrtc", "websocket", "webtransport")),
+    *("libp2p/security/tls", "libp2p/discovery"),
     *(f"**/*.{ending}" for ending in ("pyx", "pxd", "pxi", "c", "cc", "cpp", "h", "hpp")),
 )
 """Tests, sources and parts of libraries that the node never loads."""
 _LEXERS: Final = frozenset({"__init__.py", "_mapping.py", "special.py", "python.py"})
 """Of 600 languages the node colours Python in its own traces alone, and shows code of strangers as plain text."""
+SQL: Final = (
+    *("duckdb", "_duckdb.*", "duckdb-*", "pyarrow/_flight.*", "pyarrow/flight.py*"),
+    *("pyarrow/libarrow_flight.so.*", "pyarrow/libarrow_python_flight.so.*"),
+    *("prompt_toolkit", "prompt_toolkit-*", "wcwidth", "wcwidth-*"),  # the shell of odfctl sql
+    *("xlsxwriter", "xlsxwriter-*"),
+)
+"""What only queries need: a package of its own, without which the node refuses them by name."""
+OURS: Final = "odfd_node"
+_COPYLEFT: Final = re.compile(r"(?m)^(License|License-Expression|Classifier: License)\b.*(GPL|MPL|Mozilla)")
+_OPTIONS: Final[dict[str, Any]] = {
+    "quiet": 1, "force": True, "invalidation_mode": PycInvalidationMode.TIMESTAMP,
+}  # fmt: skip
 PYTHON: Final = "/usr/bin/python3.11"
 _PROGRAM: Final = """#!{python} -IP
 import sys
@@ -44,6 +71,43 @@ def leave_out(home: Path) -> None:
     for path in home.glob("pygments/lexers/*.py"):
         if path.name not in _LEXERS:
             path.unlink()
+
+
+def move_sql(home: Path, other: Path) -> None:
+    """Moves what only queries need to another tree. Raises FileNotFoundError for a pattern that matches nothing."""
+    for pattern in SQL:
+        found = sorted(home.glob(pattern))
+        if not found:
+            raise FileNotFoundError(f"{pattern} is not in {home}: package.programs.SQL is out of date")
+        for path in found:
+            target = other / path.relative_to(home)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+
+
+def compile_all(home: Path, seconds: int) -> None:
+    """Compiles all Python, once for all machines; others' modules are shipped without their sources.
+
+    Sources stay where a licence asks for them, and of our own code. Every file gets the time ``seconds``, by which
+    Python knows which source a compiled file is of. Run it by the Python that the package depends on.
+    """
+    for path in home.rglob("*.py"):
+        os.utime(path, (seconds, seconds))
+    with_source = {OURS, *_copyleft(home)}
+    for path in sorted(home.iterdir()):
+        keeps = path.name in with_source
+        for source in sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.suffix == ".py" else ():
+            compileall.compile_file(source, **_OPTIONS, legacy=not keeps, stripdir=home, prependdir=f"/{HOME}")
+            if not keeps and source.with_suffix(".pyc").is_file():
+                source.unlink()
+
+
+def _copyleft(home: Path) -> Iterator[str]:
+    """Yields names of packages whose licences ask for sources beside compiled code."""
+    for metadata in home.glob("*.dist-info/METADATA"):
+        if _COPYLEFT.search(metadata.read_text(encoding="utf-8").partition("\n\n")[0]):
+            listed = metadata.with_name("RECORD").read_text(encoding="utf-8").splitlines()
+            yield from {line.partition("/")[0] for line in listed if ".dist-info/" not in line}
 
 
 def programs() -> dict[str, str]:

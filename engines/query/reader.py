@@ -23,6 +23,7 @@ import trio
 from chain.errors import Environment, Fault
 from engines.errors import EngineLost, LimitExceeded
 from engines.query.frames import END, FAULT, HEAD, FrameReader, parted
+from engines.query.installed import need_sql
 from engines.query.requests import Execute, FaultReport, Prepare, Saved, TablesNamed
 from engines.query.row_pipe import row_pipe
 from engines.query.views import SliceView
@@ -240,7 +241,11 @@ class QueryProcesses:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[QueryProcess]:
-        """Lends a process for one query, in turn. Raises Refused if no sandbox is strong enough, EngineLost."""
+        """Lends a process for one query, in turn.
+
+        Raises Refused if no sandbox is strong enough, EngineLost, Environment without SQL.
+        """
+        need_sql()
         async with self._turns:
             choice = await self._isolation()
             process, self._spare = self._spare, None

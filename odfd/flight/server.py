@@ -20,6 +20,7 @@ from chain.backoff import Backoff
 from chain.errors import Environment
 from engines.errors import EngineLost
 from engines.flight.socket_names import ASKED, READY, SERVED
+from engines.query.installed import need_sql
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.probe import Choice
 from engines.sandbox.process import ConfinedProcess, start
@@ -73,7 +74,11 @@ class FlightServer:
         """Set, and replaced by a new event, whenever a process becomes ready."""
 
     async def run(self, life: Life) -> None:
-        """Runs until stopped. Raises Environment when it cannot listen, Refused if no sandbox is strong enough."""
+        """Runs until stopped.
+
+        Raises Environment when it cannot listen, or without SQL; Refused if no sandbox is strong enough.
+        """
+        need_sql()
         tls = None
         if self._listener.certificate:
             tls = tls_context(self._listener.certificate, self._listener.key, "flight.certificate", ("h2",))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from chain.instant import Instant
 from config.model import Settings
+from engines.query.installed import why_no_sql
 from odfd.api.resources.node_types import (
     ENGINE,
     NODE,
@@ -64,11 +65,13 @@ class OwnResources:
             kind=EngineKind.SPARK, memory_mib=said.heap_mib, isolation=said.isolation, sandbox=said.sandbox,
             processes=said.max_processes if said.isolation == "dataset" else 1, master=said.master or None,
         )  # fmt: skip
-        identity = {"version": version(DUCKDB), "sandbox": self._duckdb()}
+        absent = why_no_sql()
+        identity = {"version": None if absent else version(DUCKDB), "sandbox": self._duckdb()}
+        missing = ("engine-not-installed", absent.hint) if absent else ("", "")
         at_work = {"engine": view.name, "digest": view.digest, "sandbox": view.sandbox, "state": view.state}
         phase, problem = _PHASES.get(view.state, "Ready"), (f"engine-{view.state}", view.message)
         return [
-            self._made(ENGINE, DUCKDB, queries, identity),
+            self._made(ENGINE, DUCKDB, queries, identity, "Failed" if absent else "Ready", missing),
             self._made(ENGINE, SPARK, transforms, at_work, phase, problem if phase == "Failed" else ("", "")),
         ]
 

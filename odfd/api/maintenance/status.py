@@ -18,6 +18,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.wording import plural
 from config.render import toml
 from engines.errors import NOT_INSTALLED
+from engines.query.installed import why_no_sql
 from engines.query.reader import QueryProcesses
 from odfd.api.datasets.flows import FlowService
 from odfd.api.maintenance.doctor import Doctor, failed, ok
@@ -93,6 +94,8 @@ class StatusService:
 
     def _queries(self) -> wire.EngineView:
         """Returns the engine of queries, which runs a process for each query."""
+        if (why := why_no_sql()) is not None:
+            return wire.EngineView(name=DUCKDB, state="not-installed", isolation="query", message=why.hint)
         state: Literal["busy", "idle"] = "busy" if self._readers.counts[1] else "idle"
         return wire.EngineView(
             name=f"{DUCKDB} {version(DUCKDB)}", sandbox=self._readers.sandbox, state=state, isolation="query"
@@ -198,7 +201,7 @@ class StatusService:
             yield probe
 
     def _around(self) -> list[wire.Probe]:
-        probes = [self._engine_probe(), self._sandbox_probe(), self._network_probe()]
+        probes = [self._engine_probe(), _sql_probe(), self._sandbox_probe(), self._network_probe()]
         return [probe for probe in probes if probe is not None]
 
     def _engine_probe(self) -> wire.Probe:
@@ -254,3 +257,8 @@ def resident_bytes() -> int | None:
     except OSError:
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _sql_probe() -> wire.Probe | None:
+    why = why_no_sql()
+    return None if why is None else wire.Probe(name="sql", result="ok", message=str(why), hint=why.hint)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol
 
 from chain.errors import Invalid
+from engines.query.installed import need_sql
 from odfd.cli import formatting
 from odfd.cli.sql.formats import FILES, csv_text, ndjson_text
 from odfd.cli.sql.query import Answered, asked, shown
@@ -232,6 +233,7 @@ def _parquet(out: BinaryIO, schema: Any) -> RowWriter:
 
 
 def _sheet(out: BinaryIO, columns: Sequence[tuple[str, str]]) -> RowWriter:
+    need_sql("xlsxwriter")
     from odfd.cli.sql.sheet import SheetWriter
 
     return SheetWriter(out, columns)

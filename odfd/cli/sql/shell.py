@@ -18,6 +18,7 @@ import msgspec
 
 from chain.errors import Fault
 from chain.visible import is_visible
+from engines.query.installed import need_sql
 from odfd import output
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import describe, described_dataset
@@ -192,7 +193,8 @@ class Shell:
 
 
 def interactive(shell: Shell, environ: Mapping[str, str]) -> Callable[[], str]:
-    """Returns a reader that prompts a user on a terminal."""
+    """Returns a reader that prompts a user on a terminal. Raises Environment without SQL."""
+    need_sql("prompt_toolkit")
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 

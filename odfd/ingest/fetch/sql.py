@@ -30,7 +30,7 @@ from odfd.ingest.databases.job import (
     encode_position,
 )
 from odfd.ingest.databases.querying import main
-from odfd.ingest.fetch.apart import TimeLimit, ask
+from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import FilledTemplate, check_secret, check_text, check_url_password, fill
@@ -39,6 +39,7 @@ CURSOR: Final = "w3id.org/odfd/cursor"
 """Kind of a source state: the position of the last row by the cursor."""
 _SCHEME: Final = re.compile(r"([a-z]+)://")
 _PASSWORD: Final = re.compile(r"[?&]password=([^&#]*)")
+_CLIENTS: Final = {"postgresql": "adbc_driver_postgresql", "postgres": "adbc_driver_postgresql", "mysql": "pymysql"}
 _NAME: Final = "the rows of its query"
 
 
@@ -74,7 +75,7 @@ async def fetch_sql(step: FetchUrl, query: SqlQuery, job: FetchJob) -> FetchOutc
 
 
 def check_sql(step: FetchUrl, query: SqlQuery, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid. Blocking."""
+    """Checks a step before a fetch. Raises Invalid, Refused. Blocking."""
     scheme = _SCHEME.match(step.url)
     if scheme is None or scheme[1] not in KINDS:
         raise Invalid(
@@ -82,6 +83,8 @@ def check_sql(step: FetchUrl, query: SqlQuery, settings: IngestSettings) -> None
             rule="url-scheme",
             hint="write sqlite:///path, or postgresql:// or mysql://user:${{ env.NAME }}@host/database",
         )
+    if scheme[1] in _CLIENTS:
+        check_client(_CLIENTS[scheme[1]], f"Sql that ask {scheme[1]}", "engine")
     check_url_password(step.url)
     for found in _PASSWORD.findall(step.url):
         check_secret(found, "a password")

@@ -22,6 +22,8 @@ TOOLS = ("systemd-nspawn", "nsenter", "dpkg-deb")
 SECONDS = 120
 """A package of 110 MB is unpacked and compiled, on a disk that others use too."""
 EXPOSURE = 2.6
+EXTRAS = ("odfd-sql",)
+QUERY = "odfctl sql 'select 42 as x' -o ndjson"
 MANIFEST = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: kept, kind: Root, metadata: []}\n"
 QUESTION = "Delete the node's state too?"
 PURGE = """
@@ -62,8 +64,9 @@ class Debian:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         return done.stdout.strip() in ("running", "degraded")
 
-    def install(self, package: str) -> None:
-        self.run(f"DEBIAN_FRONTEND=noninteractive apt-get install -qq -y ./{package}")
+    def install(self, *packages: str) -> None:
+        names = " ".join(f"./{each}" for each in packages)
+        self.run(f"DEBIAN_FRONTEND=noninteractive apt-get install -qq -y {names}")
 
     def node_id(self) -> str:
         found = json.loads(self.run(f"odfctl status --wait {PATIENCE:.0f}s -o json"))["nodeId"]
@@ -76,22 +79,25 @@ class Debian:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package that was built, and with the same as a later version."""
-    built = sorted(OUT.glob("odfd_*_amd64.deb"))
+    """A folder with the packages that were built, and with the same as a later version."""
+    built = {name: sorted(OUT.glob(f"{name}_*.deb")) for name in ("odfd", *EXTRAS)}
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if not built or not DEBIAN_ROOT.is_file():
+    if not all(built.values()) or not DEBIAN_ROOT.is_file():
         pytest.skip("the package or a Debian to try it in was not built: make deb debian-root")
     if missing or os.geteuid() != 0:
         pytest.skip(f"a container takes root and {', '.join(TOOLS)}")
     folder = tmp_path_factory.mktemp("packages")
-    shutil.copyfile(built[-1], folder / "odfd.deb")
     tree = folder / "tree"
-    subprocess.run(["dpkg-deb", "-R", folder / "odfd.deb", tree], check=True, timeout=SECONDS)
-    control = tree / "DEBIAN" / "control"
-    control.write_text(control.read_text().replace("\nVersion: ", "\nVersion: 1:"))
-    command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, folder / "later.deb"]
-    subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
-    shutil.rmtree(tree)
+    for name, files in built.items():
+        shutil.copyfile(files[-1], folder / f"{name}.deb")
+        subprocess.run(["dpkg-deb", "-R", folder / f"{name}.deb", tree], check=True, timeout=SECONDS)
+        control = tree / "DEBIAN" / "control"
+        control.write_text(
+            control.read_text().replace("\nVersion: ", "\nVersion: 1:").replace("odfd (= ", "odfd (= 1:")
+        )
+        command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, folder / f"later-{name}.deb"]
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+        shutil.rmtree(tree)
     return folder
 
 
@@ -134,12 +140,16 @@ def test_the_package_lives_and_goes_as_its_page_says(debian: Debian) -> None:
     assert debian.run("systemd-analyze verify odfd.service odfd.socket 2>&1") == ""
     debian.run(f"systemd-analyze security --threshold={EXPOSURE * 10:.0f} odfd.service")
     debian.run("odfctl apply -q -f kept.yaml")
-    assert json.loads(debian.run("odfctl sql 'select 42 as x' -o ndjson")) == {"x": 42}
+    assert "sql-missing" in debian.run(f"{QUERY} 2>&1 || test $? = 7")
+    debian.install("odfd-sql.deb")
+    assert json.loads(debian.run(QUERY)) == {"x": 42}
+    assert debian.run("find /usr/lib/odfd -newer /usr/bin/odfctl -name '*.pyc'") == "", "all was compiled before"
 
-    debian.install("later.deb")
+    debian.install("later-odfd.deb", "later-odfd-sql.deb")
     assert debian.node_id() == first
     assert "1:" in debian.run("dpkg-query -W -f '${Version}' odfd")
     assert "kept" in debian.run("odfctl get datasets -o name")
+    assert json.loads(debian.run(QUERY)) == {"x": 42}
 
     debian.run("apt-get remove -qq -y odfd")
     assert debian.state_is_left()
