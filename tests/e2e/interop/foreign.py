@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -160,8 +160,9 @@ class ForeignPeer:
 
 
 @asynccontextmanager
-async def open_js() -> AsyncIterator[ForeignPeer]:
-    async with _opened(await trio.to_thread.run_sync(js_peer)) as peer:
+async def open_js(*words: str) -> AsyncIterator[ForeignPeer]:
+    """``relay`` makes it one."""
+    async with _opened([*await trio.to_thread.run_sync(js_peer), *words]) as peer:
         yield peer
 
 
@@ -214,12 +215,14 @@ class Kubo:
         return json.loads(await self.do("id", *peer))
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Kubo]:
+    async def running(self, settings: dict[str, Any], made: Callable[[str], None]) -> AsyncIterator[Kubo]:
         def prepare() -> None:
             self.ipfs("init", "--profile", "test", "--empty-repo")
-            self.ipfs("config", "--json", "Experimental.Libp2pStreamMounting", "true")
+            for name, value in {"Experimental.Libp2pStreamMounting": True, **settings}.items():
+                self.ipfs("config", "--json", name, json.dumps(value))
 
         await trio.to_thread.run_sync(prepare)
+        made(json.loads((self._folder / "config").read_text())["Identity"]["PeerID"])
         process = await trio.lowlevel.open_process(
             [str(self._binary), "daemon"],
             stdout=subprocess.PIPE,
@@ -254,10 +257,13 @@ async def drain(stream: trio.abc.ReceiveStream) -> None:
 
 
 @asynccontextmanager
-async def open_kubo(folder: Path) -> AsyncIterator[Kubo]:
+async def open_kubo(
+    folder: Path, settings: dict[str, Any] | None = None, made: Callable[[str], None] = lambda _peer: None
+) -> AsyncIterator[Kubo]:
+    """``settings``: values of its configuration by name; ``made`` gets its peer id before it runs."""
     await trio.Path(folder).mkdir(exist_ok=True)
     binary = await trio.to_thread.run_sync(kubo)
-    async with Kubo(binary, folder).running() as daemon:
+    async with Kubo(binary, folder).running(settings or {}, made) as daemon:
         yield daemon
 
 

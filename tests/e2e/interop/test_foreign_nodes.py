@@ -68,7 +68,7 @@ async def test_js_libp2p_dials(foreign: ModuleType) -> None:
             host.set_handler(ECHO, echo)
             (address,) = host.addresses()
             assert (await js.do("ping", address))["ms"] < 5000
-            assert await js.do("echo", address, SIZE) == {"got": SIZE, "wrong": 0}
+            assert await js.do("echo", address, SIZE) == {"got": SIZE, "wrong": 0, "limited": False}
             while not (about := await js.do("identified", host.peer_id)):  # noqa: ASYNC110 - it tells nobody
                 await trio.sleep(0.05)
             assert ECHO in about["protocols"]
