@@ -6,10 +6,7 @@ names.
 
 from __future__ import annotations
 
-import re
-import urllib.parse
 from pathlib import Path
-from typing import Final, NamedTuple
 
 from chain.errors import Invalid, Refused, Remote
 from chain.model.fetch_options import SftpAccess
@@ -24,27 +21,14 @@ from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.servers.sftp_process import main
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_secret, check_text, check_url_password, fill
+from odfd.runtime.sftp_address import SCHEME, SftpAddress, is_host_key, sftp_address
 from p2p.dial import resolve
 from p2p.ip import anywhere
-
-_URL: Final = re.compile(
-    r"sftp://(?:([^@/]*)@)?([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?(/[^\x00-\x1f\x7f]+)\Z"
-)
-_HOST_KEY: Final = re.compile(r"(?:ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/]{40,2000}={0,2}\Z")
-_HOME: Final = "/~/"
-
-
-class _Place(NamedTuple):
-    user: str
-    password: str | None
-    host: str
-    port: int
-    path: str
 
 
 def is_sftp(url: str) -> bool:
     """Whether a URL or a pattern is one of SFTP."""
-    return url.startswith("sftp://")
+    return url.startswith(SCHEME)
 
 
 async def fetch_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, job: FetchJob) -> FetchOutcome:
@@ -75,7 +59,7 @@ async def fetch_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, job: F
 
 
 async def _request(
-    place: _Place, access: SftpAccess, job: FetchJob, url: FilledTemplate, target: Path, pattern: Pattern | None
+    place: SftpAddress, access: SftpAccess, job: FetchJob, url: FilledTemplate, target: Path, pattern: Pattern | None
 ) -> SftpJob:
     try:
         found = await resolve(place.host, place.port, job.settings.may_dial or anywhere)
@@ -107,7 +91,7 @@ def check_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, settings: In
     check_url_password(text)
     _place(TEMPLATE.sub("x", text), text, is_pattern=isinstance(step, FetchFilesGlob))
     settings.check_variables(text)
-    if access.host_key is None or not _HOST_KEY.match(access.host_key):
+    if access.host_key is None or not is_host_key(access.host_key):
         check_text(access.host_key or "", "hostKey")
         raise Refused(
             f"{text}: the key of the server is not known" if not access.host_key else "hostKey is no public key",
@@ -124,20 +108,10 @@ def check_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, settings: In
     check_client("asyncssh", "sftp", "sftp")
 
 
-def _place(url: str, shown: str, *, is_pattern: bool) -> _Place:
+def _place(url: str, shown: str, *, is_pattern: bool) -> SftpAddress:
     """Parses a URL or a pattern. Raises Invalid."""
-    found = _URL.match(url)
-    if found is None or not found[1] or int(found[3] or 22) >= 1 << 16:
-        raise _bad(shown, "it names no host, no user, or no path")
-    user, colon, password = found[1].partition(":")
-    path = found[4] if is_pattern else urllib.parse.unquote(found[4])
-    path = path.removeprefix(_HOME) if path.startswith(_HOME) else path
-    if any(part in ("", ".", "..") for part in path.removeprefix("/").split("/")) or "\0" in path:
-        raise _bad(shown, "a path has names between single slashes")
-    said = urllib.parse.unquote(password) if colon else None
-    return _Place(urllib.parse.unquote(user), said, found[2].strip("[]"), int(found[3] or 22), path)
-
-
-def _bad(shown: str, why: str) -> Invalid:
-    hint = "write sftp://USER:${{ env.NAME }}@HOST/PATH; /~/ begins where the user arrives"
-    return Invalid(f"cannot fetch {shown}: {why}", rule="url-host", hint=hint)
+    try:
+        return sftp_address(url, is_pattern=is_pattern)
+    except Invalid as fault:
+        hint = "write sftp://USER:${{ env.NAME }}@HOST/PATH; /~/ begins where the user arrives"
+        raise Invalid(f"cannot fetch {shown}: {fault.message}", rule=fault.rule, hint=hint) from None

@@ -14,17 +14,17 @@ from typing import Final, TypeVar, cast
 
 import asyncssh
 
-from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from chain.errors import NotFound, Refused, Remote
 from odfd.ingest.apart import answered
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.servers.remote_files import RemoteFile, next_files
 from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.servers.sftp_listing import listed
 from odfd.ingest.settings import IngestSettings
+from odfd.runtime.sftp import SftpLogin, connected, not_asked
 
 T = TypeVar("T")
 _PART: Final = 1 << 20
-_KEY_RULE: Final = "sftp-host-key"
 
 
 def answer(job: SftpJob) -> SftpResult:
@@ -32,20 +32,9 @@ def answer(job: SftpJob) -> SftpResult:
     return answered(job, lambda job: asyncio.run(_answer(job)), SftpResult, "have it served in smaller files")
 
 
-class _Client(asyncssh.SSHClient):
-    """Records the fingerprint of a server's key that is not the expected one."""
-
-    def __init__(self) -> None:
-        self.shown = ""
-
-    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:  # noqa: ARG002
-        self.shown = key.get_fingerprint()
-        return False
-
-
 async def _answer(job: SftpJob) -> SftpResult:
     try:
-        connection = await _connected(job)
+        connection = await connected(_login(job), SFTP, "source")
         try:
             client = await asyncio.wait_for(connection.start_sftp_client(), job.silence)
             return await _Reader(job, client).read()
@@ -58,72 +47,13 @@ async def _answer(job: SftpJob) -> SftpResult:
     except UnicodeDecodeError:
         raise Refused("a name there is no UTF-8", rule=SFTP, hint="name that file anew, or narrow the path") from None
     except (asyncssh.Error, OSError, TimeoutError) as error:
-        raise _lost(error) from None
+        raise not_asked(error, SFTP) from None
 
 
-def _lost(error: BaseException) -> Remote:
-    """Returns a fault named by the kind of the error; the error's text may quote secrets that were sent."""
-    return Remote(f"the server cannot be asked: {type(error).__name__}", rule=SFTP, hint="try again later")
-
-
-async def _connected(job: SftpJob) -> asyncssh.SSHClientConnection:
-    """Connects and logs in. Raises Refused, Invalid, Remote."""
-    known, keys = _keys(job)
-    fault: Fault | None = None
-    for address in job.addresses:
-        client = _Client()
-        try:
-            return await asyncssh.connect(
-                address,
-                job.port,
-                config=None,
-                client_factory=lambda client=client: client,
-                known_hosts=([known], [], []),
-                x509_trusted_certs=None,
-                username=job.user,
-                password=job.password,
-                client_keys=keys or None,  # an empty list stands for the keys of this machine's user
-                agent_path=None,
-                gss_auth=False,
-                host_based_auth=False,
-                connect_timeout=job.connect,
-                login_timeout=job.silence,
-                keepalive_interval=max(1.0, job.silence / 3),
-            )
-        except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed):
-            raise _other_server(client.shown, known) from None
-        except asyncssh.PermissionDenied:
-            raise Refused(
-                f"the server refuses {job.user!r}", rule="sftp-credentials", hint="user, password, privateKey?"
-            ) from None
-        except (asyncssh.Error, OSError, TimeoutError) as error:
-            fault = _lost(error)
-    raise fault or Remote("it has no address", rule=SFTP)
-
-
-def _other_server(shown: str, known: asyncssh.SSHKey) -> Refused:
-    who = f"the server's key is {shown}" if shown else f"the server has no key of type {known.get_algorithm()}"
-    return Refused(
-        f"{who}, and the source names {known.get_fingerprint()}",
-        rule=_KEY_RULE,
-        hint="another server answers, or its key was changed: ask its owner, then write the new one as hostKey",
+def _login(job: SftpJob) -> SftpLogin:
+    return SftpLogin(
+        job.addresses, job.port, job.host_key, job.user, job.password, job.private_key, job.connect, job.silence
     )
-
-
-def _keys(job: SftpJob) -> tuple[asyncssh.SSHKey, list[asyncssh.SSHKey]]:
-    """Returns the key of the server, and those of the user. Raises Invalid."""
-    try:
-        known = asyncssh.import_public_key(job.host_key)
-    except (asyncssh.KeyImportError, ValueError):
-        raise Invalid("hostKey is no public key", rule=_KEY_RULE, hint="write a line of ssh-keyscan HOST") from None
-    try:
-        return known, [] if job.private_key is None else [asyncssh.import_private_key(job.private_key)]
-    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError, ValueError):
-        raise Invalid(
-            "privateKey is no private key without a passphrase",
-            rule="sftp-credentials",
-            hint="ssh-keygen -t ed25519 makes one; an empty passphrase, since it is sealed as a secret",
-        ) from None
 
 
 class _Reader:
