@@ -53,6 +53,11 @@ def folder_of(dataset: DatasetId) -> str:
     return f"{HOME}/{dataset.multibase}"
 
 
+def repository_folder(name: str) -> str:
+    """Returns the folder of the repository with an IPNS name."""
+    return f"{HOME}-repositories/{name}"
+
+
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset's contents on IPFS, with the counts of this publication."""
 
@@ -91,9 +96,9 @@ class Publisher:
         folder = folder_of(dataset)
         start = await self._published(dataset, folder, signed.size)
         done = Publication(dataset=dataset, head=signed.head, size=signed.size, root="", name=None)
-        pages = self._pages(dataset, start, signed.size)
+        pages = self.pages(dataset, start, signed.size)
         while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
-            done = await self._add(folder, page, done)
+            done = await self.add(folder, page, done)
         for path, raw in (*signed.files, (HEAD, str(signed.head).encode())):
             await self._ipfs.replace(f"{folder}/{path}", raw)
         root = await self._ipfs.root_of(folder)
@@ -151,11 +156,11 @@ class Publisher:
         except (Invalid, NotFound, UnicodeDecodeError):
             return None
 
-    def _pages(self, dataset: DatasetId, start: int, stop: int) -> Iterator[list[_File]]:
+    def pages(self, dataset: DatasetId, start: int, stop: int) -> Iterator[list[PublishedFile]]:
         """Yields files to add, some at a time, with objects before the blocks that name them."""
         chain = self._chains.chain(dataset)
         named = NamedObjects(load_state(chain, start), self._objects)
-        page: list[_File] = []
+        page: list[PublishedFile] = []
         size = 0
         for _, blocks in pages_of(chain, start, stop, FILES):
             for block in blocks:
@@ -168,13 +173,14 @@ class Publisher:
         if page:
             yield page
 
-    def _files(self, named: NamedObjects, block: SealedBlock) -> Iterator[_File]:
+    def _files(self, named: NamedObjects, block: SealedBlock) -> Iterator[PublishedFile]:
         for folder, name, size in named.of_sealed(block):
-            yield _File(folder, name, sound_path(self._objects, name), size)
-        yield _File(BLOCKS, block.hash, block.raw, len(block.raw))
+            yield PublishedFile(folder, name, sound_path(self._objects, name), size)
+        yield PublishedFile(BLOCKS, block.hash, block.raw, len(block.raw))
 
-    async def _add(self, folder: str, page: list[_File], done: Publication) -> Publication:
-        by_folder: dict[str, list[_File]] = {}
+    async def add(self, folder: str, page: list[PublishedFile], done: Publication) -> Publication:
+        """Adds files to a folder, and to ``done``. Raises Remote."""
+        by_folder: dict[str, list[PublishedFile]] = {}
         for file in page:
             by_folder.setdefault(file.folder, []).append(file)
         for part, files in sorted(by_folder.items(), key=lambda item: item[0] == BLOCKS):
@@ -191,6 +197,22 @@ class Publisher:
         key = await trio.to_thread.run_sync(self.key, dataset)
         if key is None:
             return None
+        if self._keys.is_offline(dataset):
+            await self._check_own_name(record.name_of(key.dataset_id))
+        return await self.point(key, value, now)
+
+    async def _check_own_name(self, name: str) -> None:
+        """Raises Refused if the node's own name points to a repository, which would have no name then."""
+        raw = await self._ipfs.root_of(repository_folder(name))
+        if raw is not None:
+            raise Refused(
+                f"ipns://{name} is the name of a repository of this node",
+                rule="ipns-name-taken",
+                hint="the dataset's own key has to be here, or the repository has to go from the Kubo's files",
+            )
+
+    async def point(self, key: SigningKey, value: str, now: Instant) -> str:
+        """Points the name of a key to ``/ipfs/CID``, and returns it. Raises Remote."""
         whose = key.dataset_id
         name = record.name_of(whose)
         raw = await self._ipfs.record(name)
@@ -200,7 +222,9 @@ class Publisher:
         return name
 
 
-class _File(NamedTuple):
+class PublishedFile(NamedTuple):
+    """A block or an object that is added."""
+
     folder: str
     name: Multihash
     content: bytes | Path

@@ -69,11 +69,14 @@ class IpfsTransport:
         self.files = ipfs
 
     async def resolve(self, place: str, now: Instant) -> str:
-        """Resolves a place to ``/ipfs/CID``. Raises Remote, Invalid for a record not signed by its key."""
+        """Resolves a place, or a folder below it, to ``/ipfs/CID``.
+
+        Raises Remote, Invalid for a record not signed by its key.
+        """
         for _ in range(MAX_HOPS):
             if place.startswith(_IPFS):
                 return place
-            name = place.removeprefix(_IPNS)
+            name, _, below = place.removeprefix(_IPNS).partition("/")
             whose = record.dataset_of(name)
             raw = await self.files.record(name)
             if raw is None:
@@ -90,7 +93,7 @@ class IpfsTransport:
             found = place_of(pointer.value)
             if found is None:
                 raise Invalid(f"ipns://{name} points to {pointer.value[:80]!r}, which is no folder", rule="ipns-value")
-            place = found
+            place = f"{found}/{below}" if below else found
         raise Invalid(f"more than {MAX_HOPS} names point to one another, the last is {place}", rule="ipns-value")
 
     async def bring_blocks(self, root: str, head: Multihash, _first: int, folder: Path, take: Take) -> None:

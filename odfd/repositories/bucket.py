@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from chain.errors import Refused, Remote
 from odfd.repositories.manifest import Place
+from odfd.repositories.port import StoredFile
 from odfd.runtime.buckets import CHUNK, is_no_bucket, kind_of, open_store
 from p2p.files import Missing
 
@@ -25,12 +26,6 @@ PROBE: Final = ".odfd-conditions"
 
 
 _OF_NOTHING: Final = '"of-nothing"'
-
-
-class StoredFile(NamedTuple):
-    content: bytes
-    tag: str
-    """Identifies the content: any other content has another tag."""
 
 
 class Bucket:

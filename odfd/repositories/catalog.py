@@ -1,7 +1,8 @@
-"""Resolves repositories by name, and references ``REPOSITORY/DATASET``; opens buckets. Blocking."""
+"""Resolves repositories by name, and references ``REPOSITORY/DATASET``; opens buckets and SFTP servers. Blocking."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -9,7 +10,8 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
 from odfd.repositories.bucket import Bucket, open_bucket
-from odfd.repositories.manifest import NODE, TOKEN, Place, node_place, place_of
+from odfd.repositories.manifest import IPFS, NODE, SFTP_SECRETS, TOKEN, Kind, Place, node_place, place_of
+from odfd.repositories.sftp import SftpFiles, open_sftp
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.sets import SecretSealer, binding
 from odfd.runtime.buckets import CREDENTIALS, WAYS
@@ -42,29 +44,52 @@ def is_target(ref: str) -> bool:
 
 
 class Repositories:
-    """Looks up the declared repositories of a node, and opens its buckets."""
+    """Looks up the declared repositories of a node, and opens their files."""
 
     def __init__(self, database: Database, secrets: SecretSealer) -> None:
         self._database = database
         self._secrets = secrets
-        self._opened: dict[str, tuple[object, Bucket]] = {}
+        self._opened: dict[str, tuple[object, Bucket | SftpFiles]] = {}
+        self._lock = threading.Lock()
 
-    def bucket(self, name: str) -> Bucket:
-        """Returns the bucket of a repository, with its connections. Raises NotFound, Invalid, Environment."""
+    def files(self, name: str) -> Bucket | SftpFiles:
+        """Returns the files of a repository that is a bucket or on an SFTP server, with their connections.
+
+        Raises NotFound, Invalid, Refused, Environment.
+        """
         resource = self._named(name)
         place = _place(resource)
-        if place.bucket is None:
+        if place.sftp is not None:
+            credentials = self._credentials(resource, SFTP_SECRETS, [(each,) for each in SFTP_SECRETS])
+        elif place.bucket is not None:
+            store = place.bucket.store
+            credentials = self._credentials(resource, CREDENTIALS[store], WAYS[store])
+        else:
             raise Invalid(f"{resource.name} is no bucket", rule="repository", hint="odfctl repo list")
-        store = place.bucket.store
-        credentials = self._credentials(resource, CREDENTIALS[store], WAYS[store])
-        said = (place, credentials)
-        opened, bucket = self._opened.get(resource.id, (None, None))
-        if bucket is None or opened != said:
-            bucket = open_bucket(resource.name, place, credentials)
-            self._opened[resource.id] = said, bucket
-        return bucket
+        host_key = resource.spec.get("hostKey", "")
+        said = (resource.name, place, host_key, credentials)
+        with self._lock:
+            opened, files = self._opened.get(resource.id, (None, None))
+            if files is None or opened != said:
+                if isinstance(files, SftpFiles):
+                    files.close()
+                files = (
+                    open_bucket(resource.name, place, credentials)
+                    if place.sftp is None
+                    else open_sftp(resource.name, place, host_key, credentials)
+                )
+                self._opened[resource.id] = said, files
+        return files
 
-    def kind(self, name: str) -> str:
+    def close(self) -> None:
+        """Ends connections to SFTP servers."""
+        with self._lock:
+            opened, self._opened = self._opened, {}
+        for _, files in opened.values():
+            if isinstance(files, SftpFiles):
+                files.close()
+
+    def kind(self, name: str) -> Kind:
         """Returns the kind of a repository's place. Raises NotFound, Invalid."""
         return _place(self._named(name)).kind
 
@@ -117,6 +142,10 @@ class Repositories:
         Also raises Refused for a read-only one.
         """
         target = self.target(self._only() if text is None else text, dataset)
+        if target.place.root.startswith(IPFS):
+            hint = "push to ipns://NAME, the name of this node's own key"
+            text = f"what {target.repository} names by its hash never changes"
+            raise Refused(text, rule="repository-read-only", hint=hint)
         if target.place.kind == "web":
             hint = "the server's operator writes its folder: odfctl push to a file:// repository that it serves"
             raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)

@@ -1,4 +1,4 @@
-"""Reads datasets in buckets as published files; a path is ``REPOSITORY/DATASET/…`` (``p2p.files``)."""
+"""Reads datasets in buckets and on SFTP servers as published files (``p2p.files``), by ``REPOSITORY/DATASET/…``."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from odfd.repositories.bucket import Bucket
+from odfd.repositories.port import RepositoryFiles
 
 
-class BucketFiles:
-    """Reads the files of all repositories that are buckets."""
+class PublishedFiles:
+    """Reads the files of all repositories that are buckets or on SFTP servers."""
 
-    def __init__(self, bucket: Callable[[str], Bucket]) -> None:
-        """``bucket`` returns the bucket of a named repository."""
-        self._bucket = bucket
+    def __init__(self, files: Callable[[str], RepositoryFiles]) -> None:
+        """``files`` returns the files of a named repository."""
+        self._files = files
 
     async def size_of(self, content: str) -> int | None:
         name, path = _parted(content)
-        return await trio.to_thread.run_sync(lambda: self._bucket(name).size(path))
+        return await trio.to_thread.run_sync(lambda: self._files(name).size(path))
 
     async def cat(self, content: str, limit: int) -> bytes | None:
         name, path = _parted(content)
-        found = await trio.to_thread.run_sync(lambda: self._bucket(name).get(path, limit))
+        found = await trio.to_thread.run_sync(lambda: self._files(name).get(path, limit))
         return None if found is None else found.content
 
     @asynccontextmanager
     async def open(self, content: str, offset: int = 0) -> AsyncIterator[AsyncIterator[bytes]]:
         name, path = _parted(content)
-        parts = await trio.to_thread.run_sync(lambda: self._bucket(name).parts(path, offset))
+        parts = await trio.to_thread.run_sync(lambda: self._files(name).parts(path, offset))
         first = await trio.to_thread.run_sync(next, parts, None)
 
         async def each() -> AsyncIterator[bytes]:

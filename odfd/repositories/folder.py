@@ -16,7 +16,7 @@ from pathlib import Path
 from chain.errors import Remote
 from chain.multihash import Multihash
 from chain.store.files import disk, make_folder
-from odfd.repositories.bucket import StoredFile
+from odfd.repositories.port import StoredFile
 
 
 class Folder:

@@ -1,4 +1,4 @@
-"""Writes one dataset into a bucket: objects, then the blocks that name them, then packs, then the head.
+"""Writes a dataset to a bucket or an SFTP server: objects, then the blocks that name them, then packs, then the head.
 
 Nobody sees anything before the head moves, so a push that is cut off anywhere changes nothing visible; what it wrote
 counts for the next one. The head moves only from the one that was there at the start. Blocking.
@@ -23,7 +23,7 @@ from chain.store.base import ChainReader, Head
 from chain.store.layout import BLOCKS, HEAD
 from odfd.published.packs import PACK, pack_file, packed
 from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, Signed
-from odfd.repositories.bucket import Bucket, StoredFile
+from odfd.repositories.port import RepositoryFiles, StoredFile
 from odfd.runtime.buckets import CHUNK
 from odfd.transfer.folders import Missing, OnProgress, Transfer, write_dataset
 
@@ -39,7 +39,12 @@ _MAX_REF: Final = 256
 
 
 def push_dataset(
-    missing: Missing, bucket: Bucket, folder: str, signed: Signed, progress: OnProgress, sent: Callable[[int], None]
+    missing: Missing,
+    bucket: RepositoryFiles,
+    folder: str,
+    signed: Signed,
+    progress: OnProgress,
+    sent: Callable[[int], None],
 ) -> Transfer:
     """Updates ``folder`` of a bucket with those parts of ``missing`` that it lacks.
 
@@ -53,19 +58,19 @@ def push_dataset(
     missing = missing._replace(start=start, there=there)
     if there != missing.head.hash:
         bucket.check_conditions()
-    with BucketWriter(bucket, folder, head_file, _packs(missing), sent) as writer:
+    with RepositoryWriter(bucket, folder, head_file, _packs(missing), sent) as writer:
         done = write_dataset(missing, writer, progress)
     if signed.is_here and signed.files:
         _sign(bucket, folder, signed, trust_file)
     return done
 
 
-class BucketWriter:
+class RepositoryWriter:
     """A ``LayoutWriter`` that writes many files at a time, in the order that readers need. Made for one push."""
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: RepositoryFiles,
         folder: str,
         head: StoredFile | None,
         beside: Iterator[tuple[str, bytes]],
@@ -79,7 +84,7 @@ class BucketWriter:
         self._blocks: list[tuple[Multihash, bytes]] = []
         self._bytes = 0
 
-    def __enter__(self) -> BucketWriter:
+    def __enter__(self) -> RepositoryWriter:
         return self
 
     def __exit__(
@@ -153,7 +158,7 @@ def _packs(missing: Missing) -> Iterator[tuple[str, bytes]]:
         yield pack_file(number), packed(chain.raw_blocks(first, min(first + PACK, size)))
 
 
-def _sign(bucket: Bucket, folder: str, signed: Signed, before: StoredFile | None) -> None:
+def _sign(bucket: RepositoryFiles, folder: str, signed: Signed, before: StoredFile | None) -> None:
     """Writes the signed head after its proofs; keeps a head that was written meanwhile, which is as new."""
     *walk, (path, head) = signed.files
     if before is not None and before.content == head:
@@ -163,7 +168,7 @@ def _sign(bucket: Bucket, folder: str, signed: Signed, before: StoredFile | None
     bucket.put_if(f"{folder}/{path}", head, None if before is None else before.tag)
 
 
-def _head(text: bytes, bucket: Bucket, folder: str) -> Multihash:
+def _head(text: bytes, bucket: RepositoryFiles, folder: str) -> Multihash:
     try:
         return Multihash.parse(text.decode("ascii").strip())
     except (Invalid, UnicodeDecodeError):

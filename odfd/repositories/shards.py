@@ -23,7 +23,7 @@ from chain.statements.canonical import MAX_INTEGER
 from chain.store.base import Head
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD
 from chain.store.shards import Proposal, Reading, Shard, View
-from odfd.repositories.bucket import StoredFile
+from odfd.repositories.port import StoredFile
 
 STATE: Final = "trust/state"
 MAX_STATE: Final = 256 << 10

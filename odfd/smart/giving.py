@@ -25,7 +25,7 @@ from chain.state import load_state
 from chain.store.files import disk
 from chain.store.layout import CHECKPOINTS, HEAD
 from odfd.errors import sole_faults
-from odfd.repositories.bucket import StoredFile
+from odfd.repositories.port import StoredFile
 from odfd.repositories.push import continues
 from odfd.runtime.websocket import SocketClosed, WebSocket
 from odfd.smart.batches import PUSHED, NamedBlock, pack

@@ -6,20 +6,23 @@ from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from functools import partial
 
+import trio
+
 from chain.errors import Invalid
 from chain.ids import DatasetId, parse_own_name
 from chain.multihash import Multihash
 from config.model import Settings
 from odfd.ipfs import transport as ipfs_transport
 from odfd.ipfs.publishing import Publisher
+from odfd.ipfs.repository import RepositoryPublisher
 from odfd.ipfs.transport import IpfsTransport
 from odfd.published.replication import WithPublished
 from odfd.published.source import PublishedSource
 from odfd.published.staging import StagingQuota
 from odfd.published.web import WebTransport
 from odfd.repositories.catalog import Repositories, is_target
-from odfd.repositories.files import BucketFiles
-from odfd.repositories.manifest import NODE, node_place
+from odfd.repositories.files import PublishedFiles
+from odfd.repositories.manifest import IPFS, IPNS, NODE, node_place
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life
 from odfd.smart.files import SmartFiles
@@ -60,7 +63,7 @@ class Remotes:
         self.staging = StagingQuota(lambda: self.reserve)
         staged = home.folder(STAGED)
         self.repositories = Repositories(home.database, home.secrets)
-        buckets = WebTransport(BucketFiles(self.repositories.bucket), home.chains.raw_of)
+        buckets = WebTransport(PublishedFiles(self.repositories.files), home.chains.raw_of)
         self._from_buckets = PublishedSource(buckets, staged / "buckets", self.staging)
         self._from_web = PublishedSource(WebTransport(self._web, home.chains.raw_of), staged / "web", self.staging)
         ours = None if self._ipfs is None else IpfsTransport(self._ipfs)
@@ -79,6 +82,11 @@ class Remotes:
         self.publisher = (
             None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)
         )
+        self._shelves = (
+            None
+            if self._ipfs is None or self.publisher is None
+            else RepositoryPublisher(self._ipfs, self.publisher, home.keys)
+        )
 
     async def run(self, life: Life) -> None:
         async with AsyncExitStack() as stack:
@@ -86,8 +94,16 @@ class Remotes:
             await stack.enter_async_context(self._transfers)
             if self._ipfs is not None:
                 await stack.enter_async_context(self._ipfs)
+            stack.push_async_callback(trio.to_thread.run_sync, self.repositories.close)
             life.ready()
             await life.stopping.wait()
+
+    @property
+    def shelves(self) -> RepositoryPublisher:
+        """The publisher of repositories on IPFS. Raises Refused without a Kubo."""
+        if self._shelves is None:
+            raise ipfs_transport.no_ipfs()
+        return self._shelves
 
     async def found(self, place: str) -> DatasetId:
         """Returns the id of the dataset at a place, as the place states it. Raises Remote, Invalid, Refused."""
@@ -126,6 +142,8 @@ def name_in(place: str) -> str:
     """Returns the dataset's name in the place; empty if it is not a valid name."""
     if is_target(place) and not place.startswith(NODE):
         return place.rpartition("/")[2]
+    if place.startswith((IPFS, IPNS)):
+        return place.rpartition("/")[2] if place.count("/") > 2 else ""
     place = place.removeprefix(NODE)
     name = "" if web_place.place_of(place) is None else web_place.name_in(place)
     try:

@@ -24,6 +24,7 @@ class Served:
         self.port = 0
         self.host_key = self.private_key = ""
         self.reads = 0
+        self.connections: list[Any] = []
         self.on_read: Any = None
         """Called once when bytes are asked for."""
 
@@ -53,6 +54,9 @@ def sftp_served(folder: Path) -> Iterator[Served]:
         await stopped[0].wait()
         server.close()
         await server.wait_closed()
+        for each in served.connections:
+            each.abort()
+            await each.wait_closed()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
     thread.start()
@@ -74,6 +78,9 @@ async def _server(served: Served) -> Any:
     public = user.export_public_key()
 
     class People(asyncssh.SSHServer):
+        def connection_made(self, conn: Any) -> None:
+            served.connections.append(conn)
+
         def begin_auth(self, username: str) -> bool:
             return True
 

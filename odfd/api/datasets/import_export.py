@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 import trio
@@ -21,6 +20,7 @@ from chain.statements.tree import Frontier
 from chain.store.base import BlockDamaged, ChainReader
 from chain.store.former_epochs import SET_ASIDE
 from chain.store.layout import DirectoryChain, DirectoryObjects
+from odfd.api.datasets.local_folder import local_folder
 from odfd.control import wire
 from odfd.datasets import unmanaged, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry, default_name
@@ -28,6 +28,7 @@ from odfd.datasets.holdings import Holdings
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_faults
 from odfd.ingest.file_writer import staged_folder
+from odfd.ipfs.repository import ShelfPlace
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.progress import MirrorProgress
 from odfd.published.packs import write_packs
@@ -115,22 +116,31 @@ class ImportExport:
         chains = self._home.chains
         if target.place.kind == "node":
             return await self._remotes.pusher.push(str(target), self._whole(entry.id), report.advance)
-        to_bucket = target.place.kind == "bucket"
+        if target.place.kind == "ipfs":
+            return await self._shelve(entry.id, target, report)
+        has_files = target.place.kind in ("bucket", "sftp")
 
         def show(so_far: Transfer) -> None:
             trio.from_thread.check_cancelled()
-            if not to_bucket:
+            if not has_files:
                 report.done = so_far.bytes
 
         def give() -> Transfer:
-            if not to_bucket:
+            if not has_files:
                 check_shared(Path(target.at))
                 return self._exported(entry.id, Path(target.at), show)
-            bucket = self.repositories.bucket(target.repository)
+            files = self.repositories.files(target.repository)
             signed = signed_state(self._home.database, chains, entry.id)
-            return push_dataset(self._whole(entry.id), bucket, target.dataset, signed, show, report.advance)
+            return push_dataset(self._whole(entry.id), files, target.dataset, signed, show, report.advance)
 
         return await trio.to_thread.run_sync(give)
+
+    async def _shelve(self, dataset: DatasetId, target: Target, report: Report) -> Transfer:
+        shelves, home = self._remotes.shelves, self._home
+        missing = await trio.to_thread.run_sync(self._whole, dataset)
+        signed = await trio.to_thread.run_sync(signed_state, home.database, home.chains, dataset)
+        place = ShelfPlace(target.place.root, target.dataset, target.repository)
+        return await shelves.push(missing, signed, place, self._clock.now(), report.advance)
 
     def _whole(self, dataset: DatasetId) -> Missing:
         """Returns all of a dataset, as the difference to an empty copy."""
@@ -179,7 +189,9 @@ class ImportExport:
         return wire.PullItem(ref=done.ref, outcome=outcome, message=f"from {target}", blocks=done.blocks)
 
     def _pulling(self, target: Target, as_name: str | None) -> Work:
-        if target.place.kind in ("bucket", "node"):
+        if target.place.kind == "ipfs":
+            return self._import_published(target.at, wire.ImportRequest(source=str(target), as_name=as_name))
+        if target.place.kind in ("bucket", "sftp", "node"):
             return self._import_published(str(target), wire.ImportRequest(source=str(target), as_name=as_name))
         return self.import_(wire.ImportRequest(source=target.at, as_name=as_name))
 
@@ -462,17 +474,6 @@ class ImportExport:
 
 def _failed(target: Target, fault: Fault) -> wire.PullItem:
     return wire.PullItem(ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
-
-
-_PLACES: Final = "name a folder; odfctl import also reads https://, ipfs:// and ipns://"
-
-
-def local_folder(place: str) -> Path:
-    """Returns the folder that a path or a ``file://`` URL names. Raises Refused for other schemes."""
-    parts = urlsplit(place)
-    if parts.scheme not in ("", "file"):
-        raise Refused(f"{parts.scheme}:// is not understood here", rule="transfer-place", hint=_PLACES)
-    return Path(parts.path)
 
 
 async def _statements(shown: LastSeen) -> Sequence[bytes]:

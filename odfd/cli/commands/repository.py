@@ -19,8 +19,9 @@ from odfd.errors import ExitCode, Usage
 commands = Commands()
 repo = commands.group(
     "repo",
-    description="A repository is a folder, a web site or a bucket with many datasets in the ODF layout, each in a "
-    "folder of its name. odfctl push NAME --to REPO writes to it, odfctl pull REPO/NAME reads from it.",
+    description="A repository is a folder here, in a bucket, on a web site, an SFTP server or IPFS. It has many "
+    "datasets in the ODF layout, each in a folder of its name. odfctl push NAME --to REPO writes to it, "
+    "odfctl pull REPO/NAME reads from it.",
     example="add archive file:///srv/odf",
 )
 
@@ -31,21 +32,23 @@ repo = commands.group(
     argument(
         "url",
         metavar="URL|DIR",
-        help="file://…, https://…, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://ACCOUNT/CONTAINER/FOLDER, or s3+https://HOST/BUCKET/FOLDER",
+        help="file://…, https://…, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://ACCOUNT/CONTAINER/FOLDER, "
+        "s3+https://HOST/BUCKET/FOLDER, sftp://USER@HOST/FOLDER, ipns://NAME or ipfs://CID",
     ),
     argument(
         "--credentials",
         metavar="SECRETSET",
-        help="the SecretSet with the keys of a bucket; without it, requests are not signed",
+        help="the SecretSet with the keys of a bucket, which is asked unsigned without it; or of a user of SFTP",
     ),
     argument("--region", metavar="REGION", help="region of a bucket of S3 (us-east-1)"),
+    argument("--host-key", metavar="KEY", help="public key of an SFTP server, as ssh-keyscan shows it"),
     help="give a repository a name on this node",
     description="Give a repository a name on this node. It is a resource: odfctl apply takes a manifest of one too.",
     example="archive file:///srv/odf",
 )
 def _add(session: Session, args: argparse.Namespace) -> int:
     url = args.url if "://" in args.url else Path(args.url).expanduser().resolve().as_uri()
-    said = {"url": url, "credentials": args.credentials, "region": args.region}
+    said = {"url": url, "credentials": args.credentials, "region": args.region, "hostKey": args.host_key}
     spec = {key: value for key, value in said.items() if value is not None}
     manifest = {"$schema": "Repository", "headers": {"name": args.name}, "spec": spec}
     return apply_texts(session, (manifest_text(session, "repo add", manifest),))

@@ -42,9 +42,10 @@ from chain.store.shards import (
 )
 from chain.store.sqlite import SqliteChains
 from chain.store.sqlite_shards import SqliteShards
-from odfd.repositories.bucket import Bucket, StoredFile, open_bucket
+from odfd.repositories.bucket import Bucket, open_bucket
 from odfd.repositories.folder import Folder
 from odfd.repositories.manifest import place_of
+from odfd.repositories.port import StoredFile
 from odfd.repositories.shards import STATE, ConditionalFiles, FileShards
 from worlds.commit_point_afar import commit_point_afar
 from worlds.s3_server import new_bucket, s3_server

@@ -1,10 +1,10 @@
-"""Pushing: the same in a folder, in memory and on a server of S3; cut off anywhere, and against another pusher."""
+"""Pushing: the same in a folder, in memory and on servers; cut off anywhere, and against another pusher."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +24,8 @@ from odfd.published.signed import Signed
 from odfd.repositories import bucket, push
 from odfd.repositories.bucket import Bucket, open_bucket
 from odfd.repositories.manifest import place_of
+from odfd.repositories.port import RepositoryFiles
+from odfd.repositories.sftp import SftpFiles, open_sftp
 from odfd.runtime import buckets
 from odfd.transfer.folders import Missing, Transfer, export_dataset, import_dataset
 from odfd.verify.verify import VerificationRequest, verify_chain
@@ -31,6 +33,7 @@ from worlds.azurite import KEY as azurite_key
 from worlds.azurite import azurite_served, new_container
 from worlds.google import Cloud, google_served, service_account
 from worlds.s3_server import new_bucket, s3_server
+from worlds.sftp import PASSWORD, Served, sftp_served
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 SECRET = "s3cr3t-of-the-house"
@@ -90,7 +93,7 @@ class InFolder:
 
 
 class InBucket:
-    def __init__(self, at: Bucket) -> None:
+    def __init__(self, at: RepositoryFiles) -> None:
         self.bucket = at
         self.sent = 0
 
@@ -107,12 +110,39 @@ class InBucket:
 
     def tree(self, folder: Path) -> Path:
         """All that is there, as files."""
+        assert isinstance(self.bucket, Bucket)
         for page in obstore.list(self.bucket._store):
             for each in page:
                 file = folder / each["path"]
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(bytes(obstore.get(self.bucket._store, each["path"]).bytes()))
         return folder / "flights"
+
+
+class OnServer(InBucket):
+    """A folder of an SFTP server."""
+
+    def __init__(self, at: SftpFiles, folder: Path) -> None:
+        super().__init__(at)
+        self.folder = folder
+
+    def tree(self, folder: Path) -> Path:
+        return Path(shutil.copytree(self.folder / "odf" / "flights", folder / "flights"))
+
+
+@pytest.fixture
+def ssh(tmp_path: Path) -> Iterator[tuple[Served, Callable[[], SftpFiles]]]:
+    """A server, and what opens another connection to it."""
+    with sftp_served(tmp_path / "there") as served, ExitStack() as stack:
+        served.folder.mkdir()
+
+        def files() -> SftpFiles:
+            place = place_of(served.url("/odf", "reader"))
+            opened = open_sftp("house", place, served.host_key, {"password": PASSWORD})
+            stack.callback(opened.close)
+            return opened
+
+        yield served, files
 
 
 @pytest.fixture(scope="session")
@@ -134,13 +164,16 @@ def google() -> Iterator[Cloud]:
 
 
 @pytest.fixture(
-    params=["folder", "memory", *(pytest.param(each, marks=pytest.mark.slow) for each in ("s3", "az", "gs"))]
+    params=["folder", "memory", *(pytest.param(each, marks=pytest.mark.slow) for each in ("s3", "az", "gs", "sftp"))]
 )
 def repository(request: Any, tmp_path: Path) -> Repository:
     if request.param == "folder":
         return InFolder(tmp_path / "out")
     if request.param == "memory":
         return InBucket(Bucket("memory", MemoryStore()))
+    if request.param == "sftp":
+        served, files = request.getfixturevalue("ssh")
+        return OnServer(files(), served.folder)
     number = request.config.cache_number = getattr(request.config, "cache_number", 0) + 1
     name = f"bucket-{number}"
     match request.param:

@@ -1,0 +1,122 @@
+"""Pushes datasets into a repository on IPFS: one folder of the node's Kubo, to which the node's own IPNS name points.
+
+Only this node can sign its name, so nobody else pushes there, and pushes of this node follow one another. The name
+moves last, so a reader sees the former folder until then. ADR 69.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import trio
+
+from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.store.layout import HEAD
+from odfd.ipfs.publishing import Publication, Publisher, repository_folder
+from odfd.published.signed import Signed
+from odfd.repositories.manifest import IPNS
+from odfd.repositories.port import StoredFile
+from odfd.repositories.push import continues
+from odfd.transfer.folders import Missing, Transfer
+from odfd.trust.keys.keystore import KeyStore
+from p2p.ipfs import record
+from p2p.kubo.rpc import Ipfs
+
+_MAX_REF: Final = 256
+
+
+class ShelfPlace(NamedTuple):
+    """The place of a dataset in a repository: ``/ipns/NAME``, the dataset's name, and the repository's for messages."""
+
+    root: str
+    dataset: str
+    repository: str
+
+
+class RepositoryPublisher:
+    """Pushes datasets to the repository under the node's own IPNS name, one at a time."""
+
+    def __init__(self, ipfs: Ipfs, publisher: Publisher, keys: KeyStore) -> None:
+        self._ipfs, self._publisher, self._keys = ipfs, publisher, keys
+        self._turn = trio.Lock()
+
+    async def push(
+        self, missing: Missing, signed: Signed, place: ShelfPlace, now: Instant, sent: Callable[[int], None]
+    ) -> Transfer:
+        """Adds what the repository lacks, then points the name to it, which also renews the name's record.
+
+        Raises Refused for the name of another key; Conflict if another history is there; Remote of the Kubo.
+        """
+        key = await trio.to_thread.run_sync(self._keys.node_key)
+        own = record.name_of(key.dataset_id)
+        if place.root != IPNS + own:
+            raise Refused(
+                f"this node cannot sign for {place.root}",
+                rule="ipns-key",
+                hint=f"its own name is ipns://{own}: odfctl repo add NAME ipns://{own}",
+            )
+        async with self._turn:
+            await self._check_name(own, now)
+            done = await self._added(missing, signed, f"{repository_folder(own)}/{place.dataset}", place, sent)
+            root = await self._ipfs.root_of(repository_folder(own))
+            if root is None:
+                text = f"{repository_folder(own)} was taken away from the Kubo just now"
+                raise NotFound(text, rule="ipfs-missing", hint="push again")
+            await self._publisher.point(key, f"/ipfs/{root}", now)
+        return done
+
+    async def _check_name(self, own: str, now: Instant) -> None:
+        """Raises Refused if the node's name points to one dataset, which a key that is kept offline delegated to it."""
+        raw = await self._ipfs.record(own)
+        if raw is None or await self._ipfs.root_of(repository_folder(own)) is not None:
+            return
+        try:
+            pointer = record.unseal(raw, record.dataset_of(own))
+        except Invalid:
+            return
+        if pointer.expires > now and await self._ipfs.cat(f"{pointer.value}/{HEAD}", _MAX_REF) is not None:
+            raise Refused(
+                f"ipns://{own} points to a dataset whose own key is offline",
+                rule="ipns-name-taken",
+                hint="a name points to one place: withdraw that dataset (odfctl ipfs), or push from another node",
+            )
+
+    async def _added(
+        self, missing: Missing, signed: Signed, folder: str, place: ShelfPlace, sent: Callable[[int], None]
+    ) -> Transfer:
+        dataset, head = missing.dataset, missing.head
+        there = await self._ipfs.read(f"{folder}/{HEAD}", _MAX_REF)
+        start = 0 if there is None else await trio.to_thread.run_sync(self._continued, missing, there, folder, place)
+        done = Publication(dataset=dataset, head=head.hash, size=head.size, root="", name=None)
+        pages = self._publisher.pages(dataset, start, head.size)
+        while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
+            done = await self._publisher.add(folder, page, done)
+            sent(sum(file.size for file in page))
+        if start < head.size:
+            await self._ipfs.replace(f"{folder}/{HEAD}", str(head.hash).encode())
+        for path, raw in signed.files if signed.is_here else ():
+            await self._ipfs.replace(f"{folder}/{path}", raw)
+        return Transfer(dataset=dataset, head=head.hash, blocks=done.blocks, objects=done.objects, bytes=done.bytes)
+
+    def _continued(self, missing: Missing, there: bytes, folder: str, place: ShelfPlace) -> int:
+        try:
+            head = Multihash.parse(there.decode("ascii"))
+        except (Invalid, UnicodeDecodeError):
+            raise Remote(f"{HEAD} of {folder} in the Kubo is no hash", rule="layout-head") from None
+        return continues(missing.chain, missing.head, head, _MfsFiles(place, self._ipfs, folder), place.dataset)
+
+
+class _MfsFiles:
+    """Reads files of a dataset's folder in the Kubo, from a worker thread of trio."""
+
+    def __init__(self, place: ShelfPlace, ipfs: Ipfs, folder: str) -> None:
+        self.name = place.repository
+        self._ipfs, self._folder, self._dataset = ipfs, folder, place.dataset
+
+    def get(self, path: str, limit: int) -> StoredFile | None:
+        below = path.removeprefix(f"{self._dataset}/")
+        raw = trio.from_thread.run(self._ipfs.read, f"{self._folder}/{below}", limit)
+        return None if raw is None else StoredFile(raw, "")

@@ -1,0 +1,153 @@
+"""Repositories on SFTP servers and on IPFS: pushed to by one node, pulled from by another, refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.errors import Invalid
+from odfd.control import wire
+from odfd.ipfs.publishing import repository_folder
+from p2p.ipfs import record
+from worlds.memory_ipfs import MemoryIpfs, Swarm
+from worlds.sftp import PASSWORD, Served, sftp_served
+
+SFTP = """$schema: SecretSet
+headers: {name: house-key}
+spec: {secrets: {password: "%s"}}
+---
+$schema: Repository
+headers: {name: archive}
+spec: {url: "%s", credentials: house-key, hostKey: "%s"}
+"""
+SHELF = "$schema: Repository\nheaders: {name: shelf}\nspec: {url: '%s'}\n"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with sftp_served(tmp_path / "there") as running:
+        running.folder.mkdir()
+        yield running
+
+
+async def grown(world: Any, worlds: Any, node: Any, files: int = 1) -> Any:
+    for number in range(files):
+        world.write("alice", f"{number}.csv", f"2024-01-{number + 1:02}T00:00:00Z,c{number},{number}")
+    if not node.home.chains.datasets():
+        await node.apply(worlds.ROOT)
+    await node.pull("cities")
+    return node.dataset("cities")
+
+
+async def pushed(node: Any, ref: str = "cities", **more: Any) -> wire.PushItem:
+    (item,) = (await node.done(node.api.pushing.push(wire.PushRequest(refs=(ref,), **more)))).items
+    return item
+
+
+@pytest.mark.slow
+async def test_an_sftp_server_is_pushed_to_and_pulled_from(world: Any, worlds: Any, served: Served) -> None:
+    manifest = SFTP % (PASSWORD, served.url("/odf", "reader"), served.host_key)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        dataset = await grown(world, worlds, alice, 2)
+        told = repr(await alice.apply(manifest))
+        item = await pushed(alice)
+        assert (item.outcome, item.blocks, item.fault) == ("pushed", alice.size("cities"), None)
+        assert (await pushed(alice)).outcome == "up-to-date"
+        await bob.apply(manifest)
+        (come,) = await bob.pull("archive/cities")
+        assert (come.ref, come.outcome, come.blocks) == ("cities", "updated", item.blocks), come
+        assert bob.dataset("cities") == dataset
+        await grown(world, worlds, alice, 3)
+        more = await pushed(alice)
+        assert (more.outcome, more.objects) == ("pushed", 1)
+        assert (await bob.pull("archive/cities"))[0].blocks == more.blocks
+        assert (await bob.done(bob.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
+        (nothing,) = await bob.pull("archive/nothing")
+        assert nothing.fault is not None
+        told += repr(item) + repr(nothing) + repr(alice.logger.said) + repr(alice.events.kept())
+        assert PASSWORD not in told
+
+
+async def test_an_ipns_name_is_pushed_to_and_pulled_from(world: Any, worlds: Any) -> None:
+    swarm = Swarm()
+    async with (
+        world.running("alice", ipfs=MemoryIpfs(swarm)) as alice,
+        world.running("bob", ipfs=MemoryIpfs(swarm)) as bob,
+    ):
+        dataset = await grown(world, worlds, alice, 2)
+        name = record.name_of(alice.home.keys.node_key().dataset_id)
+        await alice.apply(SHELF % f"ipns://{name}")
+        item = await pushed(alice)
+        assert (item.outcome, item.blocks, item.fault) == ("pushed", alice.size("cities"), None)
+        other = await pushed(alice, to="shelf/towns")
+        assert other.outcome == "pushed"
+        assert (await pushed(alice, to="shelf")).outcome == "up-to-date"
+        await bob.apply(SHELF % f"ipns://{name}")
+        (come,) = await bob.pull("shelf/cities")
+        assert (come.ref, come.outcome, come.blocks) == ("cities", "updated", item.blocks), come
+        assert bob.dataset("cities") == dataset
+        await grown(world, worlds, alice, 3)
+        more = await pushed(alice, to="shelf")
+        assert (more.outcome, more.objects) == ("pushed", 1)
+        assert (await bob.pull("shelf/cities"))[0].blocks == more.blocks
+        root = await alice.parts.remotes._ipfs.root_of(repository_folder(name))
+        await bob.apply((SHELF % f"ipfs://{root}").replace("shelf", "still"))
+        assert (await bob.pull("still/cities"))[0].outcome == "up-to-date"
+        refused = await pushed(bob, to="shelf", private=True)
+        assert refused.fault is not None
+        assert (refused.fault.rule, "its own name is ipns://" in (refused.fault.hint or "")) == ("ipns-key", True)
+        with pytest.raises(Exception, match="never changes"):
+            await pushed(bob, to="still", private=True)
+
+
+async def test_another_history_under_an_ipns_name_is_told(world: Any, worlds: Any) -> None:
+    ipfs = MemoryIpfs()
+    async with world.running("alice", ipfs=ipfs) as alice:
+        await grown(world, worlds, alice)
+        name = record.name_of(alice.home.keys.node_key().dataset_id)
+        await alice.apply(SHELF % f"ipns://{name}")
+        await pushed(alice)
+        head = f"{repository_folder(name)}/cities/refs/head"
+        before, ipfs.files[head] = ipfs.files[head], b"f1620" + b"0" * 64
+        told = await pushed(alice)
+        assert told.fault is not None
+        assert told.fault.rule == "published-tree"
+        ipfs.files[head] = before
+        assert (await pushed(alice)).outcome == "up-to-date"
+
+
+async def test_a_name_points_to_one_place(world: Any, worlds: Any) -> None:
+    """A dataset whose key is offline has the node's own name; a repository would take it away, and the reverse."""
+    async with world.running("alice", ipfs=MemoryIpfs()) as alice:
+        dataset = await grown(world, worlds, alice)
+        name = record.name_of(alice.home.keys.node_key().dataset_id)
+        await alice.apply(SHELF % f"ipns://{name}")
+        alice.home.keys.take_offline(dataset)
+        await alice.done(alice.api.publications.publish(wire.PublishRequest(ref="cities")))
+        told = await pushed(alice)
+        assert told.fault is not None
+        assert told.fault.rule == "ipns-name-taken"
+
+
+async def test_without_kubo_and_with_odd_urls_it_is_refused(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await grown(world, worlds, alice)
+        name = record.name_of(alice.home.keys.node_key().dataset_id)
+        await alice.apply(SHELF % f"ipns://{name}")
+        told = await pushed(alice)
+        assert told.fault is not None
+        assert told.fault.rule == "ipfs-none"
+        for url, why in (
+            ("ipns://nobody", "names no key"),
+            ("ipfs://nothing", "is no CID"),
+            (f"ipns://{name}/below", "a whole repository"),
+            ("sftp://reader:s3cr3t@house.example/odf", "neither a password"),
+            ("sftp://house.example/odf", "no host, no user, or no path"),
+            ("sftp://reader@house.example/odf", "the key of the server is not known"),
+        ):
+            with pytest.raises(Invalid, match=why) as caught:
+                await alice.apply(SHELF.replace("shelf", "odd") % url)
+            assert "s3cr3t" not in repr(caught.value)
