@@ -53,6 +53,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "memory": "bench.node",
         "datasets": "bench.many_datasets",
         "pull": "bench.pulls",
+        "pushes": "bench.pushes",
         "transform": "bench.engine",
         "ingest": "bench.engine",
         "again": "bench.again",

@@ -3,24 +3,29 @@
 A push is one file with a number, in the order of arrival; a dataset's chain records up to which number it has taken.
 Without a buffer a push is on the disk before it is answered, and stays until every dataset that reads the Source has
 it. With a buffer ``Memory`` the answer does not wait for the disk, and if too many records wait, pushes are refused or
-the oldest are dropped. A push that comes again with its id gets the same answer. Blocking; safe to use from any thread.
-Spec: RFC-018, Source, ``RestEndpoint``.
+the oldest are dropped. A push that comes again with its id gets the same answer.
+
+Pushes that come at the same time write their files at the same time; the first that has the lock gives numbers to all
+that wait, and makes their names and rows durable at once. Blocking; safe to use from any thread. Spec: RFC-018, Source,
+``RestEndpoint``.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from chain.errors import Conflict, Environment, NotFound, Refused
+from chain.errors import Conflict, Environment, Fault, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -87,6 +92,21 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     """Records that a full buffer dropped before any dataset took them, since the Source exists."""
 
 
+@dataclass(slots=True, eq=False)
+class _Push:
+    """A push whose file is written, until it has its number."""
+
+    source: str
+    bytes: int
+    records: int
+    at: Instant
+    buffer: Buffer | None
+    id: str | None
+    content: Multihash
+    staged: Path = field(default_factory=Path)
+    answer: Receipt | BaseException | None = None
+
+
 class PushSpool:
     """Keeps the pushed bodies of all Sources of a node."""
 
@@ -94,8 +114,12 @@ class PushSpool:
         """``limit``: returns the bytes that may wait for one Source without a buffer."""
         self._database, self._folder, self._limit = database, folder, limit
         self._lock = threading.Lock()
+        self._queue_lock = threading.Lock()
+        self._queue: list[_Push] = []
+        self._held: dict[str, Backlog] = {}
+        """What is kept, by Source; of those alone whose pushes were counted since the last were freed."""
         self._holds = 0
-        self._held: list[Path] = []
+        self._unneeded: list[Path] = []
         """Files that are not needed any more, but stay while a backup copies them."""
 
     def add(
@@ -105,24 +129,120 @@ class PushSpool:
 
         Raises Refused if too much waits, Conflict if the id was used for other content, Environment for disk errors.
         """
-        content = Multihash.sha3_256(data)
-        with self._lock:
-            known = self._known(source, push_id, content)
-            if known is not None:
-                return known
-            self._make_room(source, len(data), records, buffer)
-            with self._database.read() as connection:
-                last = connection.execute("SELECT number FROM spool_numbers WHERE source = ?", (source,)).fetchone()
-            number = 1 if last is None else last[0] + 1
-            self._write(self._path(source, number), data, is_durable=buffer is None)
-            with self._database.write() as connection:
-                connection.execute("INSERT OR REPLACE INTO spool_numbers VALUES (?, ?)", (source, number))
+        push = _Push(source, len(data), records, now, buffer, push_id, Multihash.sha3_256(data))
+        known = self._known(source, push_id, push.content)
+        if known is not None:
+            return known
+        if buffer is None:
+            # Before anything is written in vain; what is counted here without the lock is not kept.
+            self._check_room(self._held.get(source) or self.waiting(source), len(data))
+        push.staged = self._stage(source, data, is_durable=buffer is None)
+        try:
+            with self._queue_lock:
+                self._queue.append(push)
+            with self._lock:
+                if push.answer is None:  # nobody who had the lock meanwhile kept it
+                    self._keep_queued()
+        finally:
+            push.staged.unlink(missing_ok=True)
+        if isinstance(push.answer, Receipt):
+            return push.answer
+        assert push.answer is not None
+        raise push.answer
+
+    def _keep_queued(self) -> None:
+        """Keeps all pushes that wait in the queue; what makes them durable is done once for those without a buffer."""
+        with self._queue_lock:
+            queued, self._queue = self._queue, []
+        try:
+            for push in queued:
+                if push.buffer is not None:
+                    self._keep([push])
+            self._keep([push for push in queued if push.buffer is None])
+        except BaseException as error:
+            for push in queued:
+                push.answer = push.answer or error
+            raise
+
+    def _keep(self, pushes: Sequence[_Push]) -> None:
+        """Gives files their numbers, then records them in one transaction. Sets the answers."""
+        numbers: dict[str, int] = {}
+        named: dict[tuple[str, str | None], _Push] = {}
+        kept: list[tuple[_Push, int]] = []
+        again: list[_Push] = []
+        for push in pushes:
+            try:
+                first = named.get((push.source, push.id)) if push.id is not None else None
+                if first is not None:
+                    if first.content != push.content:
+                        raise _other_content(push.id)
+                    again.append(push)
+                    continue
+                push.answer = self._known(push.source, push.id, push.content)
+                if push.answer is not None:
+                    continue
+                self._make_room(push)
+                number = numbers.get(push.source) or self._next(push.source)
+                with _writing():
+                    push.staged.replace(self._path(push.source, number))
+            except Fault as fault:
+                push.answer = fault
+                continue
+            numbers[push.source] = number + 1
+            named[push.source, push.id] = push
+            kept.append((push, number))
+            self._count(push)
+        try:
+            self._record(kept)
+        except Fault as fault:
+            for push, _ in kept:
+                push.answer = fault
+                self._held.pop(push.source, None)
+        for push in again:
+            answer = named[push.source, push.id].answer
+            push.answer = msgspec.structs.replace(answer, repeated=True) if isinstance(answer, Receipt) else answer
+
+    def _record(self, kept: Sequence[tuple[_Push, int]]) -> None:
+        """Makes the names of files durable, then writes their rows, and sets the answers. Raises Environment."""
+        if not kept:
+            return
+        with _writing():
+            for source in {push.source for push, _ in kept if push.buffer is None}:
+                _sync(self._folder / source)
+        with self._database.write() as connection:
+            for push, number in kept:
+                connection.execute("INSERT OR REPLACE INTO spool_numbers VALUES (?, ?)", (push.source, number))
                 connection.execute(
                     "INSERT INTO spooled (source, number, records, bytes, at, id, content)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (source, number, records, len(data), now, push_id, content),
+                    (push.source, number, push.records, push.bytes, push.at, push.id, push.content),
                 )
-        return Receipt(number=number, records=records, bytes=len(data), durable=buffer is None)
+        for push, number in kept:
+            push.answer = Receipt(number=number, records=push.records, bytes=push.bytes, durable=push.buffer is None)
+
+    def _next(self, source: str) -> int:
+        with self._database.read() as connection:
+            last = connection.execute("SELECT number FROM spool_numbers WHERE source = ?", (source,)).fetchone()
+        return 1 if last is None else int(last[0]) + 1
+
+    def _held_of(self, source: str) -> Backlog:
+        """Returns what is kept of a Source, which is counted once, and again after pushes were freed."""
+        held = self._held.get(source)
+        if held is None:
+            held = self._held[source] = self.waiting(source)
+        return held
+
+    def _count(self, push: _Push) -> None:
+        held = self._held_of(push.source)
+        self._held[push.source] = msgspec.structs.replace(
+            held, records=held.records + push.records, bytes=held.bytes + push.bytes, pushes=held.pushes + 1
+        )
+
+    def dropped(self, source: str) -> int:
+        """Returns the number of records that a full buffer dropped, since the Source exists."""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT records FROM spool_drops WHERE source = ?", (source,)).fetchone()
+        return 0 if row is None else int(row[0])
 
     def after(self, source: str, number: int, most: int, most_bytes: int) -> tuple[Sequence[Spooled], bool]:
         """Lists pushes after a number, in order, and whether there are more; at least one if there is any."""
@@ -202,6 +322,7 @@ class PushSpool:
             with self._database.write() as connection:
                 for table in TABLES:
                     connection.execute(f"DELETE FROM {table} WHERE source = ?", (source,))  # noqa: S608
+            self._held.pop(source, None)
             shutil.rmtree(self._folder / source, ignore_errors=True)
 
     @contextmanager
@@ -214,7 +335,7 @@ class PushSpool:
         finally:
             with self._lock:
                 self._holds -= 1
-                gone, self._held = ([], self._held) if self._holds else (self._held, [])
+                gone, self._unneeded = ([], self._unneeded) if self._holds else (self._unneeded, [])
                 for each in gone:
                     each.unlink(missing_ok=True)
 
@@ -238,20 +359,13 @@ class PushSpool:
         if row is None:
             return None
         if row[3] != content:
-            hint = "give each push an id of its own"
-            raise Conflict(f"the push {push_id[:80]!r} came before with other content", rule="push-id", hint=hint)
+            raise _other_content(push_id)
         return Receipt(number=row[0], records=row[1], bytes=row[2], repeated=True)
 
-    def _make_room(self, source: str, count: int, records: int, buffer: Buffer | None) -> None:
-        held = self.waiting(source)
+    def _make_room(self, push: _Push) -> None:
+        held, buffer, records = self._held_of(push.source), push.buffer, push.records
         if buffer is None:
-            limit = self._limit()
-            if held.bytes + count > limit:
-                raise Refused(
-                    f"{plural(held.pushes, 'push', 'pushes')} of {size(held.bytes)} wait: {size(limit)} is the most",
-                    rule=_FULL,
-                    hint="have a dataset take them: odfctl pull NAME --source SOURCE; limits.spool-bytes sets the most",
-                )
+            self._check_room(held, push.bytes)
             return
         over = held.records + records - buffer.most
         if over <= 0:
@@ -262,7 +376,16 @@ class PushSpool:
                 rule=_FULL,
                 hint="push again later; overflowPolicy: DropOldest drops the oldest instead",
             )
-        self._drop_oldest(source, over)
+        self._drop_oldest(push.source, over)
+
+    def _check_room(self, held: Backlog, count: int) -> None:
+        limit = self._limit()
+        if held.bytes + count > limit:
+            raise Refused(
+                f"{plural(held.pushes, 'push', 'pushes')} of {size(held.bytes)} wait: {size(limit)} is the most",
+                rule=_FULL,
+                hint="have a dataset take them: odfctl pull NAME --source SOURCE; limits.spool-bytes sets the most",
+            )
 
     def _drop_oldest(self, source: str, records: int) -> None:
         with self._database.write() as connection:
@@ -301,6 +424,7 @@ class PushSpool:
         return numbers
 
     def _mark(self, connection: sqlite3.Connection, source: str, numbers: Sequence[int]) -> None:
+        self._held.pop(source, None)
         connection.executemany(
             "UPDATE spooled SET gone = 1 WHERE source = ? AND number = ?", ((source, each) for each in numbers)
         )
@@ -308,32 +432,45 @@ class PushSpool:
     def _unlink(self, source: str, numbers: Sequence[int]) -> None:
         for each in numbers:
             if self._holds:
-                self._held.append(self._path(source, each))
+                self._unneeded.append(self._path(source, each))
             else:
                 self._path(source, each).unlink(missing_ok=True)
 
     def _path(self, source: str, number: int) -> Path:
         return self._folder / source / f"{number:012d}"
 
-    def _write(self, path: Path, data: bytes, *, is_durable: bool) -> None:
-        """Writes a file so that it is whole under its name or absent; overwrites a number that no row has."""
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            waiting = path.with_suffix(".new")
-            with waiting.open("wb") as file:
+    def _stage(self, source: str, data: bytes, *, is_durable: bool) -> Path:
+        """Writes a file under a name of its own, which no push has. Callers do so at the same time."""
+        staged = self._folder / source / f"{secrets.token_hex(8)}.new"
+        with _writing():
+            staged.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with staged.open("wb") as file:
                 file.write(data)
                 if is_durable:
                     file.flush()
                     os.fsync(file.fileno())
-            waiting.replace(path)
-            if is_durable:
-                folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
-        except OSError as error:
-            raise Environment(f"cannot keep a push: {error.strerror}", rule="disk", hint="is the disk full?") from error
+        return staged
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Environment(f"cannot keep a push: {error.strerror}", rule="disk", hint="is the disk full?") from error
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _other_content(push_id: str | None) -> Conflict:
+    hint = "give each push an id of its own"
+    return Conflict(f"the push {(push_id or '')[:80]!r} came before with other content", rule="push-id", hint=hint)
 
 
 def forget_reader(connection: sqlite3.Connection, dataset: DatasetId) -> None:

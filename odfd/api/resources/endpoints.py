@@ -81,9 +81,9 @@ class EndpointService:
         if push_id is not None and not 0 < len(push_id) <= MAX_ID:
             raise Invalid(f"an id of {len(push_id):,} characters", rule="push-id", hint=f"1 to {MAX_ID}")
         records, spool = records_in(data, opened.polled.read), self._home.spool
-        before = spool.waiting(opened.id).dropped
+        before = spool.dropped(opened.id)
         taken = spool.add(opened.id, data, records, self._clock.now(), buffer_of(endpoint), push_id)
-        return _Taken(opened, taken, spool.waiting(opened.id).dropped - before)
+        return _Taken(opened, taken, spool.dropped(opened.id) - before)
 
     async def _pushed(self, take: Callable[[], _Taken]) -> wire.PushReceipt:
         opened, taken, dropped = await trio.to_thread.run_sync(take)
