@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo import acts, lies
-from demo.nodes import BIN, Broken
+from demo.nodes import BIN, Broken, until
 from demo.picture import Holding, Portrait, draw
 from demo.stage import BAD, HONEST, Stage
 from demo.story import Story
@@ -76,12 +76,16 @@ def main() -> int:
 
 
 def record(stage: Stage, folder: Path) -> None:
-    """Keeps Carol's node: a backup, and the settings by which she judges."""
+    """Keeps Carol's node: a backup with the evidence, and the settings by which she judges."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     carol = stage.nodes["C"]
+    bundle, file = carol.do("trust", "show", lies.BAD)["evidence"][0]["bundle"], stage.folder / "carol.odfe"
+    fetch = ("trust", "evidence", bundle, "--fetch", "-O", str(file))
+    until("Carol has the evidence", lambda: carol.ask(*fetch).code == 0, 120)
     carol.do("backup", str(folder.absolute()))
-    (folder / "odfd.toml").write_text(carol.settings)
+    # Its heads end in some days, and nobody signs new ones.
+    (folder / "odfd.toml").write_text(f'{carol.settings}[policy.fresh]\nmax-stale = "never"\n')
     print(f"\nWhat Carol's node holds: {folder.absolute()}")
 
 

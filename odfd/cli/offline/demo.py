@@ -43,6 +43,8 @@ Open its page, and find out why nyc.flights.bad may not be relied on (the addres
   another address   odfctl --socket {socket} ui
   the same as text  odfctl --socket {socket} trust show nyc.flights.bad
   end it            Ctrl+C{removed}
+
+It has no peers and signs nothing, and says so too.
 """
 commands = Commands()
 
