@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -31,6 +32,8 @@ from odfd.resources.status import UNRESOLVED
 from odfd.state.directory import StateDirectory
 
 TYPE: Final = "Source"
+PARSED: Final = 256
+"""Sources that are kept as they were parsed."""
 
 
 class OpenedSource(NamedTuple):
@@ -128,11 +131,16 @@ _FIELDS: Final = {"VariableSet": "variables", "SecretSet": "secrets"}
 
 
 def _read(found: DeclaredResource) -> tuple[SetPollingSource, RestEndpoint | None]:
-    text = json.dumps({"$schema": TYPE, "headers": {"name": found.name}, "spec": found.spec})
-    (node,) = parse(text, found.name)
-    draft, mistakes = read_resource(node, found.name, TYPES)
+    return _parsed(json.dumps({"$schema": TYPE, "headers": {"name": found.name}, "spec": found.spec}), found.name)
+
+
+@lru_cache(maxsize=PARSED)
+def _parsed(text: str, name: str) -> tuple[SetPollingSource, RestEndpoint | None]:
+    """Parses a Source; that took more than all else when a small body was pushed."""
+    (node,) = parse(text, name)
+    draft, mistakes = read_resource(node, name, TYPES)
     if draft is None:
-        why = f"{TYPE} {found.name} cannot be read: {mistakes[0].message}"
+        why = f"{TYPE} {name} cannot be read: {mistakes[0].message}"
         raise Environment(why, rule="source", hint="apply it again")
     event = with_columns(normalise_event(polling_source(draft.spec)))
     assert isinstance(event, SetPollingSource)
