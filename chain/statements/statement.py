@@ -62,12 +62,14 @@ class HeadStatement(Expiring, frozen=True, kw_only=True):
     authority: Count
     node: KeyDid | None = None
     """The publishing node, if another key than the node's own signs; mirrors reserve a connection for it."""
+    upper: Count | None = None
+    """A time in whole milliseconds before which no further block will come; ``None``: that of the last block."""
     head: Annotated[Multihash, "subject"]
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        """Returns the order of heads: by epoch, size, then time of issue; never by the clock alone."""
-        return (self.epoch, self.size, self.issued)
+    def order(self) -> tuple[int, int, int, int]:
+        """Returns the order of heads: by epoch, size, upper, then time of issue; never by the clock alone."""
+        return (self.epoch, self.size, self.upper or 0, self.issued)
 
     def times(self) -> Iterable[str]:
         return self.issued_at, self.expires_at

@@ -33,6 +33,22 @@ def upper_of(connection: sqlite3.Connection, dataset: DatasetId) -> int:
     return max(reached, 0) if upper is None else max(upper, reached)
 
 
+def beyond_last(connection: sqlite3.Connection, dataset: DatasetId) -> int | None:
+    """Returns the promised upper of a chain if it says more than the time of the last block; else ``None``."""
+    upper = promised(connection, dataset)
+    row = connection.execute(
+        "SELECT raw FROM datasets JOIN blocks ON dataset = number AND sequence = head_sequence WHERE id = ?", (dataset,)
+    ).fetchone()
+    if upper is None or row is None or upper <= to_millis(decode_block(row[0]).system_time):
+        return None
+    return upper
+
+
+def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Takes back what another node promised of a history that is given up here."""
+    connection.execute("UPDATE datasets SET upper = NULL WHERE id = ?", (dataset,))
+
+
 def check(connection: sqlite3.Connection, append: Append) -> None:
     """Raises Conflict if the frontier is not the expected one, or if a block would come before it."""
     if append.upper is not None and (actual := upper_of(connection, append.dataset)) != append.upper.expected:

@@ -7,6 +7,7 @@ the store. Spec: docs/spec/trust.md#epochs.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from chain.model.block import SealedBlock
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
+from chain.store import uppers
 from chain.store.base import ChainStore, FormerEpochs, Rewrite
 from chain.wording import plural
 from config import model
@@ -106,8 +108,11 @@ def go_back(
     if tree.size == keep or head is None:
         return now
 
-    rewrite = Rewrite(dataset=dataset, expected=head, keep=keep, apart=apart)
-    chains.rewrite(rewrite, lambda connection: give_up(connection, dataset, keep, now))
+    def together(connection: sqlite3.Connection) -> None:
+        give_up(connection, dataset, keep, now)
+        uppers.forget(connection, dataset)  # it was signed for the epoch that is given up
+
+    chains.rewrite(Rewrite(dataset=dataset, expected=head, keep=keep, apart=apart), together)
     return now
 
 

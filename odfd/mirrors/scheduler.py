@@ -342,8 +342,8 @@ class MirrorScheduler:
                 )
                 self._after_sync(mirror.spec.id)
                 return False
-            case Current(peers=peers, connected=connected, objects=objects, note=note):
-                if objects:
+            case Current(peers=peers, connected=connected, objects=objects, note=note, is_later=is_later):
+                if objects or is_later:
                     self._after_sync(mirror.spec.id)
                 self._note(mirror, note)
                 mirror.state, mirror.asked = SchedulerState.CURRENT, peers

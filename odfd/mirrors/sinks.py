@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from chain.errors import Environment, Invalid, Refused
+from chain.ids import DatasetId
 from chain.model.block import SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.rules.check import ChainChecker
@@ -87,6 +88,15 @@ class VerifiedChain:
     def epoch(self) -> int:
         """The epoch of the signed head."""
         return self._head.epoch
+
+    @property
+    def dataset(self) -> DatasetId:
+        return self._head.dataset
+
+    @property
+    def stated(self) -> int | None:
+        """The frontier that the signed head states, if the step ends there."""
+        return self._head.upper if self.size == self._head.size else None
 
     def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
         if start != self.size or start + len(blocks) > self.until:

@@ -15,13 +15,15 @@ from typing import Final
 import msgspec
 import trio
 
+from chain.codec.blocks import decode_block
 from chain.errors import Invalid, Remote
 from chain.ids import DatasetId
+from chain.instant import from_millis, render, to_millis
 from chain.model.block import SealedBlock
 from chain.multihash import Multihash
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
-from chain.store.base import Append, Head
+from chain.store.base import Append, Head, UpperMove
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from chain.wording import plural
@@ -144,6 +146,7 @@ class Steps:
                 await self._prove(goal.peers, sink, signed)
             _check_expected(spec, sink)
             _check_seed(sink, goal.rights)
+            await trio.to_thread.run_sync(self._check_promise, sink)
             check_base(sink.began, sink.blocks, signed, goal.rights)
         with self._object_fetcher.arriving.step(spec.id, sink.tip, sink.blocks) as step:
             if spec.brings_data:
@@ -176,6 +179,18 @@ class Steps:
             hint="they are forgotten and asked for again",
         )
 
+    def _check_promise(self, sink: VerifiedChain) -> None:
+        """Raises Invalid if the first new block comes before a time to which its owner signed completeness."""
+        dataset, upper = sink.dataset, self._chains.upper(sink.dataset)
+        first = decode_block(sink.blocks[0].raw) if sink.blocks else None
+        if first is not None and to_millis(first.system_time) < upper:
+            raise Invalid(
+                f"block #{first.sequence_number} of {dataset.short} is of {render(first.system_time)}, and a head said"
+                f" that the times before {render(from_millis(upper))} are complete",
+                rule="trust.upper",
+                hint="its owner broke a promise, or its key was stolen: ask its owner; what is here stays as it is",
+            )
+
     def _commit(self, spec: MirrorSpec, sink: VerifiedChain, networks: int) -> Head:
         dataset, state, terms = spec.id, sink.start, ChainTerms.of(sink.start)
         links = spec.brings_data and may_link(terms, sink.blocks)
@@ -192,8 +207,13 @@ class Steps:
                 self._first_contact.keep(connection, spec, networks)
 
         expected = Head(state.head, state.sequence_number) if state.head else None
+        upper = None
+        if sink.stated is not None:
+            here = self._chains.upper(dataset)
+            upper = UpperMove(here, max(here, sink.stated))
         names = [name for block in sink.blocks for name, _ in block.objects] if spec.brings_data else []
-        self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
+        append = Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names, upper=upper)
+        self._chains.commit([append], together)
         sink.let_go()
         if links:
             # An interruption before this leaves blocks whose data is not recorded: the next pass checks them again.

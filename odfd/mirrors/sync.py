@@ -24,7 +24,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
-from chain.store.base import Head
+from chain.store.base import Append, Head, UpperMove
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import visibility
@@ -71,6 +71,8 @@ class Current(msgspec.Struct, frozen=True):
     objects: int = 0
     """Number of objects that came, of blocks that were here without them."""
     note: str = ""
+    is_later: bool = False
+    """Whether a head of the same blocks moved the frontier."""
 
 
 class NobodyHasIt(msgspec.Struct, frozen=True):
@@ -196,7 +198,9 @@ class MirrorSync:
         tally.blocks, tally.blocks_wanted = held.state.size, max(held.head.size, held.state.size)
         behind = held.head.size > held.state.size
         if not behind and not _lacks_data(spec, held):
-            return Current(await self._holders.count(spec.id, held.state.size), len(self._holders.connected()))
+            is_later = await trio.to_thread.run_sync(self._move_upper, held)
+            count = await self._holders.count(spec.id, held.state.size)
+            return Current(count, len(self._holders.connected()), is_later=is_later)
         known_wrong = self._declined.why(spec, held.head, trio.current_time())
         if known_wrong is not None:
             raise known_wrong.with_traceback(None)
@@ -217,6 +221,19 @@ class MirrorSync:
             raise
         self._declined.forget(spec.id)
         return brought
+
+    def _move_upper(self, held: _Held) -> bool:
+        """Moves the frontier to what a newer head of the same blocks states; returns whether it moved."""
+        signed = held.head
+        if signed is None or signed.upper is None or signed.head != held.state.head:
+            return False
+        here = self._chains.upper(signed.dataset)
+        if signed.upper <= here:
+            return False
+        head = self._chains.chain(signed.dataset).head()
+        move = UpperMove(here, signed.upper)
+        self._chains.commit([Append(dataset=signed.dataset, expected=head, blocks=(), upper=move)])
+        return True
 
     async def _bring(
         self, spec: MirrorSpec, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: MirrorProgress

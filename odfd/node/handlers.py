@@ -85,7 +85,7 @@ def services_of(parts: NodeParts) -> Services:
     holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
     declarations = ResourceService(home, context, lambda: str(uuid.uuid4()))
     portals = PortalService(home, parts.ingest_deps, context, parts.observer.note)
-    pulling = _pulling(parts, declarations, Promises(home, context.clock.now, parts.jumps.ahead), portals)
+    pulling = _pulling(parts, declarations, _promises(parts), portals)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
     flows, performing, verification, rewriting = _flows(parts, declarations, pulling, pushing)
     decides = parts.evaluator, parts.visibility
@@ -190,11 +190,18 @@ def _doctor(parts: NodeParts) -> Doctor:
     )
 
 
+def _promises(parts: NodeParts) -> Promises:
+    parts.committer.is_told = parts.visibility.is_told
+    return Promises(parts.home, parts.context.clock.now, parts.jumps.ahead, parts.committer.sign_upper)
+
+
 def _visibility(parts: NodeParts) -> VisibilityService:
     member = parts.membership
     network = member.peers, lambda: member.networks
     changed = partial(_visibility_changed, parts)
-    return VisibilityService(parts.home, parts.visibility, parts.context, changed, parts.signed, network)
+    service = VisibilityService(parts.home, parts.visibility, parts.context, changed, parts.signed, network)
+    service.sign = parts.committer.sign_upper
+    return service
 
 
 def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:

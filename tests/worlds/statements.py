@@ -25,14 +25,14 @@ def key(number: int) -> SigningKey:
 
 def head(
     owner: SigningKey, size: int = 8, late: int = 0, *, root: bytes = b"r" * 32, by: SigningKey | None = None,
-    version: int = 0, node: KeyDid | None = None,
+    version: int = 0, node: KeyDid | None = None, upper: int | None = None,
 ) -> bytes:  # fmt: skip
     """``late``: seconds after NOW; ``version``: of the authority under which it is signed."""
     at = Instant(NOW + late * instant.SECOND)
     said = HeadStatement(
         dataset=owner.dataset_id, epoch=0, size=size, root_hash=root, authority=version,
         issued_at=statement.when(at), expires_at=statement.when(Instant(at + 86400 * instant.SECOND)),
-        node=node, head=Multihash.sha3_256(b"block %d" % size),
+        node=node, upper=upper, head=Multihash.sha3_256(b"block %d" % size),
     )  # fmt: skip
     return envelope.seal(statement.encode(said), by or owner)
 

@@ -23,10 +23,18 @@ class Promises:
     """Moves frontiers up to the clock. Called from worker threads, while nobody else writes the dataset."""
 
     def __init__(
-        self, home: StateDirectory, now: Callable[[], Instant], ahead: Callable[[Instant | None], int]
+        self,
+        home: StateDirectory,
+        now: Callable[[], Instant],
+        ahead: Callable[[Instant | None], int],
+        sign: Callable[[DatasetId], None] = lambda _: None,
     ) -> None:
-        """``ahead``: tells by how much the clock was set ahead, as ``JumpWatch`` does."""
+        """``ahead``: tells by how much the clock was set ahead, as ``JumpWatch`` does.
+
+        ``sign``: signs the frontier of a dataset that others may know of.
+        """
         self._home = home
+        self._sign = sign
         self._now = now
         self._ahead = ahead
         self._point = CommitPoint(SqliteShards(home.database, home.chains))
@@ -46,6 +54,8 @@ class Promises:
         check_upper(self._home.chains.upper(dataset), now)
         check_jump(self._ahead(state.system_time), now)
         outcomes = self._point.append([Proposal(dataset=each, new_upper=to_millis(now)) for each in shards])
+        for each in shards:
+            self._sign(each)
         return from_millis(min(outcome.shard.upper for outcome in outcomes))
 
     def _check_sole_writer(self, dataset: DatasetId, now: Instant) -> None:

@@ -56,6 +56,8 @@ class VisibilityService:
         self._clock = context.clock
         self._changed = changed
         self._announce = announce
+        self.sign: Callable[[DatasetId], None] = lambda _: None
+        """Signs the frontier of a dataset that others may know of from now on; set where the services are joined."""
 
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Publishes datasets, everywhere or in some networks. Raises NotFound, Refused, Invalid."""
@@ -169,6 +171,7 @@ class VisibilityService:
                 id=str(entry.id),
             )
         if changed and public:
+            await trio.to_thread.run_sync(self.sign, entry.id)
             for signed in await trio.to_thread.run_sync(self._signed, entry.id):
                 self._announce(entry.id, signed)
         notes = await trio.to_thread.run_sync(lambda: tuple(self._notes(entry, public=public)))

@@ -45,6 +45,7 @@ def _signed_head(said: HeadStatement, signed: Signed) -> wire.HeadView:
         hash=str(said.head),
         issued_at=said.issued_at,
         expires_at=said.expires_at,
+        upper=None if said.upper is None else instant.render(instant.from_millis(said.upper)),
     )
 
 

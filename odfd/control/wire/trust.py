@@ -253,6 +253,8 @@ class HeadView(Value, frozen=True, kw_only=True):
     hash: str
     issued_at: str
     expires_at: str
+    upper: str | None = None
+    """Earlier times are complete, as the head says; ``None``: it says nothing of times after its last block."""
 
 
 class IncidentView(Value, frozen=True, kw_only=True):

@@ -74,10 +74,13 @@ class Judged(msgspec.Struct, frozen=True):
     """The signer; ``None`` if no signer has the right to sign it."""
     is_kept: bool = False
     """Whether processing it writes. Other statements cost only a read, whoever sends them and how often."""
+    moves_upper: bool = False
+    """Whether it is a head that says more times to be complete than the one before."""
 
     @property
     def is_renewal(self) -> bool:
-        return self.verdict.outcome is AdmissionOutcome.RENEWED
+        """Whether it is a head that changes nothing but the time of signing."""
+        return self.verdict.outcome is AdmissionOutcome.RENEWED and not self.moves_upper
 
     @property
     def contradicts(self) -> bool:
@@ -181,7 +184,9 @@ class StatementProcessor:
         signer = writer_of(head, signed, context.rights)
         if verdict.outcome.changes and signer is not None:
             is_known = verdict.outcome is AdmissionOutcome.FORK and self._contradicted(head, signer)
-            return Judged(verdict, signer, is_kept=not is_known or self._is_proven_lower(head, signed))
+            moves = newest is not None and (head.upper or 0) > (newest[0].upper or 0)
+            is_kept = not is_known or self._is_proven_lower(head, signed)
+            return Judged(verdict, signer, is_kept=is_kept, moves_upper=moves)
         is_older = verdict.outcome is AdmissionOutcome.OLDER and signer is not None and not context.size
         return Judged(verdict, signer, is_kept=is_older and self._is_candidate(head.dataset, signed))
 

@@ -16,9 +16,17 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, POLICY, AnyPredicate, HeadStatement
 from odfd.trust.keys.journal import JournalEntry
 
+PROMISED: Final = "promised"
+"""Subject of the entries of frontiers, which only grow."""
+
 
 def head(key: KeyDid, dataset: DatasetId) -> str:
     return _of("head", key, dataset)
+
+
+def upper(key: KeyDid, dataset: DatasetId) -> str:
+    """Returns the topic of the frontiers that were signed with heads; its order is the frontier in milliseconds."""
+    return _of("upper", key, dataset)
 
 
 def authority(key: KeyDid, dataset: DatasetId) -> str:
@@ -37,10 +45,13 @@ def policy(network: str) -> str:
     return f"policy/{network}"
 
 
-def entry_of(key: KeyDid, predicate: AnyPredicate, sid: Multihash) -> tuple[str, JournalEntry] | None:
-    """Returns the journal entry of ``key`` for a statement; ``None`` for a kind that is not journalled."""
+def entries_of(key: KeyDid, predicate: AnyPredicate, sid: Multihash) -> list[tuple[str, JournalEntry]]:
+    """Returns the journal entries of ``key`` for a statement: none for a kind that is not journalled."""
     make = _ENTRIES.get(predicate.KIND)
-    return None if make is None else make(key, predicate, sid)
+    found = [] if make is None else [make(key, predicate, sid)]
+    if isinstance(predicate, HeadStatement) and predicate.upper is not None:
+        found.append((upper(key, predicate.dataset), JournalEntry((predicate.upper,), PROMISED)))
+    return found
 
 
 def _head_entry(key: KeyDid, new: HeadStatement, _sid: Multihash) -> tuple[str, JournalEntry]:

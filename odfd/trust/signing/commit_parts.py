@@ -6,15 +6,19 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from chain.errors import Conflict
+from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, to_millis
 from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
+from chain.statements.authority import Rights
+from chain.statements.statement import HeadStatement
 from chain.store.base import Append, Head, UpperMove
+from chain.wording import plural
 from odfd.datasets import row_counts
 from odfd.datasets.commit import SideCommit
 from odfd.ingest.sharded_writes import ShardedTransaction
+from odfd.trust.ledger.log import CheckedChain
 
 
 class Addition(NamedTuple):
@@ -93,3 +97,30 @@ def moved(addition: Addition) -> ChainDraft:
 
     upper = UpperMove(planned_at, addition.until)
     return ChainDraft(Append(dataset=addition.dataset, expected=head, blocks=(), upper=upper), keep, lambda: None)
+
+
+def epoch_of(dataset: DatasetId, checked: CheckedChain, rights: Rights) -> int:
+    """Returns the epoch to write in. Raises Refused if a later epoch gave up blocks that are here."""
+    opened = rights.opened(checked.epoch + 1)
+    while opened is not None:
+        tree = checked.frontier
+        if (opened.base.size, opened.base.root_hash) != (tree.size, tree.root):
+            kept = plural(opened.base.size, "block")
+            raise Refused(
+                f"epoch {opened.number} of {dataset.short} keeps {kept}, and here are {tree.size}",
+                rule="trust.epoch",
+                hint="bring the chain to where the epoch begins before writing in it",
+            )
+        checked = CheckedChain(tree, checked.data, opened.number)
+        opened = rights.opened(checked.epoch + 1)
+    return checked.epoch
+
+
+def check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
+    """Raises Refused if a writer of this dataset signed a later head: adding to older blocks would make a fork."""
+    if newest is not None and newest.epoch == epoch and newest.size > size:
+        raise Refused(
+            f"a head of {plural(newest.size, 'block')} is signed already, and only {size} are here",
+            rule="trust.behind",
+            hint="odfctl pull REF --repair fetches them; if a key was stolen: odfctl trust authority rotate REF",
+        )

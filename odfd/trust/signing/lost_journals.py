@@ -96,8 +96,7 @@ def _entries_of(sealed: bytes) -> Iterator[_KeyEntry]:
     signed = envelope.unseal(sealed, statement.MAX_ANY)
     predicate = statement.decode_any(signed.payload)
     for key in signed.signers:
-        entry = journal_topics.entry_of(key, predicate, signed.sid)
-        if entry is not None:
+        for entry in journal_topics.entries_of(key, predicate, signed.sid):
             yield key, entry
 
 

@@ -51,8 +51,19 @@ from odfd.trust.ledger.history_rewrite import RewrittenHistory, check_opening
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
-from odfd.trust.signing.commit_parts import Addition, ChainDraft, after, beside_of, check_head, moved, spread_over
+from odfd.trust.signing.commit_parts import (
+    Addition,
+    ChainDraft,
+    after,
+    beside_of,
+    check_head,
+    check_newest,
+    epoch_of,
+    moved,
+    spread_over,
+)
 from odfd.trust.signing.proposed_blocks import ProposedBlocks, known_event
+from odfd.trust.signing.signed_uppers import SignedUppers
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
 """Time for which a head counts as fresh; it is signed again after a third of this."""
@@ -84,6 +95,9 @@ class OwnerCommitter:
         """Returns how a transaction of a chain is divided among shards written with it; the node sets it."""
         self.check_single: Callable[[DatasetId], None] = lambda _: None
         """Raises Refused if a dataset is one of several shards; the node sets it."""
+        self.is_told: Callable[[DatasetId], bool] = lambda _: False
+        """Whether others may know of a dataset, so that a frontier that moved alone is signed; the node sets it."""
+        self._uppers = SignedUppers(database, keys)
         self._turn = trio.Lock()
         """Makes tasks wait here, so that they do not each occupy a worker thread."""
         self._writing = threading.Lock()
@@ -205,6 +219,8 @@ class OwnerCommitter:
             self._chains.commit([*(each.append for each in drafts), *moves], together)
             for each in drafts:
                 each.sign()
+            for move in moves:
+                self._sign_upper(move.dataset)
 
     def _proposed(self, part: ProposedBlocks) -> ChainDraft:
         events = [known_event(each) for each in part.blocks]
@@ -245,7 +261,10 @@ class OwnerCommitter:
         if spread is None:
             return [self._drafted(addition, system_time)]
         return [
-            self._drafted(each, spread.time) if each.events else moved(each) for each in spread_over(addition, spread)
+            self._drafted(each, spread.time)
+            if each.events
+            else moved(each)._replace(sign=partial(self._sign_upper, each.dataset))
+            for each in spread_over(addition, spread)
         ]
 
     def _drafted(self, addition: Addition, system_time: Instant) -> ChainDraft:
@@ -266,9 +285,10 @@ class OwnerCommitter:
             rights = Authorities(connection).rights(dataset)
         groups: list[bytes] = []
         frontier = checked.frontier.extend((block.hash.digest for block in blocks), groups)
-        epoch = _epoch(dataset, checked, rights)
-        _check_newest(newest[0] if newest else None, epoch, state.size)
+        epoch = epoch_of(dataset, checked, rights)
+        check_newest(newest[0] if newest else None, epoch, state.size)
         self._check_behind(dataset, epoch, checked.frontier)
+        self._uppers.check(dataset, to_millis(blocks[0].system_time))
         self._may_sign(self._writer(dataset, rights), dataset, epoch, frontier)
 
         named = {name for block in blocks for name, _ in objects_of(block)}
@@ -305,7 +325,7 @@ class OwnerCommitter:
             rights = Authorities(connection).rights(dataset)
         if checked.frontier.size != plan.last.size:
             raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="do it again")
-        _check_newest(newest[0] if newest else None, _epoch(dataset, checked, rights), plan.last.size)
+        check_newest(newest[0] if newest else None, epoch_of(dataset, checked, rights), plan.last.size)
         # A state from an old backup must not declare an end of the chain that is not its end.
         self._check_behind(dataset, checked.epoch, checked.frontier)
         self._may_sign(self._keys.node_key(), dataset, checked.epoch, checked.frontier)
@@ -343,6 +363,15 @@ class OwnerCommitter:
         with self._writing:
             return self._sign_unsigned(dataset)
 
+    def sign_upper(self, dataset: DatasetId) -> None:
+        """Signs the present head again if its frontier moved and others may know of the dataset. Raises Refused."""
+        with self._writing:
+            self._sign_upper(dataset)
+
+    def _sign_upper(self, dataset: DatasetId) -> None:
+        if self.is_told(dataset):
+            self._sign_unsigned(dataset)
+
     def _sign_unsigned(self, dataset: DatasetId) -> bool:
         head = self._chains.chain(dataset).head()
         if head is None or not self._keys.has_dataset_key(dataset):
@@ -353,10 +382,15 @@ class OwnerCommitter:
             rights = Authorities(connection).rights(dataset)
             note_newest(connection, self._keys, dataset)
         rights = self._renewed(rights)
-        epoch = _epoch(dataset, checked, rights)
+        epoch = epoch_of(dataset, checked, rights)
         self._check_behind(dataset, epoch, checked.frontier)
         signed = newest[0] if newest is not None and newest[0].epoch == epoch else None
-        if signed is not None and signed.size >= head.size and self._clock() < signed.issued + LIFETIME // 3:
+        if (
+            signed is not None
+            and signed.size >= head.size
+            and self._clock() < signed.issued + LIFETIME // 3
+            and ((self._uppers.stated(dataset) or 0) <= (signed.upper or 0) or not self.is_told(dataset))
+        ):
             return False
         if epoch != checked.epoch:
             with self._database.write() as connection:
@@ -436,6 +470,7 @@ class OwnerCommitter:
             issued_at=statement.when(now),
             expires_at=statement.when(Instant(now + LIFETIME)),
             node=None if key.did == node else node,
+            upper=self._uppers.promise(key, dataset),
             head=head,
         )
         order, subject = (epoch, frontier.size), frontier.root.hex()
@@ -444,33 +479,6 @@ class OwnerCommitter:
         with self._database.write() as connection:
             Ledger(connection).record(signed, key.did, "signed", "", now, live=True)
         self._announce(dataset, signed)
-
-
-def _epoch(dataset: DatasetId, checked: CheckedChain, rights: Rights) -> int:
-    """Returns the epoch to write in. Raises Refused if a later epoch gave up blocks that are here."""
-    opened = rights.opened(checked.epoch + 1)
-    while opened is not None:
-        tree = checked.frontier
-        if (opened.base.size, opened.base.root_hash) != (tree.size, tree.root):
-            kept = plural(opened.base.size, "block")
-            raise Refused(
-                f"epoch {opened.number} of {dataset.short} keeps {kept}, and here are {tree.size}",
-                rule="trust.epoch",
-                hint="bring the chain to where the epoch begins before writing in it",
-            )
-        checked = CheckedChain(tree, checked.data, opened.number)
-        opened = rights.opened(checked.epoch + 1)
-    return checked.epoch
-
-
-def _check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
-    """Raises Refused if a writer of this dataset signed a later head: adding to older blocks would make a fork."""
-    if newest is not None and newest.epoch == epoch and newest.size > size:
-        raise Refused(
-            f"a head of {plural(newest.size, 'block')} is signed already, and only {size} are here",
-            rule="trust.behind",
-            hint="odfctl pull REF --repair fetches them; if a key was stolen: odfctl trust authority rotate REF",
-        )
 
 
 def author_blocks(state: ChainState, events: Sequence[MetadataEvent], system_time: Instant) -> list[Block]:

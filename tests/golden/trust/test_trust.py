@@ -30,7 +30,9 @@ HERE = Path(__file__).parent
 OWNER, VALIDATOR = SigningKey(b"o" * 32), SigningKey(b"v" * 32)
 
 
-def head(size: int = 8, root: bytes = b"\7" * 32, node: KeyDid | None = None) -> statement.HeadStatement:
+def head(
+    size: int = 8, root: bytes = b"\7" * 32, node: KeyDid | None = None, upper: int | None = None
+) -> statement.HeadStatement:
     return statement.HeadStatement(
         dataset=OWNER.dataset_id,
         epoch=0,
@@ -40,6 +42,7 @@ def head(size: int = 8, root: bytes = b"\7" * 32, node: KeyDid | None = None) ->
         issued_at="2026-11-20T08:00:00Z",
         expires_at="2026-11-27T08:00:00Z",
         node=node,
+        upper=upper,
         head=Multihash.sha3_256(b"last block"),
     )
 
@@ -161,6 +164,7 @@ def vouched() -> Card:
 SEALED = {
     "head.json": (head(), OWNER),
     "head-of-a-node.json": (head(node=VALIDATOR.did), OWNER),
+    "head-with-upper.json": (head(upper=1795161600000), OWNER),
     "attestation.json": (attestation(), VALIDATOR),
     "observation.json": (observation(), VALIDATOR),
     "policy.json": (network_policy(), VALIDATOR),

@@ -227,6 +227,15 @@ def test_a_signer_renews_and_contradicts_itself_so_often(database: Database, tmp
     assert looked_into == int(CONTRADICTIONS.burst), "others are looked into, as often as that"
 
 
+def test_frontiers_have_the_pace_of_blocks(database: Database, tmp_path: Path) -> None:
+    """A shard that gets no blocks is as late as its frontier; and nobody may move it more often than add blocks."""
+    node = Node(database, tmp_path, OWNER.dataset_id)
+    node.hear(head(OWNER, 3))
+    moved = [node.hear(head(OWNER, 3, upper=upper)) for upper in range(1, 200)]
+    assert moved.count(Judgement.ACCEPT) == int(PACES[HEAD].burst) - 1
+    assert node.hear(head(OWNER, 3, late=1, upper=2)) is not Judgement.ACCEPT, "it does not go back"
+
+
 def test_free_keys_share_one_pace(database: Database, tmp_path: Path) -> None:
     """Sightings of blocks of a dataset that is here, by keys that nobody listed, on and on."""
     node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id

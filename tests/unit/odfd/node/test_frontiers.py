@@ -88,9 +88,10 @@ def at(upper: str | None) -> int:
 
 
 async def test_the_frontier_moves_when_it_is_asked_for_and_adds_no_block(world: Any, worlds: Any) -> None:
-    """No block and no signature; the next block is not before it, also when the clock went back meanwhile."""
+    """No block, and of a private dataset no signature; the next block is not before it, whatever the clock says."""
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT)
+        await alice.unpublish("cities")
         cities, size = alice.dataset("cities"), alice.size("cities")
         signed = newest(alice, cities)
         world.clock.instant += 60 * SECOND

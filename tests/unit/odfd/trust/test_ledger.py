@@ -6,6 +6,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chain import instant
 from chain.errors import Environment, NotFound, Refused
@@ -27,7 +29,15 @@ NOW = instant.parse("2026-11-20T08:00:00Z")
 ENGINE = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")
 
 
-def head(size: int, *, root: bytes = b"r", at: Instant = NOW, days: int = 7, authority: int = 0) -> HeadStatement:
+def head(
+    size: int,
+    *,
+    root: bytes = b"r",
+    at: Instant = NOW,
+    days: int = 7,
+    authority: int = 0,
+    upper: int | None = None,
+) -> HeadStatement:
     return HeadStatement(
         dataset=ALICE.dataset_id,
         epoch=0,
@@ -36,6 +46,7 @@ def head(size: int, *, root: bytes = b"r", at: Instant = NOW, days: int = 7, aut
         authority=authority,
         issued_at=statement.when(at),
         expires_at=statement.when(Instant(at + days * 86400 * instant.SECOND)),
+        upper=upper,
         head=Multihash.sha3_256(b"block %d" % size),
     )
 
@@ -63,6 +74,27 @@ def test_admission_table() -> None:
     assert admitted(head(8, root=b"x"), head(8)) is AdmissionOutcome.FORK
     assert admitted(head(8, root=b"x"), mine=b"r" * 32) is AdmissionOutcome.FORK
     assert admitted(head(8, authority=3)) is AdmissionOutcome.UNKNOWN_AUTHORITY
+
+
+def test_frontiers_of_one_history_only_grow() -> None:
+    """The frontier comes before the time of issue: two of one second are told apart, and none goes back."""
+    assert admitted(head(8, upper=5), head(8)) is AdmissionOutcome.RENEWED
+    assert admitted(head(8, upper=6), head(8, upper=5)) is AdmissionOutcome.RENEWED
+    assert admitted(head(8, upper=5), head(8, upper=5)) is AdmissionOutcome.OLDER
+    assert admitted(head(8, upper=5, at=later(60)), head(8, upper=5)) is AdmissionOutcome.RENEWED
+    assert admitted(head(8, upper=4, at=later(60)), head(8, upper=5)) is AdmissionOutcome.OLDER
+    assert admitted(head(8, at=later(60)), head(8, upper=5)) is AdmissionOutcome.OLDER
+    assert admitted(head(9), head(8, upper=5)) is AdmissionOutcome.ADVANCE
+    assert admitted(head(8, upper=6, root=b"x"), head(8, upper=5)) is AdmissionOutcome.FORK
+
+
+@given(st.permutations([head(8, upper=upper, at=later(at)) for upper in (None, 4, 5) for at in (0, 60)]))
+def test_the_newest_of_many_frontiers_does_not_depend_on_their_order(heads: list[HeadStatement]) -> None:
+    newest = None
+    for each in heads:
+        if newest is None or admitted(each, newest) is AdmissionOutcome.RENEWED:
+            newest = each
+    assert newest == head(8, upper=5, at=later(60))
 
 
 def test_forged_head_refused() -> None:
