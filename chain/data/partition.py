@@ -13,6 +13,8 @@ from typing import Final
 from chain.errors import Invalid
 from chain.libraries import np, pa
 
+FUNCTION: Final = "xxhash64"
+"""Name of the hash, as signed cards of collections state it."""
 SEED: Final = 42
 MAX_SHARDS: Final = 64
 """Most shards of one rendition: a commit writes to all of them, and a read opens all of them."""

@@ -32,6 +32,10 @@ MAX_WORD: Final = 64
 """Most characters of a keyword, of the name or the type of a column, of a licence's short name."""
 MAX_NAME: Final = 128
 MAX_URL: Final = 256
+MAX_SHARDS: Final = 64
+MAX_BY: Final = 16
+"""Most columns that decide the shard of a row."""
+KEY_SIZE: Final = 32
 
 Label = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_WORD)]
 
@@ -73,6 +77,21 @@ class PublisherClaims(StatementPart, frozen=True, kw_only=True):
     node_signature: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{128})?$")] = ""
 
 
+class CardShards(StatementPart, frozen=True, kw_only=True):
+    """The shards of a collection, all with one card text: the card of each shard lists all of them in order."""
+
+    function: Label
+    """The hash that decides the shard of a row, over the columns ``by`` and modulo the number of shards."""
+    by: Annotated[tuple[Label, ...], msgspec.Meta(min_length=1, max_length=MAX_BY)]
+    keys: bytes
+    """The public keys that the ids of the shards are made of, 32 bytes each; the first is the collection's."""
+
+    @property
+    def ids(self) -> tuple[DatasetId, ...]:
+        starts = range(0, len(self.keys), KEY_SIZE)
+        return tuple(DatasetId.from_public_key(self.keys[start : start + KEY_SIZE]) for start in starts)
+
+
 class Card(Expiring, frozen=True, kw_only=True):
     """A dataset's public description, for search. Replaced by the next card; its subject is block size-1."""
 
@@ -87,6 +106,8 @@ class Card(Expiring, frozen=True, kw_only=True):
     size: Count
     chain: ChainFacts | None = None
     claims: PublisherClaims | None = None
+    shards: CardShards | None = None
+    """The shards of the collection that the dataset is a shard of; ``None``: it is one chain."""
     head: Annotated[Multihash, "subject"]
 
     @property
@@ -112,8 +133,17 @@ class Card(Expiring, frozen=True, kw_only=True):
             raise Invalid("a card is of a chain with at least one block", rule="card-size")
         if (self.chain is None) != (self.claims is None):
             raise Invalid("a card has facts and claims, or neither", rule="card-parts")
+        if self.shards is not None:
+            self._check_shards(self.shards)
         if self.claims is not None and not _is_vouched(self.claims, self.dataset, self.author):
             raise Invalid("the node that a card names as the publisher's did not sign that", rule="card-node")
+
+    def _check_shards(self, shards: CardShards) -> None:
+        if self.is_withdrawal or len(shards.keys) % KEY_SIZE or len(shards.keys) > KEY_SIZE * MAX_SHARDS:
+            raise Invalid(f"a card lists 2 to {MAX_SHARDS} shards by their keys", rule="card-shards")
+        ids = shards.ids
+        if len(ids) < 2 or len(set(ids)) < len(ids) or self.dataset not in ids:
+            raise Invalid("a card lists different shards, and its dataset among them", rule="card-shards")
 
 
 def vouch(node: SigningKey, dataset: DatasetId, author: KeyDid) -> str:

@@ -64,6 +64,8 @@ class HeadStatement(Expiring, frozen=True, kw_only=True):
     """The publishing node, if another key than the node's own signs; mirrors reserve a connection for it."""
     upper: Count | None = None
     """A time in whole milliseconds before which no further block will come; ``None``: that of the last block."""
+    collection: DatasetId | None = None
+    """The first shard of the collection that the chain is one of several shards of; ``None``: it is no shard."""
     head: Annotated[Multihash, "subject"]
 
     @property

@@ -102,6 +102,7 @@ def card(view: wire.CardView) -> str:
             ("created", formatting.moment(view.created_at)),
             ("updated", formatting.moment(view.updated_at)),
             ("inputs", ", ".join(view.inputs)),
+            ("shards", f"{len(view.shards)} by {', '.join(view.shard_by)}" if view.shards else ""),
         ]
     )
     columns = [f"  {clean(each.name, 64):<32} {clean(each.type, 64)}".rstrip() for each in view.columns]
@@ -128,7 +129,10 @@ def _frontiers(found: wire.Frontiers | None) -> str:
     if found is None:
         return ""
     first = f"from {found.since} " if found.since else ""
-    return f"{first}for ever: it is sealed" if found.sealed else f"{first}before {found.upper}"
+    if found.sealed:
+        return f"{first}for ever: it is sealed"
+    late = f"; {', '.join(found.held_by)} hold{'s' * (len(found.held_by) == 1)} it back" if found.held_by else ""
+    return f"{first}before {found.upper}{late}"
 
 
 def _hold(held: wire.HoldView) -> str:

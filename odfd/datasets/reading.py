@@ -47,24 +47,33 @@ def way_to_data(name: str, state: ChainState, *, own: bool) -> str:
     return f"odfctl ingest {name} FILE" if is_pushed else f"odfctl pull {name}"
 
 
-def slices_back(chain: ChainReader, first: int = 0) -> Iterator[tuple[DataSlice, Instant]]:
-    """Yields slices of blocks from ``first`` on, newest first, with their blocks' times; reads only data blocks."""
-    before: int | None = None
+def slices_back(chain: ChainReader, first: int = 0, before: int | None = None) -> Iterator[tuple[DataSlice, Instant]]:
+    """Yields slices of blocks from ``first`` to below ``before``, newest first, with their blocks' times.
+
+    Reads only data blocks.
+    """
     while (block := chain.last_of(DATA_KINDS, before)) is not None and block.sequence_number >= first:
         before = block.sequence_number
         if isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None:
             yield block.event.new_data, block.system_time
 
 
-def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema, first: int = 0) -> pa.Table | None:
+def tail(
+    chain: ChainReader,
+    objects: ObjectStore,
+    limit: int,
+    schema: pa.Schema,
+    first: int = 0,
+    before: int | None = None,
+) -> pa.Table | None:
     """Returns the last ``limit`` rows in the order of their offsets, all in the schema in force.
 
-    Blocks before ``first``, whose data need not be here, are left out. Returns ``None`` if there are no rows. Raises
-    Invalid for rows that match no schema of the dataset.
+    Blocks before ``first``, whose data need not be here, are left out, and those from ``before`` on. Returns ``None``
+    if there are no rows. Raises Invalid for rows that match no schema of the dataset.
     """
     parts: list[pa.Table] = []
     wanted = min(limit, MAX_TAIL)
-    for each, _ in slices_back(chain, first):
+    for each, _ in slices_back(chain, first, before):
         if wanted <= 0:
             break
         table = as_in_force(_rows_of(objects, each, wanted), schema)
@@ -74,10 +83,13 @@ def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema
 
 
 def tail_of_shards(
-    chains: Sequence[ChainReader], objects: ObjectStore, limit: int, schema: pa.Schema, vocab: Vocab
+    chains: Sequence[tuple[ChainReader, int | None]], objects: ObjectStore, limit: int, schema: pa.Schema, vocab: Vocab
 ) -> pa.Table | None:
-    """Returns the last rows of all shards, in the order of their times, then shards, then offsets. Raises Invalid."""
-    found = [tail(chain, objects, limit, schema) for chain in chains]
+    """Returns the last rows of all shards, in the order of their times, then shards, then offsets. Raises Invalid.
+
+    Of each chain its blocks below a number are read, or all for ``None``.
+    """
+    found = [tail(chain, objects, limit, schema, before=before) for chain, before in chains]
     parts = [
         part.append_column(_SHARD, pa.repeat(place, part.num_rows))
         for place, part in enumerate(found)

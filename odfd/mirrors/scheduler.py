@@ -339,12 +339,16 @@ class MirrorScheduler:
                     f"{plural(blocks, 'block')}, head #{head.sequence_number}",
                     about=about(mirror.spec.id),
                     blocks=blocks,
+                    id=mirror.spec.dataset,
                 )
                 self._after_sync(mirror.spec.id)
                 return False
             case Current(peers=peers, connected=connected, objects=objects, note=note, is_later=is_later):
                 if objects or is_later:
                     self._after_sync(mirror.spec.id)
+                if is_later:
+                    told, did = about(mirror.spec.id), mirror.spec.dataset
+                    self._events.emit("mirror.advanced", name, "its owner signed a later frontier", about=told, id=did)
                 self._note(mirror, note)
                 mirror.state, mirror.asked = SchedulerState.CURRENT, peers
                 mirror.message = note if peers else _nobody_to_ask(connected)

@@ -112,7 +112,8 @@ class CardIndex:
                 self._forget(dataset)
                 card = self.card(dataset)
                 if card is not None and not card.is_withdrawal:
-                    self._keep(card)
+                    if card.shards is None or card.shards.ids[0] == dataset:
+                        self._keep(card)  # a collection is found once, by its first shard
                     self._known[dataset] = sid
 
     def _keep(self, card: Card) -> None:

@@ -260,6 +260,7 @@ def _networks(
     parts: NodeParts, holders: HolderCounts, search: SearchService, mirrors: MirrorService
 ) -> tuple[NetworkService, PeerService]:
     """Makes the services of networks and peers, and lets services show nodes by the names on their cards."""
+    mirrors.shards = parts.handovers.shards.follow
     peers = PeerService(parts.membership, parts.home, holders)
     networks = NetworkService(
         parts.home,

@@ -50,6 +50,7 @@ from odfd.trust.policy.policy import Policy
 from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
 from odfd.trust.validation.validator import Validator
 from odfd.workers.flows import FlowWorker
+from odfd.workers.handover_following import HandoverFollowing
 from odfd.workers.witnessing import Witnessing
 from p2p.ports import Topic
 
@@ -68,6 +69,7 @@ class EventContext(Protocol):
     rechecker: EvidenceRechecker
     witnessing: Witnessing
     flows: FlowWorker
+    handovers: HandoverFollowing
 
     def in_loop(self, call: Callable[..., object], *args: object) -> None: ...
 
@@ -132,6 +134,8 @@ def _head(parts: EventContext, head: HeadStatement, name: str) -> None:
     parts.context.events.emit("head.heard", name, plural(head.size, "block"), about=about(head.dataset), size=head.size)
     if head.dataset in parts.policy.attended:
         parts.witnessing.loop.touch(head.dataset)
+    if head.collection is not None:
+        parts.handovers.loop.touch(head.dataset)
 
 
 def _authority(parts: EventContext, authority: Authority, name: str) -> None:
@@ -175,6 +179,8 @@ def _policy(parts: EventContext, statement: PolicyStatement, _name: str) -> None
 def _card(parts: EventContext, card: Card, name: str) -> None:
     text = "its publisher shows it no more" if card.claims is None else f"called {card.claims.name}"
     parts.context.events.emit("card.heard", name, text, about=about(card.dataset))
+    if card.shards is not None:
+        parts.handovers.loop.touch(card.dataset)
 
 
 def _node_card(parts: EventContext, card: NodeCard, _name: str) -> None:

@@ -279,6 +279,8 @@ class Planner:
             shards = () if bound is None else bound.shards
         elif asker.served is None and not ref.startswith("did:"):
             shards = self._home.shards_of(entry.id)
+            if len(shards) < 2:
+                self._home.check_united(entry)
         return [entry] if len(shards) < 2 else [self._home.resolve(str(each)) for each in shards]
 
     def _sharded_cuts(

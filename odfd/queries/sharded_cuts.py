@@ -1,8 +1,9 @@
 """Cuts the shards of a rendition for a query: all at one time, or each at its pin.
 
 Shards are written together, so their heads in one snapshot of the store are one time; and a time cuts each of them
-after its last block of that time or an earlier one. A block means its whole transaction, and what satisfies a
-requirement is cut at the last time to which all satisfy it. Work does not grow with the shards' lengths.
+after its last block of that time or an earlier one. Shards of a mirror come one by one: they are cut at the last time
+that is complete in all, by the frontiers that their owner signed. A block means its whole transaction, and what
+satisfies a requirement is cut at the last time to which all satisfy it. Work does not grow with the shards' lengths.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from chain.instant import to_millis
+from chain.instant import from_millis, render, to_millis
 from chain.multihash import Multihash
 from chain.store.shards import View
 from chain.store.sqlite_shards import SqliteShards
@@ -37,16 +38,31 @@ def cuts_of(
     pins: Mapping[str, wire.Pin],
 ) -> list[Cut]:
     """Computes the cut of each shard; ``pins`` by id: of all or of none. Raises Refused, Invalid, NotFound."""
+    complete = home.complete_to(shards)
     views = SqliteShards(home.database, home.chains).read(shards).views
-    whole = [_size(views[each]) for each in shards]
+    is_whole = complete is None or bool(pins)  # a pin says itself what is read
+    whole = [_size(views[each]) if is_whole else views[each].size_at(complete or 0) for each in shards]
+    if not all(whole) and not pins:
+        raise _missing(home, name, min(shards, key=home.chains.upper))
     if AT_BLOCK in clauses and not pins and AS_OF not in clauses:
         time = _time_of(home, name, shards, clauses[AT_BLOCK])
+        if complete is not None and time > complete:
+            raise _incomplete(home, name, shards, time)
         whole = [views[each].size_at(time) for each in shards]
         clauses = {kind: value for kind, value in clauses.items() if kind != AT_BLOCK}
     return [
         cut_of(name, home.chains.chain(each), clauses, pins.get(str(each)), size)
         for each, size in zip(shards, whole, strict=True)
     ]
+
+
+def complete_sizes(home: StateDirectory, shards: Sequence[DatasetId]) -> list[int | None]:
+    """Returns how many blocks of each shard are of one time that is complete in all; ``None``: all that are here."""
+    complete = home.complete_to(shards)
+    if complete is None:
+        return [None for _ in shards]
+    views = SqliteShards(home.database, home.chains).read(shards).views
+    return [views[each].size_at(complete) for each in shards]
 
 
 def satisfying(
@@ -76,6 +92,24 @@ def satisfying(
             ]
     worst = min(short, key=lambda place: reached[place])
     raise unsatisfied(shards[worst].name, reached[worst], cuts[worst].size, request.require or "", cut=request.cut)
+
+
+def _missing(home: StateDirectory, name: str, shard: DatasetId) -> NotFound:
+    return NotFound(
+        f"nothing of {name} is complete here yet: its shard {home.name_of(shard)} is missing",
+        rule="shard-missing",
+        hint="odfctl mirror list shows how far each shard is",
+    )
+
+
+def _incomplete(home: StateDirectory, name: str, shards: Sequence[DatasetId], time: int) -> Refused:
+    late = min(shards, key=home.chains.upper)
+    return Refused(
+        f"the transaction of {render(from_millis(time))} is not in all shards of {name} here: {home.name_of(late)} is"
+        " behind",
+        rule="shard-missing",
+        hint="odfctl mirror list shows how far each shard is",
+    )
 
 
 def _size(view: View) -> int:

@@ -34,7 +34,6 @@ STEPS: Final = (
     """,
     COLLECTIONS.step,
 )
-TABLES: Final = ("collections", "collection_members")
 MAX_RENDITIONS: Final = 64
 """Most renditions of a collection, including dropped ones, whose numbers are never used again."""
 

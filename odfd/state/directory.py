@@ -114,6 +114,7 @@ _KEYS: Final = {
         "{row}.dataset",
     ),
     # A base, a flow, a publication and a quarantine change nothing of what is shown of their dataset.
+    "collections": "{row}.id",
     "resources": f"CASE {{row}}.kind WHEN '{catalog.KIND}' THEN x'{NAMES.hex()}'"
     f" WHEN '{mirror_specs.KIND}' THEN CAST({{row}}.key AS BLOB)"
     " WHEN 'source-base' THEN x'' WHEN 'flow' THEN x'' WHEN 'publication' THEN x'' WHEN 'quarantine' THEN x'' END",
@@ -141,7 +142,7 @@ _UNWATCHED: Final = (
     "volume_remains",
     *captures.TABLES,
     *spool.TABLES,
-    *renditions.TABLES,
+    "collection_members",
     *declared.TABLES,
     *saved_views.TABLES,
     *webhooks.TABLES,
@@ -234,6 +235,31 @@ class StateDirectory:
         with self.database.read() as connection:
             return renditions.shards_of(connection, dataset)
 
+    def complete_to(self, shards: Sequence[DatasetId]) -> int | None:
+        """Returns the last time that is complete in all shards of a mirrored collection, in milliseconds.
+
+        ``None`` for one chain, and for shards that this node writes: these are written together, so their heads are of
+        one time.
+        """
+        if len(shards) < 2 or self.keys.has_dataset_key(shards[0]):
+            return None
+        return min(map(self.chains.upper, shards)) - 1
+
+    def check_united(self, entry: DatasetEntry) -> None:
+        """Raises NotFound for a mirrored shard whose collection cannot be read by its name here yet."""
+        if self.keys.has_dataset_key(entry.id):
+            return
+        with self.database.read() as connection:
+            newest = log.Ledger(connection).newest_head(entry.id)
+            is_first = newest is not None and newest[0].collection == entry.id
+            if not is_first or len(renditions.shards_of(connection, entry.id)) > 1:
+                return
+        raise NotFound(
+            f"{entry.name} is the first of several shards, and the others are not here yet",
+            rule="shard-missing",
+            hint="its publisher's card names them: odfctl mirror list; to read this shard alone, name its id",
+        )
+
     def one_chain(self, ref: str) -> DatasetEntry:
         """Resolves a dataset for an operation on one chain. An id means one always; a name may mean several shards.
 
@@ -241,6 +267,8 @@ class StateDirectory:
         """
         entry = self.resolve(ref)
         shards = (entry.id,) if ref.startswith("did:") else self.shards_of(entry.id)
+        if not ref.startswith("did:"):
+            self.check_united(entry)
         if len(shards) > 1:
             raise Refused(
                 f"{entry.name} has {len(shards)} shards, each a chain of its own, and this is of one chain",
@@ -253,6 +281,12 @@ class StateDirectory:
         """Whether a chain is one of several shards of a rendition."""
         with self.database.read() as connection:
             return renditions.member_of(connection, dataset) is not None
+
+    def is_later_shard(self, dataset: DatasetId) -> bool:
+        """Whether a chain is one of several shards, and not the first, which its collection's name means."""
+        with self.database.read() as connection:
+            member = renditions.member_of(connection, dataset)
+        return member is not None and member.dataset != dataset
 
     def check_single(self, dataset: DatasetId) -> None:
         """Raises Refused for a chain that is one of several shards, however it was named."""

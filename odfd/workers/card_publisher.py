@@ -14,19 +14,21 @@ import msgspec
 import trio
 
 from chain import instant
+from chain.data.partition import FUNCTION
 from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.state import load_state
 from chain.statements import card as cards
 from chain.statements import envelope, statement
-from chain.statements.card import Card, PublisherClaims
+from chain.statements.card import Card, CardShards, PublisherClaims
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.datasets.card_facts import cut, facts_of
 from odfd.datasets.visibility import Visibility
+from odfd.renditions import tables
 from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.state.directory import StateDirectory
@@ -160,7 +162,7 @@ class CardPublisher:
             if before is None or before.is_withdrawal:
                 return None
             # The dataset may be deleted: the published card is all that a withdrawal needs.
-            return _Draft(key, before, msgspec.structs.replace(before, **signing, chain=None, claims=None))
+            return _Draft(key, before, _withdrawn(before, signing))
         card = self._card(dataset, epoch, signing)
         return None if card is None else _Draft(key, before, fitted(card))
 
@@ -178,7 +180,29 @@ class CardPublisher:
             signature = cards.vouch(node, dataset, signing["author"])
             claims = msgspec.structs.replace(claims, node=node.did, node_signature=signature)
         facts = facts_of(load_state(chain), chain.block_at(0).system_time)
-        return Card(**signing, dataset=dataset, epoch=epoch, size=head.size, head=head.hash, chain=facts, claims=claims)
+        shards, records = self._shards(dataset)
+        facts = msgspec.structs.replace(facts, records=facts.records + records)
+        return Card(
+            **signing,
+            dataset=dataset,
+            epoch=epoch,
+            size=head.size,
+            head=head.hash,
+            chain=facts,
+            claims=claims,
+            shards=shards,
+        )
+
+    def _shards(self, dataset: DatasetId) -> tuple[CardShards | None, int]:
+        """Returns the shards of the dataset's collection, and for the first the records of the others."""
+        with self._home.database.read() as connection:
+            member = tables.member_of(connection, dataset)
+        if member is None:
+            return None, 0
+        keys = b"".join(each.public_key for each in member.shards)
+        others = member.shards[1:] if member.dataset == dataset else ()
+        records = sum(load_state(self._home.chains.chain(each)).next_offset for each in others)
+        return CardShards(function=FUNCTION, by=member.row.by, keys=keys), records
 
     def _sign(self, draft: _Draft) -> None:
         """Signs and stores a draft. Raises Invalid if others would refuse the card."""
@@ -188,3 +212,7 @@ class CardPublisher:
         with self._home.database.write() as connection:
             Cards(connection).keep(card, signed, "signed", "", self._clock.now())
         self._announce(signed)
+
+
+def _withdrawn(before: Card, signing: Mapping[str, Any]) -> Card:
+    return msgspec.structs.replace(before, **signing, chain=None, claims=None, shards=None)

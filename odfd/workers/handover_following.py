@@ -32,6 +32,7 @@ from odfd.resources.store import Resources
 from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.state.directory import StateDirectory
+from odfd.workers.shard_following import ShardFollowing
 
 MOST: Final = MAX_RENDITIONS
 """Handovers of one collection that one round follows."""
@@ -63,16 +64,25 @@ class HandoverFollowing:
         self._home, self._scheduler, self._visibility = home, scheduler, visibility
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._derived = derived
+        self._faults: dict[DatasetId, str] = {}
+        """Faults that were reported already."""
+        self.shards = ShardFollowing(home, scheduler, visibility, context)
         self.loop = KeyedReconcileLoop[DatasetId](self._round, start_after=START_SECONDS)
 
     async def _round(self) -> float:
         for dataset in await trio.to_thread.run_sync(self._wanted, self.loop.take()):
             try:
+                await self.shards.follow(dataset)
                 await self._follow(dataset)
             except Fault as fault:
+                if self._faults.get(dataset) == str(fault):
+                    continue
+                self._faults[dataset] = str(fault)
                 name = await trio.to_thread.run_sync(self._home.name_of, dataset)
                 self._logger.error("a handover is not followed", mirror=name, fault=str(fault), rule=fault.rule)
                 self._events.emit("mirror.held", name, str(fault), about=about(dataset), rule=fault.rule)
+            else:
+                self._faults.pop(dataset, None)
         return UNTIL_POKED
 
     def _wanted(self, touched: Iterable[DatasetId] | None) -> list[DatasetId]:

@@ -129,6 +129,9 @@ class HoldService:
         """
         if at is not None:
             return at
+        complete = self._home.complete_to(shards)
+        if complete is not None:
+            return max(complete, self._active_since(shards[0]))
         heads = [(self._home.chains.chain(each), self._home.chains.chain(each).head()) for each in shards]
         times = [to_millis(chain.block_at(head.sequence_number).system_time) for chain, head in heads if head]
         return max(*times, self._active_since(shards[0]))

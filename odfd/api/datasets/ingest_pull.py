@@ -294,6 +294,9 @@ class IngestPullService:
             before.add(entry.id)
         return found
 
+    def _states(self, dataset: DatasetId) -> dict[DatasetId, ChainState]:
+        return {each: self._state(each) for each in self._home.shards_of(dataset)}
+
     def _state(self, dataset: DatasetId) -> ChainState:
         return load_state(self._home.chains.chain(dataset))
 
@@ -450,26 +453,27 @@ class IngestPullService:
         if self._scheduler.get(entry.id).spec.paused:
             message = f"it is paused: odfctl mirror resume {entry.name}"
             return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
-        before = await trio.to_thread.run_sync(self._state, entry.id)
+        before = await trio.to_thread.run_sync(self._states, entry.id)
         async with outside(f"peers of {entry.name}"), trio.open_nursery() as nursery:
             nursery.start_soon(keep_showing, report, self._scheduler.get(entry.id))
-            mirror = await self._scheduler.pass_now(entry.id)
+            for each in reversed(before):
+                mirror = await self._scheduler.pass_now(each)
             nursery.cancel_scope.cancel()
-        after = await trio.to_thread.run_sync(self._state, entry.id)
+        after = await trio.to_thread.run_sync(self._states, entry.id)
         show_mirror(report, mirror)
         report.message = mirror.message
         if mirror.state in (SchedulerState.REFUSED, SchedulerState.FAILED, SchedulerState.STALLED):
             fault = wire.Problem.of(mirror.fault) if mirror.fault is not None else None
             return wire.PullItem(ref=entry.name, outcome="failed", message=mirror.message, fault=fault)
-        moved = after.size - before.size
+        moved = sum(after[each].size - before[each].size for each in before)
         unknown = mirror.state is SchedulerState.WAITING or mirror.is_unasked
         return wire.PullItem(
             ref=entry.name,
             outcome="updated" if moved else "blocked" if unknown else "up-to-date",
-            message=f"{mirror.message}; {newest(after)}" if unknown else mirror.message,
+            message=f"{mirror.message}; {newest(after[entry.id])}" if unknown else mirror.message,
             blocks=moved,
-            records=after.next_offset - before.next_offset,
-            head=str(after.head) if after.head else None,
+            records=sum(after[each].next_offset - before[each].next_offset for each in before),
+            head=str(after[entry.id].head) if after[entry.id].head else None,
         )
 
     async def _nowhere(self, entry: DatasetEntry, _: Report) -> wire.PullItem:
@@ -491,9 +495,5 @@ class IngestPullService:
         fetched = await self._repairing.catch_up(entry)
         if fetched:
             told.append(f"{fetched} more that are signed were fetched")
-        return wire.PullItem(
-            ref=entry.name,
-            outcome="updated" if any(repaired) or fetched else "up-to-date",
-            blocks=fetched,
-            message="; ".join(told),
-        )
+        item = wire.PullItem(ref=entry.name, outcome="up-to-date", blocks=fetched, message="; ".join(told))
+        return msgspec.structs.replace(item, outcome="updated") if any(repaired) or fetched else item

@@ -51,6 +51,7 @@ from odfd.ingest import segments, spool
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
+from odfd.queries.sharded_cuts import complete_sizes
 from odfd.renditions import tables as renditions
 from odfd.resources.declared import DeclaredStore
 from odfd.resources.label_query import labels_by_did, labels_of
@@ -174,6 +175,10 @@ class DatasetService:
         entry = await _in_thread(lambda: self._home.resolve(ref))
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             await _in_thread(lambda: self._rename(entry, request.name))
+        for each in (await _in_thread(lambda: self._home.shards_of(entry.id)))[1:]:
+            if (mirror := self._scheduler.find(each)) is not None:
+                name = await _in_thread(partial(self._home.name_of, each))
+                mirror.spec = msgspec.structs.replace(mirror.spec, name=name)
         self._renamed(entry.id)
         self._events.emit(
             "dataset.renamed", request.name, f"it was {entry.name}", about=about(entry.id), id=str(entry.id)
@@ -302,11 +307,13 @@ class DatasetService:
             return wire.Records(columns=(), rows=(), dataset=self._views.dataset(entry))
         schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
         shards = (entry.id,) if ref.startswith("did:") else self._home.shards_of(entry.id)
-        chains = [self._home.chains.chain(each) for each in shards]
-        if len(chains) == 1:
+        if len(shards) == 1:
+            if not ref.startswith("did:"):
+                self._home.check_united(entry)
             table = reading.tail(chain, self._home.objects, limit, schema, first)
         else:
-            table = reading.tail_of_shards(chains, self._home.objects, limit, schema, state.vocab)
+            cut = zip(map(self._home.chains.chain, shards), complete_sizes(self._home, shards), strict=True)
+            table = reading.tail_of_shards(tuple(cut), self._home.objects, limit, schema, state.vocab)
         rows = () if table is None else tuple(plain_rows(table))
         return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
 
@@ -346,9 +353,11 @@ class DatasetService:
             if len(shards) > 1:
                 rename_shards(connection, shards, name, now)
             renamed = Catalog(resources).rename(entry, name, now)
-            spec = mirror_specs.of(resources, entry.id)
-            if spec is not None:
-                mirror_specs.keep(resources, msgspec.structs.replace(spec, name=renamed.name), now)
+            for each in shards:
+                spec = mirror_specs.of(resources, each)
+                if spec is not None:
+                    called = renamed.name if each == entry.id else Catalog(resources).name_of(each)
+                    mirror_specs.keep(resources, msgspec.structs.replace(spec, name=called), now)
 
     def _delete(self, entry: DatasetEntry, *, purge: bool) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
         """Deletes a dataset. Returns its last view, and the names of its flows, each with whether it stays and waits.

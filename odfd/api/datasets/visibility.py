@@ -6,22 +6,25 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
 import trio
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.state import load_state
+from chain.statements.card import MAX_WORD
 from chain.statements.envelope import Signed
 from chain.wording import agree
 from config.model import Settings
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network.joined_networks import NETWORK, Network
 from odfd.network.peer_names import peer_named
+from odfd.renditions import tables
 from odfd.resources.store import Resources
 from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
@@ -66,21 +69,10 @@ class VisibilityService:
         theirs = await trio.to_thread.run_sync(
             lambda: [each for each in wanted if _is_shared_by_others(self._home, each.id)]
         )
-        shards = await trio.to_thread.run_sync(lambda: [each for each in wanted if self._home.is_shard(each.id)])
-        if shards and not request.all:
-            raise _is_shard(shards[0])
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
         kept = [self._view(entry, False, [_is_theirs(entry).message]) for entry in theirs]
-        kept += [self._view(entry, False, [_is_shard(entry).message]) for entry in shards]
-        return [
-            *kept,
-            *[
-                await self._one(entry, public=True, networks=networks)
-                for entry in wanted
-                if entry not in [*theirs, *shards]
-            ],
-        ]
+        return [*kept, *[await self._all(each, True, networks) for each in wanted if each not in theirs]]
 
     def _networks_named(self, names: Sequence[str]) -> frozenset[str]:
         """Returns the joined networks with these names. Raises NotFound for one that is not joined."""
@@ -96,7 +88,7 @@ class VisibilityService:
 
     async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Makes datasets private again; copies that others hold remain. Raises NotFound, Invalid."""
-        return [await self._one(entry, public=False) for entry in await self._wanted(request)]
+        return [await self._all(entry, False) for entry in await self._wanted(request)]
 
     async def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
         """Shares a private dataset with peers, or ends that; copies that they hold remain. Raises Refused, Invalid."""
@@ -131,6 +123,30 @@ class VisibilityService:
         if self._home.is_shard(entry.id):
             raise _is_shard(entry)
 
+    async def _all(self, entry: DatasetEntry, public: bool, networks: Collection[str] = ()) -> wire.VisibilityView:
+        """Publishes or withdraws a dataset with all its shards; returns the view of the first, which has its name."""
+        first, *others = await trio.to_thread.run_sync(self._shards, entry, public)
+        views = [await self._one(each, public=public, networks=networks) for each in (first, *others)]
+        notes = [f"{len(views)} shards, each with an id of its own"] if others else []
+        changed = any(each.changed for each in views)
+        return msgspec.structs.replace(views[0], changed=changed, notes=(*notes, *views[0].notes))
+
+    def _shards(self, entry: DatasetEntry, public: bool) -> list[DatasetEntry]:
+        """Lists the chains with the rows of a dataset. Raises Refused if no card can say how they are divided."""
+        with self._home.database.read() as connection:
+            member = tables.member_of(connection, entry.id)
+            ids = tables.shards_of(connection, entry.id)
+            catalog = Catalog(Resources(connection))
+            found = [catalog.resolve(str(each)) for each in ids]
+        long = [name for name in (member.row.by if public and member is not None else ()) if len(name) > MAX_WORD]
+        if long:
+            raise Refused(
+                f"the column {long[0][:40]}… divides {entry.name} into shards, and its name is too long for a card",
+                rule="shard-column",
+                hint=f"at most {MAX_WORD} characters: odfctl rendition create NAME --from snapshot --by another one",
+            )
+        return found
+
     def _view(self, entry: DatasetEntry, changed: bool, notes: Sequence[str] = ()) -> wire.VisibilityView:
         return wire.VisibilityView(
             name=entry.name,
@@ -149,7 +165,11 @@ class VisibilityService:
 
         def look() -> Sequence[DatasetEntry]:
             with self._home.catalog() as catalog:
-                return catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
+                found = catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
+            later = [each for each in found if self._home.is_later_shard(each.id)]
+            if later and not request.all:
+                raise _is_later(later[0])
+            return [each for each in found if each not in later]
 
         return await trio.to_thread.run_sync(look)
 
@@ -246,9 +266,17 @@ def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
 
 def _is_shard(entry: DatasetEntry) -> Refused:
     return Refused(
-        f"{entry.name} has several shards or is one of them, and these are not published together",
-        rule="shard-published",
-        hint="export a shard by its id, or go back to one: odfctl rendition create NAME --from snapshot --shards 1",
+        f"{entry.name} has several shards or is one of them, and these are not shared",
+        rule="shard-shared",
+        hint="publish it; or go back to one shard: odfctl rendition create NAME --from snapshot --shards 1",
+    )
+
+
+def _is_later(entry: DatasetEntry) -> Refused:
+    return Refused(
+        f"{entry.name} is one of several shards, which are published and withdrawn together",
+        rule="shard-member",
+        hint="name the collection: odfctl get renditions",
     )
 
 

@@ -81,6 +81,8 @@ class MirrorService:
         """Returns the node that publishes a dataset, if that node signed that it does."""
         self.adopt: Callable[[DatasetId, str], Awaitable[object]]
         """Takes back a deleted dataset whose data is kept; set where the services are joined."""
+        self.shards: Callable[[DatasetId], Awaitable[Sequence[DatasetId]]]
+        """Mirrors the other shards of a mirrored collection, and returns them; set where the services are joined."""
         self._home = home
         self._scheduler = scheduler
         self._board = board
@@ -109,6 +111,7 @@ class MirrorService:
             async with outside(f"peers of {mirror.spec.name}"), trio.open_nursery() as nursery:
                 nursery.start_soon(keep_showing, report, mirror)
                 await _settled(mirror)
+                await self._all_shards(mirror)
                 nursery.cancel_scope.cancel()
             show_mirror(report, mirror)
             now = self._scheduler.find(mirror.spec.id)
@@ -120,6 +123,18 @@ class MirrorService:
 
         target, told = (request.source, NODE) if named is None else (named.spec.name, about(named.spec.id))
         return task_ref(self._board.submit("mirror", target, work, told))
+
+    async def _all_shards(self, mirror: Mirror) -> None:
+        """Waits until the other shards of a collection are here too, as far as they can come."""
+        for each in await self.shards(mirror.spec.id):
+            other = self._scheduler.find(each)
+            if other is not None:
+                await _settled(other)
+        await self.shards(mirror.spec.id)  # what each of them says came with it
+
+    def _mirrored_with(self, dataset: DatasetId) -> list[DatasetId]:
+        """Lists the later shards of a collection that are mirrors too."""
+        return [each for each in self._home.shards_of(dataset)[1:] if self._scheduler.find(each) is not None]
 
     async def prepare(self, request: wire.MirrorRequest) -> PreparedMirror:
         """Prepares a mirror of a dataset named by its did, and changes nothing. Raises Invalid, Refused."""
@@ -179,10 +194,11 @@ class MirrorService:
         return [each for each, is_told in zip(mirrors, told, strict=True) if is_told]
 
     async def remove(self, ref: str) -> wire.MirrorView:
-        """Removes a mirror; the dataset stays until it is deleted."""
+        """Removes a mirror, with its shards; the dataset stays until it is deleted."""
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         view = await self._shown(self._scheduler.get(dataset))
-        await self._scheduler.remove(dataset)
+        for each in (dataset, *await trio.to_thread.run_sync(self._mirrored_with, dataset)):
+            await self._scheduler.remove(each)
         return view
 
     async def pause(self, ref: str) -> wire.MirrorView:
@@ -196,6 +212,8 @@ class MirrorService:
     async def _pause(self, ref: str, *, paused: bool) -> wire.MirrorView:
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         mirror = await self._scheduler.pause(dataset, paused=paused)
+        for each in await trio.to_thread.run_sync(self._mirrored_with, dataset):
+            await self._scheduler.pause(each, paused=paused)
         return await self._shown(mirror)
 
     def _is_kept(self, dataset: DatasetId) -> bool:

@@ -169,6 +169,8 @@ class SearchService:
             more_columns=facts.more_columns,
             inputs=tuple(map(str, facts.inputs)),
             portal=facts.portal,
+            shards=() if card.shards is None else tuple(map(str, card.shards.ids)),
+            shard_by=() if card.shards is None else card.shards.by,
             blocks=card.size,
             records=facts.records,
             created_at=facts.created_at,

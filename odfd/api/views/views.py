@@ -100,9 +100,17 @@ class DatasetViews:
             conditions=(*_conditions(known), *["Unshared"] * unshared),
             published=self._visibility.is_told(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
-            frontiers=frontiers_view(min(map(self._home.chains.upper, shards))),
+            frontiers=self._frontiers(shards),
             shards=tuple(map(str, shards)) if others else (),
         )
+
+    def _frontiers(self, shards: Sequence[DatasetId]) -> wire.Frontiers:
+        uppers = [self._home.chains.upper(each) for each in shards]
+        least = min(uppers)
+        late = [each for each, upper in zip(shards, uppers, strict=True) if upper == least < max(uppers)]
+        if self._home.keys.has_dataset_key(shards[0]):
+            late = []  # written together
+        return msgspec.structs.replace(frontiers_view(least), held_by=tuple(map(self._home.name_of, late)))
 
     def detail(self, entry: DatasetEntry) -> wire.DatasetDetail:
         state = load_state(self._home.chains.chain(entry.id))

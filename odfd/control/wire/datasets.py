@@ -31,6 +31,8 @@ class Frontiers(Value, frozen=True, kw_only=True):
     """Earlier times are complete: no block of them will ever follow. ``None``: all times are (``sealed``)."""
     sealed: bool = False
     """Whether it accepts no further block."""
+    held_by: tuple[str, ...] = ()
+    """Names of the shards that hold ``upper`` back, while others are farther: only of a mirror."""
 
 
 class DatasetView(Value, frozen=True, kw_only=True):

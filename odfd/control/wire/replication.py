@@ -248,6 +248,10 @@ class CardView(Value, frozen=True, kw_only=True):
     inputs: tuple[str, ...] = ()
     portal: str = ""
     """The rule by which it publishes rows of a private dataset; empty: it is no portal."""
+    shards: tuple[str, ...] = ()
+    """Ids of all chains with its rows, if several; a mirror of the first gets all."""
+    shard_by: tuple[str, ...] = ()
+    """The columns that decide the shard of a row."""
     blocks: int = 0
     records: int = 0
     created_at: str

@@ -79,4 +79,4 @@ def _described(card: Card) -> object:
     if facts is None:
         return None
     plain = msgspec.structs.replace(facts, records=0, updated_at=facts.created_at, watermark=None)
-    return plain, card.claims
+    return plain, card.claims, card.shards

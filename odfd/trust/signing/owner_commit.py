@@ -389,7 +389,7 @@ class OwnerCommitter:
             signed is not None
             and signed.size >= head.size
             and self._clock() < signed.issued + LIFETIME // 3
-            and ((self._uppers.stated(dataset) or 0) <= (signed.upper or 0) or not self.is_told(dataset))
+            and (self._uppers.is_stated(dataset, signed) or not self.is_told(dataset))
         ):
             return False
         if epoch != checked.epoch:
@@ -471,6 +471,7 @@ class OwnerCommitter:
             expires_at=statement.when(Instant(now + LIFETIME)),
             node=None if key.did == node else node,
             upper=self._uppers.promise(key, dataset),
+            collection=self._uppers.collection(dataset),
             head=head,
         )
         order, subject = (epoch, frontier.size), frontier.root.hex()

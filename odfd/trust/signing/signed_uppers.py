@@ -11,8 +11,10 @@ from chain.errors import Refused
 from chain.ids import DatasetId, KeyDid
 from chain.instant import from_millis, render
 from chain.statements.keys import SigningKey
+from chain.statements.statement import HeadStatement
 from chain.store import uppers
 from chain.store.database import Database
+from odfd.renditions import tables
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 
@@ -28,6 +30,17 @@ class SignedUppers:
         """Returns the frontier that a head of the chain states now; ``None`` for the time of the last block."""
         with self._database.read() as connection:
             return uppers.beyond_last(connection, dataset)
+
+    def collection(self, dataset: DatasetId) -> DatasetId | None:
+        """Returns the first shard, if a chain is one of several shards of a rendition."""
+        with self._database.read() as connection:
+            member = tables.member_of(connection, dataset)
+        return None if member is None else member.dataset
+
+    def is_stated(self, dataset: DatasetId, signed: HeadStatement) -> bool:
+        """Whether a head states what one that is signed now would state beside the tree."""
+        is_late = (self.stated(dataset) or 0) > (signed.upper or 0)
+        return not is_late and signed.collection == self.collection(dataset)
 
     def check(self, dataset: DatasetId, time: int) -> None:
         """Checks that no frontier later than ``time`` was signed. Raises Refused (``trust.behind``)."""

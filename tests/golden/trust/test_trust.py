@@ -19,7 +19,7 @@ from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements import envelope, proof, statement
-from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims, vouch
+from chain.statements.card import Card, CardColumn, CardShards, ChainFacts, PublisherClaims, vouch
 from chain.statements.keys import SigningKey
 from chain.statements.node_card import NodeCard, NodeClaims
 from odfd.trust.evidence.bundle_reader import AccusedStep, unpacked
@@ -161,15 +161,23 @@ def vouched() -> Card:
     return msgspec.structs.replace(card(), claims=claims)
 
 
+def of_shards() -> Card:
+    return msgspec.structs.replace(
+        card(), shards=CardShards(function="xxhash64", by=("airport",), keys=VALIDATOR.public + OWNER.public)
+    )
+
+
 SEALED = {
     "head.json": (head(), OWNER),
     "head-of-a-node.json": (head(node=VALIDATOR.did), OWNER),
     "head-with-upper.json": (head(upper=1795161600000), OWNER),
+    "head-of-a-shard.json": (msgspec.structs.replace(head(), collection=VALIDATOR.dataset_id), OWNER),
     "attestation.json": (attestation(), VALIDATOR),
     "observation.json": (observation(), VALIDATOR),
     "policy.json": (network_policy(), VALIDATOR),
     "card.json": (card(), OWNER),
     "card-of-a-node.json": (vouched(), OWNER),
+    "card-of-shards.json": (of_shards(), OWNER),
     "node-card.json": (node_card(), VALIDATOR),
 }
 

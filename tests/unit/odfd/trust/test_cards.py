@@ -245,3 +245,22 @@ def test_names_that_look_alike_are_counted(database: Database, name: str, alike:
     index = CardIndex([database.read])
     index.search(CardQuery(), NOW)
     assert index.namesakes(made()) == alike
+
+
+def test_a_card_of_as_many_shards_as_there_may_be_fits() -> None:
+    keys = b"".join(SigningKey(bytes([place]) * 32).public for place in range(1, cards.MAX_SHARDS))
+    by = tuple(f"{place:064}" for place in range(cards.MAX_BY))
+    shards = cards.CardShards(function="xxhash64", by=by, keys=OWNER.public + keys)
+    found = fitted(msgspec.structs.replace(made(), shards=shards))
+    assert len(statement.encode(found)) <= MAX_PAYLOAD
+    assert found.shards == shards
+    assert found.shards.ids[0] == OWNER.dataset_id
+    assert statement.decode_any(statement.encode(found)) == found
+    assert due(made(), found) == made().issued + LEAST, "who divides a collection differently says so soon"
+
+
+@pytest.mark.parametrize("keys", [b"", OWNER.public, OWNER.public * 2, OWNER.public + b"short", b"x" * 64])
+def test_cards_with_impossible_shards_are_refused(keys: bytes) -> None:
+    said = msgspec.structs.replace(made(), shards=cards.CardShards(function="xxhash64", by=("a",), keys=keys))
+    with pytest.raises(Invalid):
+        statement.decode_any(statement.encode(said))

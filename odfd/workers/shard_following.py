@@ -1,0 +1,172 @@
+"""Lets the mirror of a collection's first shard become a mirror of the whole collection, as its signed card says.
+
+The card of the first shard lists all of them; the others are mirrored on the same terms. They are read as one once a
+head of each names the collection: a key speaks for its own dataset alone, so nobody makes a dataset of others a part of
+his collection. What is done next follows from the stored state, so an interrupted step is done again.
+Spec: docs/spec/collections.md#mirrored-shards; ADR 68.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+import trio
+
+from chain.data.partition import FUNCTION
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.statements.card import CardShards
+from odfd.control.assembly import Context
+from odfd.datasets.catalog import Catalog
+from odfd.datasets.rendition_names import shard_name
+from odfd.datasets.visibility import Visibility
+from odfd.mirrors import mirror_spec as mirror_specs
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.mirror_state import MirrorVisibility
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.renditions import tables
+from odfd.renditions.tables import CollectionState, Member
+from odfd.renditions.timeline import RenditionRow, Switch, Timeline
+from odfd.resources.store import Resources
+from odfd.runtime.about import about
+from odfd.state.directory import StateDirectory
+from odfd.trust.ledger.cards import Cards
+from odfd.trust.ledger.log import Ledger
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """A mirrored collection, by the card of its first shard."""
+
+    spec: MirrorSpec
+    """The terms of the first shard's mirror, which has the collection's name."""
+    shards: CardShards
+    is_united: bool
+    """Whether the shards are read as one here already."""
+
+
+class ShardFollowing:
+    """Mirrors and unites the shards of one node's mirrored collections."""
+
+    def __init__(
+        self, home: StateDirectory, scheduler: MirrorScheduler, visibility: Visibility, context: Context
+    ) -> None:
+        self._home, self._scheduler, self._visibility = home, scheduler, visibility
+        self._events, self._clock = context.events, context.clock
+        self._turn = trio.Lock()
+        """Held for a step, so that two do not add one mirror."""
+        self._waits: dict[DatasetId, str] = {}
+        """What each collection was last said to wait for."""
+
+    async def follow(self, dataset: DatasetId) -> Sequence[DatasetId]:
+        """Mirrors the other shards of a mirrored collection, and unites all; returns the others.
+
+        Raises Invalid if one of them is here in another way.
+        """
+        async with self._turn:
+            listed = await trio.to_thread.run_sync(self._listed, dataset)
+            if listed is None:
+                return ()
+            others = listed.shards.ids[1:]
+            if not listed.is_united:
+                for place, shard in enumerate(others, start=1):
+                    if self._scheduler.find(shard) is None:
+                        await self._mirror(listed, place, shard)
+                await self._unite(listed)
+            return others
+
+    def _listed(self, dataset: DatasetId) -> _Listed | None:
+        with self._home.database.read() as connection:
+            shards = _shards_of(connection, dataset)
+            if shards is None:
+                return None
+            first = shards.ids[0]
+            spec = mirror_specs.of(Resources(connection), first)
+            if spec is None or spec.peers or _shards_of(connection, first) != shards:
+                return None
+            is_united = len(tables.shards_of(connection, first)) > 1
+        return None if self._home.keys.has_dataset_key(first) else _Listed(spec, shards, is_united)
+
+    async def _mirror(self, listed: _Listed, place: int, shard: DatasetId) -> None:
+        spec = msgspec.structs.replace(
+            listed.spec,
+            dataset=str(shard),
+            name=shard_name(listed.spec.name, 0, place),
+            via=None if listed.spec.is_from_web else listed.spec.via,
+            expect=None,
+        )
+        is_told = await trio.to_thread.run_sync(self._check_new, listed, spec)
+        private = None if is_told and not listed.spec.is_from_web else not is_told
+        await self._scheduler.add(spec, MirrorVisibility(private=private))
+
+    def _check_new(self, listed: _Listed, spec: MirrorSpec) -> bool:
+        """Checks that a shard may be mirrored under its name; returns whether the collection is public.
+
+        Raises Invalid if it is here already in another way.
+        """
+        with self._home.catalog() as catalog:
+            held = catalog.find(spec.id)
+        with self._home.database.read() as connection:
+            belongs = len(tables.of(connection, spec.id).members) > 1 or tables.member_of(connection, spec.id)
+        is_ours = self._home.keys.has_dataset_key(spec.id)
+        if is_ours or belongs or (held is not None and held.name != spec.name):
+            as_name = "" if held is None else f" as {held.name}"
+            raise Invalid(
+                f"{spec.dataset} is listed as a shard of {listed.spec.name}, and is here already{as_name}",
+                rule="shard-here",
+                hint=f"if it is one: odfctl rename {spec.dataset} {spec.name}; else ask the publisher",
+            )
+        return self._visibility.is_told(listed.spec.id)
+
+    async def _unite(self, listed: _Listed) -> None:
+        """Makes the collection's name mean all shards, if the head of each says that it is one of them."""
+        waits, first = await trio.to_thread.run_sync(self._united, listed), listed.spec.id
+        if waits is None:
+            self._waits.pop(first, None)
+            for place, each in enumerate(listed.shards.ids[1:], start=1):
+                mirror = self._scheduler.find(each)
+                if mirror is not None:
+                    name = shard_name(listed.spec.name, 0, place)
+                    mirror.spec = msgspec.structs.replace(mirror.spec, name=name)
+            text = f"{len(listed.shards.ids)} shards by {', '.join(listed.shards.by)}"
+            self._events.emit("mirror.united", listed.spec.name, text, about=about(first), id=str(first))
+        elif self._waits.get(first) != waits:
+            self._waits[first] = waits
+            self._events.emit("mirror.held", listed.spec.name, waits, about=about(first))
+
+    def _united(self, listed: _Listed) -> str | None:
+        """Stores the collection; returns what it waits for instead, or ``None``."""
+        ids = listed.shards.ids
+        if listed.shards.function != FUNCTION:
+            return f"its shards are divided by {listed.shards.function}, which this version does not know"
+        with self._home.database.write() as connection:
+            for each in ids:
+                newest = Ledger(connection).newest_head(each)
+                if newest is None or newest[0].collection != ids[0]:
+                    return f"no head of {self._home.name_of(each)} says yet that it is one of {len(ids)} shards of it"
+            state = tables.of(connection, ids[0])
+            if len(state.members) > 1:
+                return "it has other renditions here: mirror the collection under another name"
+            row = RenditionRow(number=0, shards=tuple(map(str, ids)), by=listed.shards.by)
+            member, timeline = Member(row=row, origin="owner"), Timeline((Switch(0, "", row),), state.timeline.upper)
+            tables.keep(connection, CollectionState(id=ids[0], members=(member,), timeline=timeline))
+            self._name(connection, listed)
+        return None
+
+    def _name(self, connection: sqlite3.Connection, listed: _Listed) -> None:
+        """Names shards that were mirrored before by themselves as others are. Raises Invalid for a taken name."""
+        resources, now = Resources(connection), self._clock.now()
+        catalog = Catalog(resources)
+        for place, each in enumerate(listed.shards.ids[1:], start=1):
+            name, spec = shard_name(listed.spec.name, 0, place), mirror_specs.of(resources, each)
+            if catalog.name_of(each) != name:
+                catalog.rename(catalog.resolve(str(each)), name, now)
+            if spec is not None and spec.name != name:
+                mirror_specs.keep(resources, msgspec.structs.replace(spec, name=name), now)
+
+
+def _shards_of(connection: sqlite3.Connection, dataset: DatasetId) -> CardShards | None:
+    """Returns the shards that a dataset's card lists; ``None`` without any."""
+    card = Cards(connection).of(dataset)
+    return None if card is None else card.shards
