@@ -68,6 +68,16 @@ def test_a_stranger_finds_what_the_tutorial_publishes(documents: ModuleType, fol
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
+def test_two_daemons_do_as_a_document_says(documents: ModuleType, folder: Path) -> None:
+    small = folder / "bin" / "odfd"
+    small.parent.mkdir()
+    small.write_text(SMALL_ODFD)
+    small.chmod(0o755)
+    assert documents.run(TREE / "tests" / "cli" / "nodes" / "shards.md", folder, _environment(folder, small.parent)) > 15
+
+
+@pytest.mark.e2e
 @pytest.mark.engine
 @pytest.mark.slow
 def test_the_example_of_a_validator_runs_as_written(documents: ModuleType, folder: Path) -> None:
