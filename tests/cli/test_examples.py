@@ -74,7 +74,8 @@ def test_two_daemons_do_as_a_document_says(documents: ModuleType, folder: Path) 
     small.parent.mkdir()
     small.write_text(SMALL_ODFD)
     small.chmod(0o755)
-    assert documents.run(TREE / "tests" / "cli" / "nodes" / "shards.md", folder, _environment(folder, small.parent)) > 15
+    document = Path(__file__).parent / "nodes" / "shards.md"
+    assert documents.run(document, folder, _environment(folder, small.parent)) > 15
 
 
 @pytest.mark.e2e
