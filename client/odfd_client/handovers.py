@@ -141,17 +141,16 @@ def _to_the_end(
         said = f"the position is of one shard of {source.ref}, and all {len(ids)} handed over together"
         raise Refused(said, rule="shard-listen", hint="begin anew with the collection's name")
     parts = position.parts if position is not None else ()
-    if not all(map(_reaches, parts, ending.old)) or not parts:
-        # A shard that was read beyond its end stays so; the difference is computed from there.
-        up_to = (
-            [
-                Pin(each.id, each.id, each.block, each.sequence_number) if _reaches(each, pin) else pin
-                for each, pin in zip(parts, ending.old, strict=True)
-            ]
-            if parts
-            else ending.old
-        )
-        _, position = yield from of_shards(source, ids, position, up_to)
+    # A shard that was read beyond its end stays so; the difference is computed from there.
+    up_to = (
+        [
+            Pin(each.id, each.id, each.block, each.sequence_number) if _reaches(each, pin) else pin
+            for each, pin in zip(parts, ending.old, strict=True)
+        ]
+        if parts
+        else ending.old
+    )
+    _, position = yield from of_shards(source, ids, position, up_to, resumed=True)
     assert position is not None
     for each in position.parts:
         source.stands_on(each)

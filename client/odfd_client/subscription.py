@@ -120,7 +120,7 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
     shards = tuple(map(str, described.get("shards") or ())) if source.together else ()
     _check_position(source, after, shards or (dataset,))
     ids, name = shards or (dataset,), str(described["name"])
-    position, seen = after, ""
+    position, seen, resumed = after, "", after is not None
     told = _Pauses() if source.transport.is_remote else _News(source.transport, ids, name)
     with closing(told) as news:
         while True:
@@ -130,8 +130,13 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
             if shards or source.always or newest != seen:
                 done = False
                 while not done:
-                    some = of_shards(source, shards, position) if shards else delivered(source, dataset, position)
+                    some = (
+                        of_shards(source, shards, position, resumed=resumed)
+                        if shards
+                        else delivered(source, dataset, position)
+                    )
                     done, position = yield from _marked(some)
+                    resumed = False
                 seen = newest
             if not follow:
                 return
@@ -172,12 +177,20 @@ def _marked(updates: Some) -> Some:
 
 
 def of_shards(
-    source: Source, shards: Sequence[str], position: Position | None, up_to: Sequence[Pin] | None = None
+    source: Source,
+    shards: Sequence[str],
+    position: Position | None,
+    up_to: Sequence[Pin] | None = None,
+    *,
+    resumed: bool = False,
 ) -> Some:
-    """Yields the rows after a position, up to one time of all shards: shard by shard, in the order of offsets."""
+    """Yields the rows after a position, up to one time of all shards: shard by shard, in the order of offsets.
+
+    ``resumed``: the position was saved, perhaps between two batches of a cut, so that rows of its own block are left.
+    """
     parts = [Position(each, -1, "", -1) for each in shards] if position is None else list(position.parts)
     for place, pin in enumerate(_cut(source, shards) if up_to is None else up_to):
-        done = (parts[place].block, parts[place].sequence_number) == (pin.block, pin.sequence_number)
+        done = not resumed and (parts[place].block, parts[place].sequence_number) == (pin.block, pin.sequence_number)
         while not done:
             begun = parts[place] if parts[place].block else None
             rows = delivered(source, shards[place], begun, replace(pin, name=pin.id))

@@ -17,7 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odfd_client import Bug, Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col
+from odfd_client.answer_stream import Answer
+from odfd_client.subscription import Source, listen
 from odfd_client.transport import Exchange, Transport
+from odfd_client.values import NodeMetadata, Pin
 
 DID = "did:odf:fed0"
 OTHER = "did:odf:fed1"
@@ -302,3 +305,48 @@ def test_a_position_of_any_number_of_shards_is_one_line(parts: list[Position]) -
 def test_a_damaged_position_of_shards_is_none(said: str) -> None:
     with pytest.raises(Invalid, match="not the position"):
         Position.parse(said)
+
+
+class Given(Answer):
+    """An answer that is here."""
+
+    def __init__(self, told: NodeMetadata, schema: pa.Schema, batches: list[pa.RecordBatch]) -> None:
+        self.told, self.schema, self._given = told, schema, batches
+
+    def close(self) -> None: ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self._given
+
+
+class InTwo(Source):
+    """Two shards of four rows, each in two batches."""
+
+    def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
+        assert pin is not None
+        left = [part for part in ([0, 1], [2, 3]) if part[-1] > offset]
+        batches = [pa.record_batch({mark: pa.array([each for each in part if each > offset])}) for part in left]
+        schema = pa.schema([(mark, pa.int64())])
+        return Given(NodeMetadata((pin,), "data", (), ()), schema, batches)
+
+    def cut(self, name: str) -> tuple[Pin, ...]:
+        return tuple(Pin(name, each, f"head of {each}", 3) for each in (DID, OTHER))
+
+    def named(self, ref: str) -> dict[str, Any]:
+        return {"id": DID, "name": "both", "shards": [DID, OTHER]}
+
+    def holds(self, position: Position) -> bool:
+        return position.block.startswith("head of")
+
+    def has_ended(self, dataset: str) -> bool:
+        return False
+
+
+def test_a_position_within_a_cut_loses_no_rows_of_it() -> None:
+    """A position names the block up to which is read, though rows before that block may be left."""
+    source = InTwo(Transport("http://localhost"), "both", always=False, whole=True)
+    whole = list(listen(source, None, follow=False, seconds=0))
+    assert [each.batch.num_rows for each in whole] == [2, 2, 2, 2]
+    for count, each in enumerate(whole, 1):
+        rest = list(listen(source, each.position, follow=False, seconds=0))
+        assert [later.position for later in rest] == [later.position for later in whole[count:]]
