@@ -1,4 +1,4 @@
-"""Reads datasets from a running odfd node as Arrow, with the sources of the answer and how far to rely on it."""
+"""Reads datasets of a running odfd node, or of a repository, as Arrow, with the sources of the answer."""
 
 from odfd_client.answer_stream import Answer
 from odfd_client.errors import (
@@ -19,6 +19,7 @@ from odfd_client.handovers import Switched
 from odfd_client.holds import HeldTogether, Hold
 from odfd_client.proofs import Proof
 from odfd_client.relations import Dataset, Query
+from odfd_client.repositories import ReadTogether, Repository, open_repository
 from odfd_client.session import Client, connect
 from odfd_client.snapshots import Snapshot
 from odfd_client.subscription import Update
@@ -46,12 +47,15 @@ __all__ = [
     "Proof",
     "Query",
     "ReadStanding",
+    "ReadTogether",
     "Refused",
     "Remote",
+    "Repository",
     "Snapshot",
     "Switched",
     "Unreachable",
     "Update",
     "col",
     "connect",
+    "open_repository",
 ]

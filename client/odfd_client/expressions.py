@@ -13,6 +13,7 @@ from odfd_client.errors import Invalid
 
 Value: TypeAlias = "bool | int | float | str | bytes | datetime.date | datetime.datetime | decimal.Decimal"
 Parameters: TypeAlias = "dict[str, Any]"
+Tree: TypeAlias = "tuple[Any, ...]"
 
 
 def quoted(name: str) -> str:
@@ -55,15 +56,17 @@ class Predicate:
 
     _parts: tuple[str | tuple[Value], ...]
     """Pieces of SQL text, and values in tuples of one."""
+    tree: Tree
+    """The same as a tree, for readers without SQL: an operator, and its operands."""
 
     def __and__(self, other: Predicate) -> Predicate:
-        return Predicate(("(", *self._parts, " AND ", *other._parts, ")"))
+        return Predicate(("(", *self._parts, " AND ", *other._parts, ")"), ("and", self.tree, other.tree))
 
     def __or__(self, other: Predicate) -> Predicate:
-        return Predicate(("(", *self._parts, " OR ", *other._parts, ")"))
+        return Predicate(("(", *self._parts, " OR ", *other._parts, ")"), ("or", self.tree, other.tree))
 
     def __invert__(self) -> Predicate:
-        return Predicate(("(NOT ", *self._parts, ")"))
+        return Predicate(("(NOT ", *self._parts, ")"), ("not", self.tree))
 
     def __bool__(self) -> bool:
         raise Invalid(
@@ -108,20 +111,21 @@ class Column:
     def isin(self, values: Collection[Value]) -> Predicate:
         """Compares with several values; an empty list matches nothing."""
         joined = [part for value in values for part in (", ", (_checked(value),))][1:]
-        return Predicate((f"({quoted(self.name)} IN (", *joined, "))")) if joined else Predicate(("(1 = 0)",))
+        parts = (f"({quoted(self.name)} IN (", *joined, "))") if joined else ("(1 = 0)",)
+        return Predicate(parts, ("in", self.name, tuple(values)))
 
     def like(self, pattern: str) -> Predicate:
         """Matches a pattern: ``%`` stands for any text, ``_`` for one character."""
         return self._compared("LIKE", pattern)
 
     def is_null(self) -> Predicate:
-        return Predicate((f"({quoted(self.name)} IS NULL)",))
+        return Predicate((f"({quoted(self.name)} IS NULL)",), ("null", self.name))
 
     def is_not_null(self) -> Predicate:
-        return Predicate((f"({quoted(self.name)} IS NOT NULL)",))
+        return Predicate((f"({quoted(self.name)} IS NOT NULL)",), ("not", ("null", self.name)))
 
     def _compared(self, sign: str, value: Value) -> Predicate:
-        return Predicate((f"({quoted(self.name)} {sign} ", (_checked(value),), ")"))
+        return Predicate((f"({quoted(self.name)} {sign} ", (_checked(value),), ")"), (sign, self.name, value))
 
 
 def col(name: str) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from odfd_client.errors import Bug, HandedOver, Invalid, Refused
 from odfd_client.expressions import Parameters, quoted
@@ -57,13 +58,35 @@ class Ending:
             raise Bug(f"the end of a rendition is not understood: {error}", rule="answer") from error
 
 
-def switched(
+class Handovers(Protocol):
+    """The handovers of a collection: a node, or a repository, tells them."""
+
+    def ending(self, source: Source, dataset: str) -> Ending:
+        """Returns the end of a rendition. Raises NotFound: it has not ended, or its data is gone."""
+
+    def switched(self, ending: Ending, position: Position) -> Generator[Switched, None, Position]:
+        """Yields the handover. Returns the position after it.
+
+        ``position``: how far the former rendition was read, possibly beyond its end.
+        """
+
+
+class HandoversOfNode:
+    """The handovers that a node tells, with both histories held while their difference is read."""
+
+    def __init__(self, transport: Transport, selection: Selection, demand: Demand) -> None:
+        self._transport, self._selection, self._demand = transport, selection, demand
+
+    def ending(self, source: Source, dataset: str) -> Ending:  # noqa: ARG002  a repository asks it
+        return Ending.of(self._transport, dataset)
+
+    def switched(self, ending: Ending, position: Position) -> Generator[Switched, None, Position]:
+        return _switched(self._transport, self._selection, self._demand, ending, position)
+
+
+def _switched(
     transport: Transport, selection: Selection, demand: Demand, ending: Ending, position: Position
 ) -> Generator[Switched, None, Position]:
-    """Yields the handover while both histories are held. Returns the position after it.
-
-    ``position``: how far the former rendition was read, possibly beyond its end.
-    """
     read = tuple(Pin(each.id, each.id, each.block, each.sequence_number) for each in position.parts)
     with ExitStack() as held:
         for dataset in (read[0].id, ending.new[0].id):
@@ -108,18 +131,19 @@ def _standing(pins: Sequence[Pin]) -> str:
 
 def cross(
     log: Callable[[str], Source],
-    asked: tuple[Selection, Demand],
+    name: str,
+    handovers: Handovers,
     position: Position | None,
     *,
     follow: bool,
     seconds: float,
 ) -> Generator[Update | Switched, None, None]:
     """Implements ``Dataset.cross``. ``log``: returns a source for a dataset's id, or for the requested name."""
-    dataset = str(log(asked[0].name).describe()["id"]) if position is None else position.id
+    dataset = str(log(name).describe()["id"]) if position is None else position.id
     while True:
         source = log(dataset)
         if source.has_ended(dataset):
-            position = yield from _to_the_end(source, dataset, position, asked)
+            position = yield from _to_the_end(source, dataset, position, handovers)
             dataset = position.id
             continue
         try:
@@ -132,10 +156,10 @@ def cross(
 
 
 def _to_the_end(
-    source: Source, dataset: str, position: Position | None, asked: tuple[Selection, Demand]
+    source: Source, dataset: str, position: Position | None, handovers: Handovers
 ) -> Generator[Update | Switched, None, Position]:
     """Yields the rows of a rendition up to its end, and the handover. Returns the position after it."""
-    ending = Ending.of(source.transport, dataset)
+    ending = handovers.ending(source, dataset)
     ids = [pin.id for pin in ending.old]
     if position is not None and [each.id for each in position.parts] != ids:
         said = f"the position is of one shard of {source.ref}, and all {len(ids)} handed over together"
@@ -154,7 +178,7 @@ def _to_the_end(
     assert position is not None
     for each in position.parts:
         source.stands_on(each)
-    return (yield from switched(source.transport, *asked, ending, position))
+    return (yield from handovers.switched(ending, position))
 
 
 def _reaches(position: Position, pin: Pin) -> bool:

@@ -245,16 +245,16 @@ class Dataset(Query):
 
     def require(self, facts: str, *, cut: bool = False) -> Dataset:
         """Refuses data that does not satisfy ``facts`` (``attested:2``); ``cut``: reads only the part that does."""
-        return Dataset(self._transport, self._selection, (), Demand(facts, cut))
+        return self._made(self._selection, (), Demand(facts, cut))
 
     def pinned(self, *pins: Pin) -> Dataset:
         """Selects the cut of an earlier answer, or of each shard: the same rows, or an error with the reason."""
-        return Dataset(self._transport, self._selection, pins, self._demand)
+        return self._made(self._selection, pins, self._demand)
 
     def chains(self) -> list[Dataset]:
         """Returns the shards of the dataset at this cut: each is a chain with offsets of its own."""
         return [
-            Dataset(self._transport, replace(self._selection, name=pin.id), (replace(pin, name=pin.id),), self._demand)
+            self._made(replace(self._selection, name=pin.id), (replace(pin, name=pin.id),), self._demand)
             for pin in self.pins
         ]
 
@@ -278,7 +278,7 @@ class Dataset(Query):
         Any number of handovers are crossed, also those before ``after`` was saved. Only a node at its own socket
         reports handovers, not one at a URL. Everything else is as for ``listen``.
         """
-        from odfd_client.handovers import cross  # that module imports this one
+        from odfd_client.handovers import HandoversOfNode, cross  # that module imports this one
 
         self._check_whole()
         position = Position.parse(after) if isinstance(after, str) else after
@@ -289,7 +289,8 @@ class Dataset(Query):
             found.together = not self._selection.name.startswith("did:")
             return found
 
-        return cross(log, (self._selection, self._demand), position, follow=follow, seconds=seconds)
+        switching = HandoversOfNode(self._transport, self._selection, self._demand)
+        return cross(log, self._selection.name, switching, position, follow=follow, seconds=seconds)
 
     def listen(
         self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
@@ -326,10 +327,14 @@ class Dataset(Query):
 
     def _at(self, words: str, said: str) -> Dataset:
         others = tuple(each for each in self._selection.clauses if each[0] != words)
-        return Dataset(self._transport, replace(self._selection, clauses=(*others, (words, said))), (), self._demand)
+        return self._made(replace(self._selection, clauses=(*others, (words, said))), (), self._demand)
 
     def _with(self, **changes: Any) -> Dataset:
-        return Dataset(self._transport, replace(self._selection, **changes), self._pins, self._demand)
+        return self._made(replace(self._selection, **changes), self._pins, self._demand)
+
+    def _made(self, selection: Selection, pins: Sequence[Pin], demand: Demand) -> Dataset:
+        """Makes another dataset of the same origin."""
+        return Dataset(self._transport, selection, pins, demand)
 
 
 class _Log(Source):

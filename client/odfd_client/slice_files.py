@@ -105,7 +105,7 @@ def slice_files(transport: Transport, body: Mapping[str, object], *, keep: bool 
     try:
         frames = Frames(exchange)
         told = NodeMetadata.of(parsed(frames.one(b"H")))
-        schema = _given(pa.ipc.read_schema(pa.py_buffer(frames.one(b"S"))))
+        schema = given_schema(pa.ipc.read_schema(pa.py_buffer(frames.one(b"S"))))
         count = 0
         kind, content = frames.next()
         while kind == b"A":
@@ -133,7 +133,7 @@ def slice_files(transport: Transport, body: Mapping[str, object], *, keep: bool 
         exchange.close()
 
 
-def _given(schema: pa.Schema) -> pa.Schema | None:
+def given_schema(schema: pa.Schema) -> pa.Schema | None:
     """Returns the schema with the types that a query returns; ``None``: not all types are known here."""
     fields = []
     for field in schema:

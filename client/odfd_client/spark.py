@@ -6,13 +6,15 @@ has one task at least. The offsets of a stream are positions in the chain, or in
 the block up to which was read. So a batch that Spark repeats, also after a restart, has the same rows, and a rewritten
 history ends the stream.
 
-Options: ``node`` (a socket or a URL that executors can reach too; by default as ``connect()``), ``token`` and
-``caFile`` as for ``connect()``, ``current``, ``asOf``, ``atBlock``, ``asAt``, ``partitions``, ``pushFilters``. A stream
-follows the whole log; it takes no time and no ``current``.
+Options: ``node`` (a socket or a URL that executors can reach too; by default as ``connect()``), or ``repository`` (a
+place for ``open_repository`` that executors can reach too); ``token`` and ``caFile`` as for ``connect()``,
+``current``, ``asOf``, ``atBlock``, ``asAt``, ``partitions``, ``pushFilters``. A stream follows the whole log; it takes
+no time and no ``current``.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -31,13 +33,14 @@ from pyspark.sql.types import StructType
 from odfd_client.errors import Invalid, NotFound
 from odfd_client.expressions import Predicate, col
 from odfd_client.relations import Dataset
+from odfd_client.repositories import Repository, open_repository
 from odfd_client.session import Client, connect
 from odfd_client.slice_files import SliceFiles
 from odfd_client.values import Pin, Position
 
 _MOST_PARTITIONS = 1024
 _OF_CUTS = ("current", "asof", "atblock", "asat")
-_KNOWN = (*_OF_CUTS, "node", "token", "cafile", "partitions", "path", "pushfilters")
+_KNOWN = (*_OF_CUTS, "node", "repository", "token", "cafile", "partitions", "path", "pushfilters")
 _COMPARED = {
     spark.EqualTo: "__eq__",
     spark.GreaterThan: "__gt__",
@@ -61,13 +64,14 @@ class _ReadOptions:
     pushes: bool = False
     where: Predicate | None = None
     """Filter for rows, so that the node need not send the others."""
+    repository: str | None = None
 
     @classmethod
     def of(cls, options: Any) -> _ReadOptions:
         """Parses Spark's options. Raises Invalid."""
         said = {key.lower(): str(value) for key, value in options.items()}
         if unknown := sorted(set(said) - set(_KNOWN)):
-            hint = "node, token, caFile, current, asOf, atBlock, asAt, partitions and pushFilters are"
+            hint = "node, repository, token, caFile, current, asOf, atBlock, asAt, partitions and pushFilters are"
             raise Invalid(f"{unknown[0]} is no option of the format odf", rule="spark-option", hint=hint)
         if not said.get("path"):
             raise Invalid("no dataset is named", rule="spark-option", hint='load("weather")')
@@ -78,9 +82,14 @@ class _ReadOptions:
         current = said.get("current", "false").lower() == "true"
         pushes = said.get("pushfilters", "false").lower() == "true"
         given = said.get("token", ""), said.get("cafile")
-        return cls(said["path"], said.get("node"), current, clauses, int(count), *given, pushes)
+        repository = said.get("repository")
+        if repository is not None and "node" in said:
+            raise Invalid("rows come from a node or from a repository", rule="spark-option", hint="name one of them")
+        return cls(said["path"], said.get("node"), current, clauses, int(count), *given, pushes, None, repository)
 
-    def connect(self) -> Client:
+    def connect(self) -> Client | Repository:
+        if self.repository is not None:
+            return _repository(self.repository, self.token, self.ca_file)
         return connect(self.node, token=self.token, ca_file=self.ca_file)
 
     def dataset(self) -> Dataset:
@@ -92,7 +101,15 @@ class _ReadOptions:
 
     def chain(self, pin: Pin) -> Dataset:
         """Returns one chain of the dataset, at this cut."""
+        if self.repository is not None:  # it may know the dataset by its folder alone
+            return self.dataset().pinned(pin)
         return replace(self, name=pin.id).dataset().pinned(pin)
+
+
+@functools.lru_cache(maxsize=8)
+def _repository(where: str, token: str, ca_file: str | None) -> Repository:
+    """Opens a repository once in a process, so that its blocks are read once for all tasks."""
+    return open_repository(where, token=token, ca_file=ca_file)
 
 
 @contextmanager

@@ -45,6 +45,7 @@ class Site:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # head and content are written apart: on a kept connection each would wait
 
             def do_GET(self) -> None:
                 site._serve(self)

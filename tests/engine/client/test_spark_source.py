@@ -21,6 +21,7 @@ from worlds import node_world
 from worlds.served_node import away, served
 
 CLIENT = Path(__file__).parents[3] / "client"
+KAMU = Path(__file__).parents[2] / "golden" / "kamu"
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
 MORE = ("2024-01-04T00:00:00Z,Steyr,38000", "2024-01-05T00:00:00Z,Enns,")
 
@@ -95,6 +96,23 @@ async def test_a_stream_has_all_shards_at_one_time(world: Any, tmp_path_factory:
             assert sorted(found) == ["Enns", "Graz", "Linz", "Steyr", "Wels"]
             with pytest.raises(NotFound, match="history was rewritten"):
                 await away(lambda: reader.partitions({**end, "shards": end["shards"][:2]}, end))
+
+
+def test_spark_reads_a_folder_without_a_node(spark: Any, tmp_path: Path) -> None:
+    """A batch and a stream of what kamu wrote: the rows that Spark's own reader finds in the same slices."""
+    slices = [str(each) for each in (KAMU / "flights" / "data").iterdir()]
+    wanted = sorted(spark.read.parquet(*slices).select("offset", "op").collect())
+    asked = {"repository": str(KAMU), "partitions": "2"}
+    found = spark.read.format("odf").options(**asked).load("flights")
+    assert found.rdd.getNumPartitions() == 2
+    assert sorted(found.select("offset", "op").collect()) == wanted
+    assert found.where("offset > 2").count() == len([row for row in wanted if row.offset > 2])
+    writer = spark.readStream.format("odf").options(**asked).load("flights").writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    writer.start(str(tmp_path / "out")).awaitTermination()
+    assert sorted(spark.read.parquet(str(tmp_path / "out")).select("offset", "op").collect()) == wanted
+    with pytest.raises(Exception, match="name one of them"):
+        spark.read.format("odf").options(node="here", **asked).load("flights").collect()
 
 
 def read(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[str]:

@@ -1,0 +1,217 @@
+"""Opens repositories: ``open_repository`` reads datasets of folders, web servers and buckets without a node."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from typing import Any, Final, NoReturn, Self
+
+from odfd_client.errors import Invalid, NotFound, OdfdError, Refused
+from odfd_client.expressions import instant
+from odfd_client.places import Place, open_place
+from odfd_client.relations import Dataset, Selection
+from odfd_client.stored_chains import Cut, StoredChain
+from odfd_client.stored_datasets import StoredDataset, refused
+from odfd_client.stored_slices import CheckedObjects
+from odfd_client.values import DatasetInfo
+
+_DID: Final = "did:odf:"
+_MAX_LIST: Final = 1 << 20
+_MAX_NAME: Final = 1024
+_MOST_HANDOVERS: Final = 64
+_MILLI: Final = 1_000_000
+_HINT: Final = "name the folder of a dataset, or its id; datasets() lists those of which the place tells"
+
+
+def open_repository(
+    where: str | os.PathLike[str], *, token: str = "", ca_file: str | os.PathLike[str] | None = None
+) -> Repository:
+    """Opens a repository of the ODF layout: a folder, or a URL of ``file``, ``http``, ``https``, ``s3`` or ``gs``.
+
+    It has datasets in folders, or is the folder of one dataset; a workspace of kamu is one too. ``token`` is sent to a
+    web server; ``s3`` and ``gs`` use the credentials that Arrow finds. Raises Invalid, NotFound, Unreachable.
+    """
+    return Repository(open_place(where, token, ca_file))
+
+
+class Repository:
+    """Datasets that are read without a node. All blocks and slices are hashed before they are used."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self.shown = place, place.shown
+        self.objects = CheckedObjects()
+        self._chains: dict[str, StoredChain] = {}
+        self._folders: dict[str, str] = {}
+        """Folders of ids that were found."""
+
+    def datasets(self) -> list[DatasetInfo]:
+        """Lists the datasets. Raises Refused if the place does not tell its folders."""
+        return [_info(name, self._of(folder)) for name, folder in self._listed()]
+
+    def open(self, ref: str = "") -> Dataset:
+        """Returns a dataset by the name of its folder or by its id; none is named for the folder of one dataset.
+
+        A name means the rendition that is active; an id means one rendition. Raises NotFound.
+        """
+        found = StoredDataset(self, Selection(ref or "."))
+        self.chain(ref or ".").id()
+        return found
+
+    def at(self, time: str | datetime.date | None, *refs: str) -> ReadTogether:
+        """Reads several datasets at one time: ``with r.at(None, "a", "b") as read: read["a"].to_arrow()``.
+
+        ``time``: ``None`` is the greatest time that is complete in all of them. Nothing is held: what the repository
+        deletes is an error when it is read. Raises NotFound, Refused for a time that is not complete.
+        """
+        if len(set(refs)) != len(refs) or not refs:
+            raise Invalid("name each dataset once, and one at least", rule="dataset", hint='r.at(None, "a", "b")')
+        uppers = {ref: self.chain(ref).upper() for ref in refs}
+        open_ones = [each for each in uppers.values() if each is not None]
+        if time is not None:
+            said = instant(time)
+            self._check_complete(said, uppers)
+        elif open_ones:
+            said = _text(min(open_ones) - 1)
+        else:
+            said = _text(max(self.chain(ref).head().time for ref in refs) // _MILLI + 1)
+        return ReadTogether(said, {ref: self.open(ref).at(said) for ref in refs})
+
+    def hold(self, ref: str, **_: object) -> NoReturn:
+        """Raises Refused: nobody keeps a hold in a repository."""
+        raise refused(
+            f"a hold of {ref}", "hold it on the node that writes it, or mirror it on yours: odfctl mirror add; "
+            "pinned(pin) reads the same rows, or is an error"
+        )  # fmt: skip
+
+    def sql(self, *_: object, **__: object) -> NoReturn:
+        """Raises Refused: SQL is answered by a node."""
+        raise refused("SQL", "open(NAME).select(…).where(…), or duckdb(connection)")
+
+    def chain(self, ref: str, time: int | None = None) -> StoredChain:
+        if not isinstance(ref, str) or not ref or len(ref) > _MAX_NAME:
+            raise Invalid("a dataset is named by a text", rule="dataset", hint='r.open("weather")')
+        if ref.startswith(_DID):
+            return self._of_id(ref)
+        found = self._of(_folder_of(ref))
+        if found.head_name() is None:
+            raise NotFound(f"there is no dataset {ref} in {self.shown}", rule="dataset", hint=_HINT)
+        self._folders[found.id()] = found.folder
+        last = None if time is None else time // _MILLI
+        for at, successor, _block in self.succession(found):
+            if last is not None and at > last:
+                break
+            try:
+                found = self._of_id(successor)
+            except NotFound:
+                break  # whoever listens is told where it goes on
+        return found
+
+    def succession(self, dataset: str | StoredChain) -> list[tuple[int, str, str]]:
+        chain = self._of_id(dataset) if isinstance(dataset, str) else dataset
+        found: list[tuple[int, str, str]] = []
+        while len(found) < _MOST_HANDOVERS:
+            notice = chain.notice()
+            if notice is None or (found and notice.time <= found[-1][0]):
+                break  # it goes on nowhere, or came back from there
+            found.append((notice.time, notice.to, notice.block))
+            try:
+                chain = self._of_id(notice.to)
+            except NotFound:
+                break
+        return found
+
+    def _of(self, folder: str) -> StoredChain:
+        return self._chains.setdefault(folder, StoredChain(self._place, folder))
+
+    def _of_id(self, dataset: str) -> StoredChain:
+        """Returns the chain of an id. Raises NotFound."""
+        if dataset not in self._folders:
+            self._folders[dataset] = self._find(dataset)
+        return self._of(self._folders[dataset])
+
+    def _find(self, dataset: str) -> str:
+        named = dataset.removeprefix(_DID)
+        if named.isalnum() and self._of(named).head_name() is not None and self._of(named).id() == dataset:
+            return named
+        for name, folder in self._listed(quietly=True):
+            if name == dataset or self._is_of(self._of(folder), dataset):
+                return folder
+        raise NotFound(f"there is no dataset {dataset} in {self.shown}", rule="dataset", hint=_HINT)
+
+    def _is_of(self, chain: StoredChain, dataset: str) -> bool:
+        try:
+            return chain.head_name() is not None and chain.id() == dataset
+        except OdfdError:
+            return False
+
+    def _listed(self, *, quietly: bool = False) -> list[tuple[str, str]]:
+        """Returns names and folders. Raises Refused if the place does not tell; ``quietly``: then none."""
+        if self._of("").head_name() is not None:
+            return [(".", "")]
+        folders = self._place.folders()
+        if folders is None:
+            folders = self._served()
+        if folders is None:
+            if quietly:
+                return []
+            raise Refused(f"{self.shown} does not tell which datasets it has", rule="repository-listing",
+                          hint="open one by the name of its folder")  # fmt: skip
+        return [(each, each) for each in folders if self._of(each).head_name() is not None]
+
+    def _served(self) -> list[str] | None:
+        """Returns the names in the list of a node's site; ``None``: it has none."""
+        raw = self._place.read("", _MAX_LIST)
+        try:
+            found = [_folder_of(each["name"]) for each in json.loads(raw or b"")["datasets"]]
+        except (ValueError, KeyError, TypeError, RecursionError, Invalid):
+            return None
+        return found
+
+    def _check_complete(self, said: str, uppers: dict[str, int | None]) -> None:
+        at = datetime.datetime.fromisoformat(said)
+        since = (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).timestamp() * 1000
+        for ref, upper in uppers.items():
+            if upper is not None and since >= upper:
+                raise Refused(f"{ref} is complete before {_text(upper)}, not at {said}", rule="hold-upper",
+                              hint="at(None, …) takes the greatest time that is complete in all")  # fmt: skip
+
+
+class ReadTogether:
+    """Several datasets at one time: ``read["a"]`` is the dataset up to it."""
+
+    def __init__(self, time: str, datasets: dict[str, Dataset]) -> None:
+        self.time, self._datasets = time, datasets
+
+    def __getitem__(self, ref: str) -> Dataset:
+        return self._datasets[ref]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+def _info(name: str, chain: StoredChain) -> DatasetInfo:
+    head, (dataset, kind) = chain.head(), chain.seed()
+    cut = Cut(chain, head)
+    watermark = next((each.watermark for each in chain.back_to(0, head) if each.watermark is not None), None)
+    return DatasetInfo(
+        name=name, id=dataset, kind=kind, blocks=head.number + 1, records=cut.last_offset() + 1, bytes=None,
+        watermark=None if watermark is None else _text(watermark // _MILLI), head=head.hash, state="", owner=False,
+        rely_on="",
+    )  # fmt: skip
+
+
+def _folder_of(name: str) -> str:
+    if name == ".":
+        return ""
+    parts = name.split("/")
+    if len(parts) > 2 or any(not each or each.startswith(".") or "\\" in each or "\0" in each for each in parts):
+        raise Invalid(f"not the name of a dataset: {name[:80]!r}", rule="dataset", hint="the name of its folder")
+    return name
+
+
+def _text(millis: int) -> str:
+    at = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=millis)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

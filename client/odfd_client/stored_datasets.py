@@ -1,0 +1,320 @@
+"""Defines a dataset of a repository: it is read, followed and held together as that of a node, without one.
+
+Rows come from slices that were hashed, at a cut of a chain that was hashed. Whatever needs a node is refused by name.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from odfd_client.answer_stream import Answer
+from odfd_client.arrow_predicates import expression
+from odfd_client.errors import Invalid, NotFound, Refused
+from odfd_client.folding import standing
+from odfd_client.relations import Dataset, Demand, Selection
+from odfd_client.slice_files import SliceFiles
+from odfd_client.snapshots import Snapshot
+from odfd_client.stored_chains import Cut, StoredChain
+from odfd_client.stored_slices import CheckedObjects, StoredSlices
+from odfd_client.subscription import Source, Update, listen
+from odfd_client.transport import Transport
+from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
+
+UNSIGNED: Final = "unsigned"
+"""Standing of what a repository says: all is hashed from its head, whose signatures were not checked."""
+_AS_OF, _AT_BLOCK, _AS_AT = "FOR SYSTEM_TIME AS OF", "AT BLOCK", "AS AT"
+
+
+class Chains(Protocol):
+    """The chains of a repository."""
+
+    shown: str
+    objects: CheckedObjects
+
+    def chain(self, ref: str, time: int | None = None) -> StoredChain:
+        """Returns the chain of a dataset: of a name, that of the rendition which is active, at ``time`` (in
+        nanoseconds) or now. Raises NotFound."""
+
+    def succession(self, dataset: str) -> list[tuple[int, str, str]]:
+        """Returns the handovers after a rendition: time in milliseconds, id and head of the next one. Those that
+        are not in the repository are listed too."""
+
+
+class NoNode(Transport):
+    """Stands in the place of a connection: all requests are refused."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(shown)
+
+    @property
+    def is_remote(self) -> bool:
+        return True
+
+    def ask(self, *_: Any, **__: Any) -> Any:
+        raise refused("this", "ask a node: connect()")
+
+
+def refused(what: str, hint: str) -> Refused:
+    return Refused(f"{what} needs a node, and this is a repository", rule="repository-node", hint=hint)
+
+
+class StoredDataset(Dataset):
+    """A dataset of a repository. Methods return a narrower selection; this one stays unchanged."""
+
+    def __init__(
+        self, chains: Chains, selection: Selection, pins: Sequence[Pin] = (), demand: Demand | None = None
+    ) -> None:
+        super().__init__(NoNode(chains.shown), selection, pins, demand)
+        self._chains = chains
+        if demand is not None and demand.require is not None:
+            raise refused("a requirement on data", "a node knows who attested it: odfctl mirror add")
+
+    def files(self, *, keep: bool = False) -> SliceFiles | None:
+        asked = self._selection
+        is_whole = not asked.current and asked.where is None and asked.limit is None
+        if keep or not is_whole or any(words == _AS_AT for words, _ in asked.clauses):
+            return None
+        cut = self.cut()
+        found = StoredSlices(self._chains.objects, cut, self._tell(cut))
+        if missing := [name for name in asked.columns if name not in found.schema.names]:
+            raise _no_column(missing[0], found.schema)
+        return found
+
+    def cut(self) -> Cut:
+        """Returns the part of the chain that is read. Raises NotFound, Invalid."""
+        times = {words: _nanos(said) for words, said in self._selection.clauses if words == _AS_OF}
+        if len(self._pins) > 1:
+            raise refused("shards of a collection as one table", "read each shard by its id")
+        if self._pins:
+            chain = self._chains.chain(self._pins[0].id)
+            return Cut(chain, chain.block(self._pins[0].block), self._pins[0].id)
+        chain = self._chains.chain(self._selection.name, times.get(_AS_OF))
+        chain.id()  # so that the whole chain was read, from its head to the block that names the dataset
+        head = chain.head()
+        for words, said in self._selection.clauses:
+            if words == _AT_BLOCK:
+                head = _block(chain, head, said)
+        return Cut(chain, chain.until(times[_AS_OF], head) if times else head)
+
+    def last_offset(self) -> int:
+        cut = self.cut()
+        self._tell(cut)
+        return cut.last_offset()
+
+    def cross(self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0) -> Any:
+        from odfd_client.handovers import cross
+        from odfd_client.stored_handovers import StoredHandovers
+
+        self._check_whole()
+        position = Position.parse(after) if isinstance(after, str) else after
+
+        def log(dataset: str) -> Source:
+            return StoredLog(self._chains, replace(self._selection, name=dataset))
+
+        switching = StoredHandovers(self._chains, self._selection)
+        return cross(log, self._selection.name, switching, position, follow=follow, seconds=seconds)
+
+    def listen(
+        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
+    ) -> Generator[Update, None, None]:
+        """Yields rows as they appear, as a node's: the head is read every ``seconds``."""
+        self._check_whole()
+        position = Position.parse(after) if isinstance(after, str) else after
+        return listen(StoredLog(self._chains, self._selection), position, follow=follow, seconds=seconds)
+
+    def subscribe(
+        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
+    ) -> Generator[Snapshot | Update, None, None]:
+        self._check_whole()
+        if after is not None:
+            return self.listen(after, follow=follow, seconds=seconds)
+        return self._subscribed(follow=follow, seconds=seconds)
+
+    def _subscribed(self, *, follow: bool, seconds: float) -> Generator[Snapshot | Update, None, None]:
+        log = StoredDataset(self._chains, Selection(self._selection.name))
+        position = Position(log.pin.id, log.last_offset(), log.pin.block, log.pin.sequence_number)
+        yield Snapshot(self._made(replace(self._selection, current=True), log.pins, self._demand), position)
+        yield from self.listen(position, follow=follow, seconds=seconds)
+
+    def _made(self, selection: Selection, pins: Sequence[Pin], demand: Demand) -> Dataset:
+        return StoredDataset(self._chains, selection, pins, demand)
+
+    def _tell(self, cut: Cut) -> NodeMetadata:
+        clauses = ", ".join(f"{words} {said}" for words, said in self._selection.clauses)
+        self._told = told(cut, self._selection.name, clauses)
+        self._pins = self._told.pins
+        return self._told
+
+    def _known(self) -> NodeMetadata:
+        return self._told or self._tell(self.cut())
+
+    def _ask(self, *, explain: bool = False, prove: bool = False) -> Answer:
+        if prove:
+            raise refused("a proof of an answer", "a node signs it: connect().sql(…).prove()")
+        cut = self.cut()
+        metadata = self._tell(cut)
+        slices = StoredSlices(self._chains.objects, cut, metadata)
+        return StoredAnswer(metadata, *rows_of(cut, slices, self._selection, none=explain))
+
+
+def rows_of(
+    cut: Cut, slices: StoredSlices, asked: Selection, *, none: bool = False
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Returns the rows of a selection, and their schema; ``none``: no rows."""
+    import pyarrow.compute as pc
+
+    schema = slices.schema
+    for name in asked.columns:
+        if name not in schema.names:
+            raise _no_column(name, schema)
+    wanted = list(asked.columns) or schema.names
+    until = _until(cut, asked, schema)
+    where = expression(asked.where, schema)
+    shown = pa.schema([schema.field(name) for name in wanted])
+    if none or asked.limit == 0:
+        return shown, iter(())
+    among = until if where is None else where if until is None else until & where
+    if asked.current:
+        kept = _standing(cut, slices, until)
+        if kept is not None:
+            stands = pc.field(cut.vocabulary()[0]).isin(kept)
+            among = stands if where is None else stands & where
+    batches = (each for each in slices.scan(wanted, among) if each.num_rows)
+    return shown, batches if asked.limit is None else _limited(batches, asked.limit)
+
+
+def _standing(cut: Cut, slices: StoredSlices, until: Any) -> Any:
+    """Returns the offsets of the rows that stand; ``None``: all do."""
+    offset, op, time, _ = cut.vocabulary()
+    if op not in slices.schema.names:
+        return None
+    key = cut.key()
+    same = [name for name in slices.schema.names if name not in (offset, op, time)] if key is None else list(key)
+    wanted = [offset, op, *same]
+    schema = pa.schema([slices.schema.field(name) for name in wanted])
+    batches = slices.scan(wanted, until)
+    return standing(pa.Table.from_batches(batches, schema), offset, op, by_key=key is not None)
+
+
+def _until(cut: Cut, asked: Selection, schema: pa.Schema) -> Any:
+    """Returns the expression for the rows valid at the time that was asked for; ``None``: no time was."""
+    import pyarrow.compute as pc
+
+    said = next((each for words, each in asked.clauses if words == _AS_AT), None)
+    if said is None:
+        return None
+    event_time = cut.vocabulary()[3]
+    if event_time not in schema.names:
+        raise _no_column(event_time, schema)
+    kind = schema.field(event_time).type
+    unit = kind.tz if pa.types.is_timestamp(kind) else None
+    moment = pa.scalar(_nanos(said) // 1000, pa.timestamp("us", unit))
+    return pc.field(event_time).cast(pa.timestamp("us", unit)) <= moment
+
+
+def _limited(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch[:most]
+        most -= batch.num_rows
+        if most <= 0:
+            return
+
+
+class StoredAnswer(Answer):
+    """Rows that are read from a repository, once."""
+
+    def __init__(self, metadata: NodeMetadata, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        self.told, self.schema, self._found = metadata, schema, batches
+
+    def close(self) -> None: ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self._found
+
+    @property
+    def proof(self) -> None:
+        return None
+
+
+class StoredLog(Source):
+    """The log of a dataset of a repository as the source of a listener."""
+
+    def __init__(self, chains: Chains, selection: Selection) -> None:
+        super().__init__(NoNode(chains.shown), selection.name, always=False, whole=selection.where is None)
+        self._chains, self._selection = chains, selection
+
+    def named(self, ref: str) -> dict[str, Any]:
+        chain = self._chains.chain(ref)
+        return {"id": chain.id(), "name": ref}
+
+    def newest(self, dataset: str) -> str:
+        return self._chains.chain(dataset).head().hash
+
+    def holds(self, position: Position) -> bool:
+        chain = self._chains.chain(position.id)
+        found = chain.at(position.sequence_number, chain.head())
+        return found is not None and found.hash == position.block
+
+    def has_ended(self, dataset: str) -> bool:
+        after = self._chains.succession(dataset)
+        return bool(after) and after[-1][1] != dataset
+
+    def cut(self, name: str) -> tuple[Pin, ...]:
+        chain = self._chains.chain(name)
+        return told(Cut(chain, chain.head()), name, "").pins
+
+    def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
+        import pyarrow.compute as pc
+
+        chain = self._chains.chain(dataset)
+        cut = Cut(chain, chain.head() if pin is None else chain.block(pin.block))
+        metadata = told(cut, dataset, "")
+        if cut.last_offset() <= offset:
+            return StoredAnswer(metadata, pa.schema([]), iter(()))
+        slices = StoredSlices(self._chains.objects, cut, metadata, offset)
+        shown, _ = rows_of(cut, slices, self._selection, none=True)
+        where = expression(self._selection.where, slices.schema)
+        place = cut.vocabulary()[0]
+        later = pc.field(place) > offset
+        columns = {name: pc.field(name) for name in shown.names} | {mark: pc.field(place).cast(pa.int64())}
+        rows = slices.scan(columns, later if where is None else later & where)
+        return StoredAnswer(metadata, shown.append(pa.field(mark, pa.int64())), rows)
+
+
+def told(cut: Cut, name: str, clauses: str) -> NodeMetadata:
+    """Describes an answer: its pin, and that only hashes speak for it."""
+    pin = Pin(name, cut.dataset, cut.head.hash, cut.head.number, clauses)
+    standing = ReadStanding(name, UNSIGNED, 0, cut.head.number + 1)
+    return NodeMetadata((pin,), UNSIGNED, (standing,), ())
+
+
+def _block(chain: StoredChain, head: Any, said: str) -> Any:
+    """Finds a block by its number (``#12``) or hash. Raises NotFound."""
+    if said.startswith("#") and said[1:].isdecimal():
+        found = chain.at(int(said[1:]), head)
+    else:
+        found = next((each for each in chain.back_to(0, head) if each.hash == said), None)
+    if found is None:
+        raise NotFound(f"{chain.shown} has no block {said}", rule="query-block", hint="a number, or a whole hash")
+    return found
+
+
+def _nanos(said: str) -> int:
+    """Parses a time: a day, or RFC 3339; without a zone in UTC. Raises Invalid."""
+    try:
+        found = datetime.datetime.fromisoformat(said)
+    except ValueError as error:
+        raise Invalid(f"not a time: {said!r}", rule="query-time", hint="2024-05-01, or 2024-05-01T12:00:00Z") from error
+    since = (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)) - datetime.datetime.fromtimestamp(
+        0, datetime.UTC
+    )
+    return since // datetime.timedelta(microseconds=1) * 1000
+
+
+def _no_column(name: str, schema: pa.Schema) -> Invalid:
+    return Invalid(f"there is no column {name}", rule="columns", hint=f"columns are {', '.join(schema.names)}")
