@@ -37,6 +37,8 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "append": "bench.store",
         "readers": "bench.store",
         "collection": "bench.many_datasets",
+        "shards": "bench.shards",
+        "repository": "bench.shards",
         "parsing": "bench.parsing",
         "quarantine": "bench.parsing",
         "hearing": "bench.trust",
