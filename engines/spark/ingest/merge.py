@@ -1,8 +1,9 @@
 """Applies merge strategies: finds which rows of a batch are new, and how they change existing rows.
 
-Joins run on Spark and return positions only: ordinals of new rows, offsets of old ones. Rows are then taken from the
-batch and from the slices themselves, so no value passes through Spark's types. Equal keys keep input order, therefore
-equal input gives equal bytes.
+What is looked up and compared is positions only: ordinals of new rows, offsets of old ones, found in this process
+(``key_match``), or by joins on Spark for nested columns, keys of floating point and what memory does not hold; both
+find the same. Rows are then taken from the batch and from the slices themselves, so no value passes through Spark's
+types. Equal keys keep input order, therefore equal input gives equal bytes.
 
 This differs from the reference where that is odd: whether a key appears or vanishes is decided by its presence, not by
 its values being null (so rows whose other columns are all null are new too); two rows of one key in one snapshot are an
@@ -36,6 +37,7 @@ from chain.model.source import (
 from engines.contract import Vocabulary
 from engines.spark.catalyst.types import struct_type
 from engines.spark.ingest.history import History
+from engines.spark.ingest.key_match import ChangedRows, Sought, changed_rows, repeating_rows, unseen_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,16 +116,25 @@ def _unseen(
     slices = history.overlapping(batch.select(list(dict.fromkeys(keys)))) if batch.num_rows else ()
     if not slices:
         return batch, PassedOver()
-    names = _aliases(keys)
-    new = _staged(context, batch, names)
-    old = _renamed(history.frame(context.session(), list(names.values()), slices), names)
-    same = [new[alias] == old[alias] for alias in names]
-    unseen = np.sort(new.join(old, same, "left_anti").select(_ORDINAL).toArrow().column(_ORDINAL).to_numpy())
+    unseen = unseen_rows(batch, _distinct(keys), history, context.vocab, slices)
+    if unseen is None:
+        unseen = _unseen_on_spark(context, batch, history, keys, slices)
     if len(unseen) == batch.num_rows:
         return batch, PassedOver()
     seen = batch.take(pa.array(np.setdiff1d(np.arange(batch.num_rows), unseen, assume_unique=True)))
     unchanged = _repeating(context, seen, history, keys, slices)
     return batch.take(pa.array(unseen)), PassedOver(unchanged, seen.num_rows - unchanged)
+
+
+def _unseen_on_spark(
+    context: MergeContext, batch: pa.Table, history: History, keys: Sequence[str], slices: Sequence[Path]
+) -> np.ndarray:
+    names = _aliases(keys)
+    new = _staged(context, batch, names)
+    old = _renamed(history.frame(context.session(), list(names.values()), slices), names)
+    same = [new[alias] == old[alias] for alias in names]
+    found = new.join(old, same, "left_anti").select(_ORDINAL).toArrow().column(_ORDINAL)
+    return np.sort(found.to_numpy())
 
 
 def _repeating(
@@ -133,6 +144,11 @@ def _repeating(
 
     A missing event time equals any: the row would get that of the source.
     """
+    if not history.changed(context.vocab.operation_type_column):
+        others = tuple(name for name in seen.column_names if name not in keys)
+        found = repeating_rows(Sought(seen, _distinct(keys), others), history, context.vocab, slices)
+        if found is not None:
+            return found
     names = _aliases(keys)
     values = _values(name for name in seen.column_names if name not in keys)
     new = _staged(context, seen, {**names, **values})
@@ -174,7 +190,7 @@ def _snapshot(context: MergeContext, batch: pa.Table, history: History, strategy
     if not history.paths:
         return all_new(batch, order)
     compared = strategy.compare_columns or tuple(name for name in batch.column_names if name not in keys)
-    found = _joined(context, batch, history, keys, compared, "full_outer")
+    found = _changed(context, Sought(batch, _distinct(keys), _distinct(compared)), history, whole=True)
     passed_over = PassedOver(unchanged=batch.num_rows - found.taken)
     return _assembled(context, batch, history, found, order, passed_over)
 
@@ -191,29 +207,30 @@ def _upsert(context: MergeContext, batch: pa.Table, history: History, keys: Sequ
         unknown = int(np.count_nonzero(gone))
         return all_new(rows.filter(pa.array(~gone)), order, PassedOver(unknown, 0, superseded))
     compared = [name for name in rows.column_names if name not in keys]
-    found = _joined(context, rows, history, keys, compared, "left_outer", gone)
+    found = _changed(context, Sought(rows, _distinct(keys), _distinct(compared)), history, gone, whole=False)
     passed_over = PassedOver(rows.num_rows - len(found.old), 0, superseded)
     return _assembled(context, rows, history, found, order, passed_over)
 
 
-class ChangedRows(NamedTuple):
-    """Pairs of rows that differ: place of the old and ordinal of the new row, -1 if there is none."""
-
-    old: np.ndarray
-    new: np.ndarray
-
-    @property
-    def taken(self) -> int:
-        """Number of rows of the batch among them."""
-        return int(np.count_nonzero(self.new >= 0))
+def _changed(
+    context: MergeContext,
+    sought: Sought,
+    history: History,
+    gone: np.ndarray | None = None,
+    *,
+    whole: bool,
+) -> ChangedRows:
+    """Compares the batch with the latest state: here if possible, else on Spark."""
+    found = changed_rows(sought, history, context.vocab, gone, whole=whole)
+    if found is not None:
+        return found
+    return _joined(context, sought, history, "full_outer" if whole else "left_outer", gone)
 
 
 def _joined(
     context: MergeContext,
-    batch: pa.Table,
+    sought: Sought,
     history: History,
-    keys: Sequence[str],
-    compared: Sequence[str],
     how: str,
     gone: np.ndarray | None = None,
 ) -> ChangedRows:
@@ -221,9 +238,9 @@ def _joined(
     that retract their key."""
     from pyspark.sql import functions as f
 
-    time = context.vocab.event_time_column
-    names = _aliases(keys)
-    values = _values(compared)
+    batch, time = sought.batch, context.vocab.event_time_column
+    names = _aliases(sought.keys)
+    values = _values(sought.compared)
     marked = batch if gone is None else batch.append_column("\0gone", pa.array(gone))
     extra = {} if gone is None else {"g": "\0gone"}
     new = _staged(context, marked, {**names, **values, **extra})
@@ -265,7 +282,8 @@ def _state(context: MergeContext, history: History, names: dict[str, str], value
     old = reduce(lambda one, other: one.unionByName(other), parts)  # a key is in one run, so its newest row is too
     newest = Window.partitionBy(*names).orderBy(f.desc("old"))
     ranked = old.withColumn("rank", f.row_number().over(newest))
-    return ranked.where((ranked["rank"] == 1) & (ranked["op"] != RETRACT)).drop("rank", "op")
+    stands = f.coalesce(ranked["op"], f.lit(APPEND)) != RETRACT  # a slice without operations only appends
+    return ranked.where((ranked["rank"] == 1) & stands).drop("rank", "op")
 
 
 def _assembled(
@@ -305,6 +323,10 @@ def _staged(context: MergeContext, batch: pa.Table, names: dict[str, str]) -> Da
 
 def _renamed(frame: DataFrame, names: dict[str, str]) -> DataFrame:
     return frame.select(*(frame[_quoted(column)].alias(alias) for alias, column in names.items()))
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def _aliases(keys: Sequence[str]) -> dict[str, str]:
