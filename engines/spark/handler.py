@@ -146,7 +146,8 @@ class SparkHandler:
 
     def ingest(self, request: IngestRequest, control: RequestControl) -> IngestAnswer:
         with self._request(control) as opened:
-            return run_ingest(opened, request, control)
+            spread = isinstance(self._source, Jvm) and self._source.on_cluster
+            return run_ingest(opened, request, control, spread=spread)
 
     def raw_query(self, request: RawQueryRequest, control: RequestControl) -> RawQueryOutcome:
         """Runs a query for interactive use: it may be nondeterministic, but has no commands and no foreign code."""

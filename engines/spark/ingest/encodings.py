@@ -14,7 +14,7 @@ from typing import Final
 
 from chain.errors import Invalid
 from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadStep
-from engines.spark.ingest.ranges import View
+from engines.spark.ingest.ranges import View, first_of
 from engines.spark.ingest.unpack import CHUNK, SourceFile, Unpacking, write
 
 RULE: Final = "read-encoding"
@@ -190,7 +190,7 @@ def check_text(view: View, wanted: str, place: str) -> None:
     if found is not None:
         kind, hint = found
         raise Invalid(f"this is {kind}, and not {wanted}", rule="read-kind-of-file", hint=hint, place=place)
-    nul = view.find(b"\x00")
+    nul = first_of(view, b"\x00", 0)
     if nul < 0:
         return
     line = view[:nul].count(b"\n") + 1

@@ -1,8 +1,9 @@
-"""Parses source files in parts: cuts them into ranges, which Spark's workers parse with Arrow, in the order of the
-input.
+"""Parses source files in parts: cuts them into ranges, which are parsed with Arrow, in the order of the input.
 
-The driver looks only at heads of files (columns, a sample for types) and at where they may be cut; the ranges are one
-Spark job. Parts are numbered, so input order is (part, row). The caller owns the directory of parts and removes it.
+This process looks only at heads of files (columns, a sample for types) and at where they may be cut. Ranges of CSV and
+small texts are parsed in its threads, since Arrow lets them run at once; others, and those of an engine on a cluster,
+are one Spark job. Parts are numbered, so input order is (part, row). The caller owns the directory of parts and removes
+it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import mmap
+import os
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -36,10 +38,11 @@ from engines.spark.ingest.encodings import check_text
 from engines.spark.ingest.json_guess import INFER_ROWS, guess_json
 from engines.spark.ingest.quoting import Quotes, check_quotes
 from engines.spark.ingest.range_tasks import Format, Task
-from engines.spark.ingest.ranges import Range, View, line_ranges
+from engines.spark.ingest.ranges import TARGET, Range, View, line_ranges
 from engines.spark.ingest.records import object_lines
 from engines.spark.ingest.text_columns import Absence
 from engines.spark.ingest.unpack import SourceFile as SourceFile
+from engines.spark.runtime.memory import give_back
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +53,8 @@ MAX_WHOLE: Final = 1 << 30
 """Most bytes of a file that cannot be cut: Arrow parses it in one block, whose size it counts in 31 bits."""
 SMALL: Final = 1 << 20
 """Bytes of text up to which parsing takes less time than a Spark job, and far less than the start of a worker."""
+MAX_HERE: Final = 2 * TARGET
+"""Most bytes of a range that is parsed in this process: a longer one could take memory that other requests need."""
 
 
 _TOLD_FIELDS: Final = 10
@@ -100,10 +105,13 @@ def parse_sources(
     folder: Path,
     required: Mapping[str, Absence] = MappingProxyType({}),
     control: RequestControl | None = None,
+    *,
+    spread: bool = False,
 ) -> Parts | None:
     """Parses all sources into parts under ``folder``; returns ``None`` when they are empty.
 
-    ``session`` is opened for a Spark job only: small texts are parsed in this process. ``required``: columns that, if
+    ``session`` is opened for a Spark job only; ``spread``: its tasks run on other machines, which share the work.
+    ``required``: columns that, if
     present, must have a value in every row, with the reason for messages (rule ``not-null``); in the parts' schema they
     may still be nullable. A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or
     ``[]``, does. Such a file decides no types: if types are guessed, other files decide them. Records that cannot be
@@ -149,8 +157,9 @@ def parse_sources(
         return Parts(untyped, (), (), tuple(remarks), typed=False)
     if wanted is None or not planned:
         return None
-    with (control or RequestControl()).measured(functools.partial(_how_far, todo)):
-        rows, bad, unknown = _run(session, tuple(todo)) if todo else ((), (), {})
+    control = control or RequestControl()
+    with control.measured(functools.partial(_how_far, todo)):
+        rows, bad, unknown = _run(None if _is_here(todo, spread) else session, tuple(todo), control)
     if quarantine is not None:
         _check_share(quarantine, todo, rows, bad)
     if unknown:
@@ -209,9 +218,21 @@ def _check_share(quarantine: Quarantine, todo: Sequence[Task], rows: Sequence[in
             raise too_many(what, first["reason"], f"{first['file']}:{first['line']}")
 
 
-def _run(session: OpenSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...], tuple[int, ...], Mapping[str, int]]:
-    """Returns rows of each range, its set-aside records, and all unknown fields. Raises the first fault in order."""
-    answers = range_tasks.perform_all(todo) if _is_small(todo) else _on_spark(session(), todo)
+def _run(
+    session: OpenSession | None, todo: tuple[Task, ...], control: RequestControl
+) -> tuple[tuple[int, ...], tuple[int, ...], Mapping[str, int]]:
+    """Returns rows of each range, its set-aside records, and all unknown fields. Raises the first fault in order.
+
+    Without a ``session`` the ranges are parsed in this process.
+    """
+    if not todo:
+        return (), (), {}
+    if session is None:
+        answers = range_tasks.perform_all(todo, os.cpu_count() or 1, control.check)
+        if len(todo) > 1:
+            give_back()
+    else:
+        answers = _on_spark(session(), todo)
     for fault in answers.column("fault").drop_null().slice(0, 1):
         raise msgspec.json.decode(fault.as_py(), type=range_tasks.Fault).raised()
     unknown: Counter[str] = Counter()
@@ -220,10 +241,17 @@ def _run(session: OpenSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...],
     return tuple(answers.column("rows").to_pylist()), tuple(answers.column("bad").to_pylist()), unknown
 
 
-def _is_small(todo: Sequence[Task]) -> bool:
-    """Whether the ranges are to be parsed in this process. Not Parquet: a small file can hold any number of rows."""
+def _is_here(todo: Sequence[Task], spread: bool) -> bool:
+    """Whether the ranges are to be parsed in this process.
+
+    Not Parquet: a small file can hold any number of rows. Not much JSON: parts of it are parsed by Python, a thread at
+    a time.
+    """
+    sizes = [task.span.stop - task.span.start for task in todo]
+    if all(isinstance(task.format, range_tasks.CsvFormat) for task in todo) and not spread:
+        return max(sizes, default=0) <= MAX_HERE
     texts = all(not isinstance(task.format, range_tasks.ParquetFormat) for task in todo)
-    return texts and sum(task.span.stop - task.span.start for task in todo) <= SMALL
+    return texts and sum(sizes) <= SMALL
 
 
 def _on_spark(spark: SparkSession, todo: tuple[Task, ...]) -> pa.Table:

@@ -22,10 +22,8 @@ import numpy as np
 from chain.errors import Invalid
 from chain.wording import plural
 from engines.spark.ingest.dialect import CsvDialect
-from engines.spark.ingest.ranges import View
+from engines.spark.ingest.ranges import WINDOW, View, first_of, release
 
-_WINDOW: Final = 8 << 20
-"""Bytes examined at a time."""
 _LF: Final = 10
 _CR: Final = 13
 _SHOWN: Final = 60
@@ -45,7 +43,7 @@ def check_quotes(view: View, start: int, dialect: CsvDialect, place: str) -> Quo
     """Returns how quotes affect the split. Raises Invalid, naming the line, for quotes that readers
     would interpret differently."""
     quote = dialect.quote.encode()
-    if view.find(quote, start) < 0:
+    if first_of(view, quote, start) < 0:
         return Quotes.IN_LINES
     proven = _proven(view, start, dialect)
     if proven is not None:
@@ -63,7 +61,7 @@ def _proven(view: View, start: int, dialect: CsvDialect) -> Quotes | None:
     data = np.frombuffer(view, np.uint8)
     beside = np.zeros(256, bool)
     beside[[ord(dialect.separator), _LF, _CR, ord(dialect.quote)]] = True
-    size = _WINDOW if dialect.escape is None else max(len(data), 1)
+    size = WINDOW if dialect.escape is None else max(len(data), 1)
     inside, across = 0, False
     try:
         for first in range(start, len(data), size):
@@ -82,6 +80,7 @@ def _proven(view: View, start: int, dialect: CsvDialect) -> Quotes | None:
                 ends = np.flatnonzero((window == _LF) | (window == _CR)) + first
                 across = bool(np.any((np.searchsorted(quotes, ends) + inside) % 2))
             inside = (inside + len(quotes)) % 2
+            release(view, first, first + size)
     finally:
         del data
     if inside:

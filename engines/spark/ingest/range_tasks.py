@@ -1,4 +1,4 @@
-"""Parses one range of one source file in a Spark worker; declares the task and its result.
+"""Parses one range of a source file, in a thread of the engine or in a Spark worker; declares task and result.
 
 A task reads its bytes, makes rows of exact types and writes them as one part, under a temporary name first, because
 Spark may run a task twice. Rows never go back through Spark; counts and faults do.
@@ -7,6 +7,7 @@ Spark may run a task twice. Rows never go back through Spark; counts and faults 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -106,10 +107,21 @@ def perform(batches: Iterator[pa.RecordBatch], tasks: tuple[Task, ...]) -> Itera
             yield pa.RecordBatch.from_pylist([{"task": number, **_answer(tasks[number])}], schema=ANSWER)
 
 
-def perform_all(tasks: tuple[Task, ...]) -> pa.Table:
-    """Runs all tasks in this process. Returns their results, in order."""
-    numbers = pa.RecordBatch.from_arrays([pa.array(range(len(tasks)), pa.int64())], names=["id"])
-    return pa.Table.from_batches(perform(iter([numbers]), tasks), schema=ANSWER)
+def perform_all(tasks: tuple[Task, ...], threads: int = 1, check: Callable[[], None] = lambda: None) -> pa.Table:
+    """Runs all tasks in threads of this process; each holds one range at a time. Returns their results, in order.
+
+    ``check`` is called before each task: what it raises ends the work.
+    """
+
+    def one(number: int) -> dict[str, object]:
+        check()
+        return {"task": number, **_answer(tasks[number])}
+
+    with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="parse") as pool:
+        try:
+            return pa.Table.from_pylist(list(pool.map(one, range(len(tasks)))), schema=ANSWER)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _answer(task: Task) -> dict[str, object]:

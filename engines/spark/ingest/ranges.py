@@ -16,6 +16,8 @@ View: TypeAlias = mmap.mmap | bytes
 TARGET: Final = 16 << 20
 """Bytes of one range: large enough that a task costs more than its scheduling, small enough for a worker's memory, of
 which parsing takes about four times as much."""
+WINDOW: Final = 8 << 20
+"""Bytes examined at a time."""
 
 
 class Range(NamedTuple):
@@ -41,3 +43,20 @@ def ranges_at(view: View, start: int, cuts: range | list[int]) -> list[Range]:
             ends.append(newline + 1)
     bounds = [start, *ends, len(view)]
     return [Range(one, other) for one, other in itertools.pairwise(bounds) if one < other]
+
+
+def first_of(view: View, byte: bytes, start: int) -> int:
+    """Returns the first position of a byte from ``start``, or -1. Of a mapped file only a window is in memory."""
+    for at in range(start, len(view), WINDOW):
+        found = view.find(byte, at, at + WINDOW)
+        release(view, at, at + WINDOW)
+        if found >= 0:
+            return found
+    return -1
+
+
+def release(view: View, start: int, stop: int) -> None:
+    """Unmaps bytes of a file that are not needed soon: they are no memory of this process until it reads them."""
+    if isinstance(view, mmap.mmap):
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        view.madvise(mmap.MADV_DONTNEED, first, min(stop, len(view)) - first)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -62,7 +62,8 @@ from engines.spark.ingest.row_checks import (
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.source_files import Opened, bounds_of, opened
 from engines.spark.ingest.streamed import Streamed, may_stream, streamed
-from engines.spark.ingest.text_columns import NO_EVENT_TIME, check_made, check_read, no_key
+from engines.spark.ingest.text_columns import NO_EVENT_TIME, Absence, check_made, check_read, no_key
+from engines.spark.runtime.memory import give_back
 from engines.spark.sql.spark_errors import blames_data, blames_query, fault_of
 
 if TYPE_CHECKING:
@@ -71,33 +72,41 @@ if TYPE_CHECKING:
     from engines.spark.runtime.session import OpenSession
 
 NO_BYTES: Final = "it is empty"
+LARGE: Final = 4 << 20
+"""Bytes of a slice that took memory which is worth being given back."""
 
 
-def run_ingest(session: SparkSession | OpenSession, request: IngestRequest, control: RequestControl) -> IngestAnswer:
+def run_ingest(
+    session: SparkSession | OpenSession, request: IngestRequest, control: RequestControl, *, spread: bool = False
+) -> IngestAnswer:
     """Runs an ingest; ``session`` is this request's alone, or opens one when Spark is needed.
 
-    Raises Environment, and Spark's faults that are not the query's.
+    ``spread``: Spark's tasks run on other machines. Raises Environment, and Spark's faults that are not the query's.
     """
     output = Path(request.new_data_path)
     opened = functools.cache(session if callable(session) else lambda: session)
     try:
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=output.parent) as scratch:
-            return _ingest(opened, request, control, Path(scratch))
+            return _ingest(opened, request, control, Path(scratch), spread=spread)
     except SlicesMissing as missing:
         return HistoryNeeded(hashes=missing.names)
     except Invalid as fault:
         return InvalidQuery.of(fault)
+    finally:
+        if output.exists() and output.stat().st_size > LARGE:
+            give_back()
 
 
-def _ingest(session: OpenSession, request: IngestRequest, control: RequestControl, scratch: Path) -> Success:
+def _ingest(
+    session: OpenSession, request: IngestRequest, control: RequestControl, scratch: Path, *, spread: bool
+) -> Success:
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
     query, declared = read_source(request.preprocess)
     keys = checked_keys(request)
     sources = opened(_sources(request), request.read, scratch, bounds_of(request), control.check)
     control.check()
-    parts = _parsed(
-        session, request, sources, scratch, keys, control, strict=query is None and not request.fills_event_time
-    )
+    parse = functools.partial(parse_sources, session, sources.files, sources.step, scratch, spread=spread)
+    parts = _parsed(parse, request, sources, keys, control, strict=query is None and not request.fills_event_time)
     control.check()
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(sources.files))
     if parts is None:
@@ -181,10 +190,9 @@ def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: 
 
 
 def _parsed(
-    session: OpenSession,
+    parse: Callable[[Mapping[str, Absence], RequestControl], Parts | None],
     request: IngestRequest,
     sources: Opened,
-    scratch: Path,
     keys: Sequence[str],
     control: RequestControl,
     *,
@@ -198,7 +206,7 @@ def _parsed(
     aside = request.preprocess is None and quarantine_of(request.read.schema) is not None
     required = {key: no_key(key) for key in keys if aside} | ({name: NO_EVENT_TIME} if strict else {})
     try:
-        parts = parse_sources(session, sources.files, sources.step, scratch, required, control)
+        parts = parse(required, control)
         return None if parts is None else parts._replace(remarks=(*sources.remarks, *parts.remarks))
     except Invalid as fault:
         guessed = with_guess(fault, sources.files)

@@ -61,6 +61,11 @@ class Jvm:
         self._ended: tuple[_Life, str] | None = None
         """A JVM that was ended on purpose, and the reason; ``None``: none was."""
 
+    @property
+    def on_cluster(self) -> bool:
+        """Whether tasks run on other machines."""
+        return self._options.cluster is not None
+
     def session(self) -> SparkSession:
         """Returns the root session; starts a JVM if there is none, or only a dead one. Raises EngineLost.
 

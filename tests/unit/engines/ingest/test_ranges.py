@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import mmap
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,7 +18,7 @@ from engines.spark.ingest.csv_text import parse_csv
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.json_text import parse_json
 from engines.spark.ingest.quoting import Quotes, check_quotes
-from engines.spark.ingest.ranges import Range, line_ranges, ranges_at
+from engines.spark.ingest.ranges import Range, first_of, line_ranges, ranges_at
 from engines.spark.ingest.records import object_lines
 
 CELLS = st.text(st.sampled_from('ab1 ,"\n\r\\é'), max_size=6)
@@ -94,7 +96,7 @@ IN, ACROSS, LITERAL = Quotes.IN_LINES, Quotes.ACROSS_LINES, Quotes.LITERAL
     ],
 )
 def test_what_quotes_mean(text: bytes, found: Quotes, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engines.spark.ingest.quoting._WINDOW", window)
+    monkeypatch.setattr("engines.spark.ingest.quoting.WINDOW", window)
     assert check_quotes(text, 0, PLAIN, "f") is found
 
 
@@ -115,7 +117,7 @@ def test_what_quotes_mean(text: bytes, found: Quotes, window: int, monkeypatch: 
 def test_misplaced_quotes_are_refused(
     text: bytes, line: int, said: str, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engines.spark.ingest.quoting._WINDOW", window)
+    monkeypatch.setattr("engines.spark.ingest.quoting.WINDOW", window)
     with pytest.raises(Invalid) as told:
         check_quotes(text, 0, PLAIN, "f")
     assert (told.value.rule, told.value.place) == ("read-quotes", f"f:{line}")
@@ -130,7 +132,7 @@ def test_the_proof_and_the_walk_agree(text: str, window: int) -> None:
     data = text.encode()
     proven = quoting._proven(data, 0, PLAIN) if data else Quotes.IN_LINES
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quoting, "_WINDOW", window)
+        patch.setattr(quoting, "WINDOW", window)
         assert (quoting._proven(data, 0, PLAIN) if data else Quotes.IN_LINES) is proven
     if proven is not None:
         walked = quoting._walk(PLAIN).match(data)
@@ -206,3 +208,29 @@ def test_targets_make_ranges_of_about_that_size() -> None:
     spans = line_ranges(data, 0, 1000)
     assert {len(range(*span)) // 100 for span in spans[:-1]} <= {9, 10, 11}
     assert line_ranges(data, 0) == [Range(0, len(data))]
+
+
+class Watched(bytes):
+    """A text that notes which of its bytes are looked at."""
+
+    seen: list[int]
+
+    def find(self, byte: bytes, start: int, stop: int) -> int:  # type: ignore[override]
+        self.seen.append(stop - start)
+        return super().find(byte, start, stop)
+
+
+def test_a_byte_is_found_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """However large the file, memory holds a window of it."""
+    monkeypatch.setattr("engines.spark.ingest.ranges.WINDOW", 5000)
+    text = Watched(b"a" * 20_001 + b"b" + b"a" * 20_000)
+    text.seen = []
+    assert first_of(text, b"b", 3) == 20_001
+    assert set(text.seen) == {5000}
+    assert first_of(text, b"c", 0) == -1
+    file = tmp_path / "file"
+    file.write_bytes(text)
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        assert first_of(view, b"b", 3) == 20_001
+        assert first_of(view, b"c", 0) == -1
+        assert bytes(view) == bytes(text), "what was unmapped is read again"

@@ -104,4 +104,4 @@ def test_what_may_be_large_goes_to_spark(kind: str, tmp_path: Path, monkeypatch:
         )
     read = ReadParquet(schema=COLUMNS) if kind == "parquet" else TEXTS["csv"][1]
     with pytest.raises(AssertionError, match="session was opened"):
-        run_ingest(no_spark, request(tmp_path, source, read), RequestControl())
+        run_ingest(no_spark, request(tmp_path, source, read), RequestControl(), spread=True)

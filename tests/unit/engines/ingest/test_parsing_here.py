@@ -1,0 +1,90 @@
+"""Files of CSV are parsed in threads of the engine, whose memory does not grow with the file."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from chain.errors import Invalid
+from chain.model.source import ReadCsv
+from engines.request_control import RequestCancelled, RequestControl
+from engines.spark.ingest import parse, range_tasks
+from engines.spark.ingest.parse import SourceFile, parse_sources
+from engines.spark.ingest.ranges import line_ranges
+
+READ = ReadCsv(header=True, ddl_schema=("id BIGINT NOT NULL", "name STRING"))
+ROWS = 400
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceFile:
+    """A file of many ranges."""
+    monkeypatch.setattr(parse, "line_ranges", lambda view, start: line_ranges(view, start, 64))
+    path = tmp_path / "source.csv"
+    path.write_text("id,name\n" + "".join(f"{n},name {n}\n" for n in range(ROWS)))
+    return SourceFile(path, path.name)
+
+
+def no_session() -> Any:
+    raise AssertionError("a Spark session was opened")
+
+
+def test_no_more_ranges_are_held_than_there_are_threads(
+    source: SourceFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parse.os, "cpu_count", lambda: 3)
+    lock, held, most, real = threading.Lock(), 0, 0, range_tasks._answer
+
+    def counted(task: range_tasks.Task) -> dict[str, object]:
+        nonlocal held, most
+        with lock:
+            held += 1
+            most = max(most, held)
+        try:
+            return real(task)
+        finally:
+            with lock:
+                held -= 1
+
+    monkeypatch.setattr(range_tasks, "_answer", counted)
+    parts = parse_sources(no_session, [source], READ, tmp_path)
+    assert parts is not None
+    assert len(parts.tasks) > 50
+    assert most <= 3
+    assert [value for path in parts.paths for value in pq.read_table(path)["id"].to_pylist()] == list(range(ROWS))
+
+
+def test_the_first_fault_of_the_file_is_told(source: SourceFile, tmp_path: Path) -> None:
+    text = source.path.read_text().replace("\n300,", "\nx,").replace("\n200,", "\ny,")
+    source.path.write_text(text)
+    with pytest.raises(Invalid) as caught:
+        parse_sources(no_session, [source], READ, tmp_path)
+    assert caught.value.place == "source.csv:202"
+
+
+def test_a_cancelled_request_parses_no_further_range(
+    source: SourceFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control, done, real = RequestControl(), [0], range_tasks._answer
+
+    def cancelling(task: range_tasks.Task) -> dict[str, object]:
+        done[0] += 1
+        control.cancel()
+        return real(task)
+
+    monkeypatch.setattr(parse.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(range_tasks, "_answer", cancelling)
+    with pytest.raises(RequestCancelled):
+        parse_sources(no_session, [source], READ, tmp_path, {}, control)
+    assert done == [1]
+
+
+def test_a_long_range_is_left_to_a_worker(source: SourceFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "MAX_HERE", 32)
+    monkeypatch.setattr(parse, "SMALL", 32)
+    with pytest.raises(AssertionError, match="session was opened"):
+        parse_sources(no_session, [source], READ, tmp_path)
