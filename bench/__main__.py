@@ -59,6 +59,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "transform": "bench.engine",
         "ingest": "bench.engine",
         "again": "bench.again",
+        "snapshot": "bench.snapshots",
         "exact": "bench.aggregates",
         "resources": "bench.resources",
         "declared": "bench.declared",

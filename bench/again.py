@@ -112,7 +112,7 @@ class _Side:
             kept,
             stored,
             watched,
-            _Committer(kept),
+            Committer(kept),
             lambda: Instant(chains.START * 2),
             IngestSettings(staging=folder),
             SliceIndex(folder / "segments"),
@@ -145,7 +145,7 @@ class _Watched:
         return await self._engine.ingest(request, on_progress)
 
 
-class _Committer:
+class Committer:
     """Appends, unsigned: what a signature costs does not depend on what was before."""
 
     def __init__(self, kept: SqliteChains) -> None:

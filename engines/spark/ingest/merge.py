@@ -37,7 +37,7 @@ from chain.model.source import (
 from engines.contract import Vocabulary
 from engines.spark.catalyst.types import struct_type
 from engines.spark.ingest.history import History
-from engines.spark.ingest.key_match import ChangedRows, Sought, changed_rows, repeating_rows, unseen_rows
+from engines.spark.ingest.key_match import ChangedRows, Sought, changed_rows, repeating_rows, rising, unseen_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -352,6 +352,8 @@ def _last_of_each(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _refuse_doubles(batch: pa.Table, keys: Sequence[str]) -> None:
+    if any(rising(batch.column(name)) for name in keys):
+        return
     names = list(_aliases(keys))
     table = batch.select(list(dict.fromkeys(keys))).rename_columns(names)
     counts = table.group_by(names, use_threads=False).aggregate([([], "count_all")])

@@ -34,6 +34,7 @@ DAEMONS = {
 }
 ENGINES = {
     "again",
+    "snapshot",
     "transform",
     "ingest",
     "idle",
