@@ -24,7 +24,7 @@ _SHOWN: Final = "\N{REPLACEMENT CHARACTER}"
 
 def visible(text: str) -> str:
     """Replaces every character that a terminal obeys or does not show; tabs and newlines stay."""
-    return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_SHOWN, text)
+    return text if _is_plain(text) else _UNSEEN.sub(_SHOWN, text)
 
 
 def one_line(text: str) -> str:
@@ -37,7 +37,12 @@ def is_visible(text: str) -> bool:
 
 def escaped(text: str) -> str:
     """Escapes such characters in a JSON text, whose meaning and line breaks stay the same."""
-    return _UNSEEN.sub(_escape, text)
+    return text if _is_plain(text) else _UNSEEN.sub(_escape, text)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text is of printable ASCII and newlines, which is known at once, also of long lists."""
+    return text.isascii() and text.replace("\n", "").isprintable()
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -20,7 +20,7 @@ from odfd.errors import Usage
 V = TypeVar("V", bound=wire.Value)
 PAGE: Final = 5_000
 """Resources that are requested at a time: the most that the API returns."""
-_Named: TypeAlias = wire.DatasetView | wire.FlowView | wire.MirrorView | wire.NetworkView | wire.ResourceManifest
+_Named: TypeAlias = "wire.DatasetView | wire.FlowView | wire.MirrorView | wire.NetworkView | wire.ResourceManifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,17 @@ class Kind(Generic[V]):
     """Returns the name of a resource in the API's paths."""
     columns: Callable[[Instant], tuple[TableColumn[V], ...]]
     """Returns the table's columns at the current time, as some show how long ago something was."""
-    view: type[V]
-    """The type of the API's answer for one resource."""
+    view_type: Callable[[], type[V]]
+    """Returns ``view``, whose module is loaded then."""
     single: bool = True
     """Whether the API answers for a single resource; else it is picked from the list."""
     declared: str = ""
     """The API path of the kind's manifests, if it has resources; else empty."""
+
+    @property
+    def view(self) -> type[V]:
+        """The type of the API's answer for one resource."""
+        return self.view_type()
 
     def all(self, session: Session) -> Answer[list[V]]:
         if self.path == self.declared:
@@ -289,7 +294,7 @@ def _declared(
 ) -> Kind[wire.ResourceManifest]:
     """Makes a kind whose resources are shown as their manifests. The first alias is the plural."""
     path = f"/{context}/v1alpha1/{aliases[0]}"
-    return Kind(name, aliases, path, _name, columns, wire.ResourceManifest, declared=path)
+    return Kind(name, aliases, path, _name, columns, lambda: wire.ResourceManifest, declared=path)
 
 
 def _viewed(
@@ -298,7 +303,7 @@ def _viewed(
     aliases: tuple[str, ...],
     key: Callable[[V], str],
     columns: Callable[[Instant], tuple[TableColumn[V], ...]],
-    view: type[V],
+    view: Callable[[], type[V]],
     *,
     single: bool = True,
 ) -> Kind[V]:
@@ -307,24 +312,26 @@ def _viewed(
     return Kind(name, aliases, path, key, columns, view, single, declared)
 
 
-DATASET: Final = _viewed("dataset", "dataset", ("datasets", "ds"), _name, _datasets, wire.DatasetView)
-FLOW: Final = _viewed("flow", "flow", ("flows",), _name, _flows, wire.FlowView, single=False)
-MIRROR: Final = _viewed("net", "mirror", ("mirrors",), _name, _mirrors, wire.MirrorView, single=False)
+DATASET: Final = _viewed("dataset", "dataset", ("datasets", "ds"), _name, _datasets, lambda: wire.DatasetView)
+FLOW: Final = _viewed("flow", "flow", ("flows",), _name, _flows, lambda: wire.FlowView, single=False)
+MIRROR: Final = _viewed("net", "mirror", ("mirrors",), _name, _mirrors, lambda: wire.MirrorView, single=False)
 ENGINE: Final = Kind(
     "engine", ("engines",), "/node/v1alpha1/engine-processes", lambda row: row.name.partition(" ")[0], _engines,
-    wire.EngineView, single=False, declared="/node/v1alpha1/engines",
+    lambda: wire.EngineView, single=False, declared="/node/v1alpha1/engines",
 )  # fmt: skip
-NETWORK: Final = _viewed("net", "network", ("networks", "net"), _name, _networks, wire.NetworkView)
-PEER: Final = _viewed("net", "peer", ("peers",), lambda row: row.peer_id, _peers, wire.PeerInfo)
+NETWORK: Final = _viewed("net", "network", ("networks", "net"), _name, _networks, lambda: wire.NetworkView)
+PEER: Final = _viewed("net", "peer", ("peers",), lambda row: row.peer_id, _peers, lambda: wire.PeerInfo)
 VALIDATOR: Final = _viewed(
-    "trust", "validator", ("validators",), lambda row: row.key, _validators, wire.ValidatorView, single=False
+    "trust", "validator", ("validators",), lambda row: row.key, _validators, lambda: wire.ValidatorView, single=False
 )
 RENDITION: Final = Kind(
-    "rendition", ("renditions",), "/node/v1alpha1/renditions", lambda row: row.dataset, _renditions, wire.RenditionView,
-    single=False,
+    "rendition", ("renditions",), "/node/v1alpha1/renditions", lambda row: row.dataset, _renditions,
+    lambda: wire.RenditionView, single=False,
 )  # fmt: skip
-UNMANAGED: Final = Kind("unmanaged", (), "/node/v1alpha1/unmanaged", lambda row: row.id, _unmanaged, wire.UnmanagedView)
-TASK: Final = _viewed("flow", "task", ("tasks",), lambda row: row.id, _tasks, wire.TaskView)
+UNMANAGED: Final = Kind(
+    "unmanaged", (), "/node/v1alpha1/unmanaged", lambda row: row.id, _unmanaged, lambda: wire.UnmanagedView
+)
+TASK: Final = _viewed("flow", "task", ("tasks",), lambda row: row.id, _tasks, lambda: wire.TaskView)
 VARIABLE_SET: Final = _declared("config", "variableset", ("variablesets", "vs"), partial(tables.sets, "variables"))
 VARIABLE: Final = _declared("config", "variable", ("variables",), tables.elements)
 SECRET_SET: Final = _declared("config", "secretset", ("secretsets", "ss"), partial(tables.sets, "secrets"))
@@ -343,7 +350,7 @@ RELATIONS: Final = _declared("auth", "relations", ("relations", "relation"), tab
 NODE: Final = _declared("node", "node", ("nodes",), tables.nodes)
 RESOURCE: Final = Kind(
     "resource", ("resources", "all"), "/resource/v1alpha1/resources", lambda row: f"{row.type}/{row.name}",
-    tables.resources, wire.ResourceManifest, single=False,
+    tables.resources, lambda: wire.ResourceManifest, single=False,
 )  # fmt: skip
 """Resources of all types; a name has its type before it: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (

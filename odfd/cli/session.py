@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -95,7 +96,7 @@ class Session:
         elif self.output == "ndjson":
             text = "\n".join(to_json(item) for item in (value if isinstance(value, list) else [value]))
         else:
-            text = json.dumps(value, indent=2, ensure_ascii=False)
+            text = indented(value)
         if text:
             say = output.say if self.output in ("table", "yaml") else output.say_json
             say(text.rstrip("\n"))
@@ -139,6 +140,22 @@ _FOLDERS: Final = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME")
 
 def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def indented(value: Any) -> str:
+    """Formats JSON of several lines as ``json.dumps(value, indent=2)`` does, which is slow on long lists.
+
+    ``msgspec`` lays out what ``json`` encoded, if it was loaded to decode the answer: to load it takes longer.
+    """
+    msgspec = sys.modules.get("msgspec")
+    if msgspec is not None:
+        try:
+            laid_out: bytes = msgspec.json.format(to_json(value).encode(), indent=2)
+        except (UnicodeEncodeError, RecursionError):
+            pass  # surrogates of a stranger's text, or values nested deeply
+        else:
+            return laid_out.decode()
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def to_yaml(value: Any) -> str:

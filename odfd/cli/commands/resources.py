@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from chain.errors import NotFound
 from odfd import output
-from odfd.cli import details, kinds, resource_tables
+from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.cli.watching import WatchPosition, resumed
@@ -216,6 +216,8 @@ def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> 
     example="dataset nyc.flights\ndataset did:odf:fed01…",
 )
 def _describe(session: Session, args: argparse.Namespace) -> None:
+    from odfd.cli import details
+
     kind, names = kinds.named(args.kind, filter(None, [args.name]))
     if len(names) != 1:
         raise Usage(f"which {kind.name}?", hint=f"odfctl describe {kind.name} NAME; odfctl get {kind.name}s lists them")
