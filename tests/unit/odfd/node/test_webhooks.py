@@ -311,6 +311,7 @@ async def test_a_task_calls_a_target_once(world: Any, receiver: Receiver) -> Non
         await became(lambda: len(receiver.calls) == 1)
         ((_, body),) = receiver.calls
         assert (body["type"], body["data"]["flow"]) == ("flow.due", "told")
+        await alice.board.get("told").finished.wait()
         await alice.parts.reconciler.settled()
         told = await alice.api.declarations.get("task", "told")
         (outcome,) = [value for key, value in told.status["conditions"].items() if key.endswith("/Outcome")]
