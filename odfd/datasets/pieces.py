@@ -42,6 +42,8 @@ class PieceFile:
         with disk(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             size = os.fstat(self._file).st_size
+            if size > made.size:  # what follows the object would become a part of it
+                os.ftruncate(self._file, made.size)
         for number in range(made.count):
             start, stop = made.span(number)
             if start >= size:
@@ -109,7 +111,8 @@ class PieceFile:
             if self._file >= 0 and not self._adopted:
                 missing = ~self.have
                 first = (missing & -missing).bit_length() - 1
-                os.ftruncate(self._file, self.list.span(min(first, self.list.count))[0])
+                beginning = self.list.span(first)[0] if first < self.list.count else self.list.size
+                os.ftruncate(self._file, beginning)
             if self._file >= 0:
                 os.close(self._file)
             self._file, self.have = -1, 0

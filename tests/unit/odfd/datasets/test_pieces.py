@@ -146,6 +146,21 @@ def test_pieces_cover_an_object_and_are_not_too_many(size: int) -> None:
     assert (piece_count(size) - 1) * piece_size(size) < size <= piece_count(size) * piece_size(size)
 
 
+@pytest.mark.parametrize("more", [b"", b"\0" * 7])
+def test_a_whole_file_that_was_not_finished_is_the_object_and_no_more(tmp_path: Path, more: bytes) -> None:
+    path = tmp_path / "one"
+    file = PieceFile(path, listed())
+    for number in range(10):
+        file.put(number, piece(number))
+    file.close()
+    assert path.read_bytes() == WHOLE
+    path.write_bytes(WHOLE + more)
+    again = PieceFile(path, listed())
+    assert again.is_whole
+    assert path.read_bytes() == WHOLE
+    again.close()
+
+
 @given(st.permutations(range(10)), st.integers(0, 10), st.data())
 def test_however_it_comes_only_what_fits_counts(
     tmp_path_factory: Any, order: list[int], until: int, data: st.DataObject
