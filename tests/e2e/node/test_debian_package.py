@@ -23,6 +23,7 @@ SECONDS = 120
 """A package of 110 MB is unpacked and compiled, on a disk that others use too."""
 EXPOSURE = 2.6
 EXTRAS = ("odfd-sql",)
+DEMO = "odfd-demo.deb"
 QUERY = "odfctl sql 'select 42 as x' -o ndjson"
 MANIFEST = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: kept, kind: Root, metadata: []}\n"
 QUESTION = "Delete the node's state too?"
@@ -98,7 +99,16 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, folder / f"later-{name}.deb"]
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
         shutil.rmtree(tree)
+    for each in OUT.glob("odfd-demo_*.deb"):
+        shutil.copyfile(each, folder / DEMO)
     return folder
+
+
+@pytest.fixture
+def demo(packages: Path) -> str:
+    if not (packages / DEMO).is_file():
+        pytest.skip("the recorded node was not packed: make demo-node deb")
+    return DEMO
 
 
 @pytest.fixture
@@ -167,3 +177,17 @@ def test_the_package_lives_and_goes_as_its_page_says(debian: Debian) -> None:
     assert QUESTION in debian.run("python3 purge.py yes")
     assert not debian.state_is_left()
     assert debian.run("systemctl is-system-running").strip() == "running"
+
+
+def test_any_user_sees_in_the_recorded_node_who_was_refuted_and_why(demo: str, debian: Debian) -> None:
+    assert "demo-missing" in debian.run("dpkg -i odfd.deb >/dev/null; odfctl demo 2>&1 || test $? = 5")
+    debian.install(demo)
+    debian.run("useradd -m anna")
+    debian.run("su anna -c 'cd; nohup odfctl demo --folder carol > said.txt 2>&1 & echo $! > pid'")
+    until(lambda: "Ctrl+C" in (debian.root / "home/anna/said.txt").read_text())
+    ask = "su anna -c 'odfctl --socket ~/carol/control.sock {}'"
+    trust = json.loads(debian.run(ask.format("trust show nyc.flights.bad -o json")))
+    assert (trust["why"]["rule"], [each["group"] for each in trust["dissent"]]) == ("refuted", ["eve"])
+    assert "http://127.0.0.1:" in debian.run(ask.format("ui -q"))
+    debian.run("kill $(cat /home/anna/pid)")
+    until(lambda: not (debian.root / "home/anna/carol/control.sock").exists())
