@@ -171,6 +171,7 @@ CLI_SEES = [
     "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.usage",
     "chain.visible", "chain.yaml_text",
     "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
+    "engines.query.installed",  # whether what only queries need was installed
     "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",
 ]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"
