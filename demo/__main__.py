@@ -80,7 +80,7 @@ def record(stage: Stage, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     carol = stage.nodes["C"]
-    bundle, file = carol.do("trust", "show", lies.BAD)["evidence"][0]["bundle"], stage.folder / "carol.odfe"
+    bundle, file = carol.do("trust", "show", BAD)["evidence"][0]["bundle"], stage.folder / "carol.odfe"
     fetch = ("trust", "evidence", bundle, "--fetch", "-O", str(file))
     until("Carol has the evidence", lambda: carol.ask(*fetch).code == 0, 120)
     carol.do("backup", str(folder.absolute()))
