@@ -39,6 +39,7 @@ VAGUE: Final = re.compile(r"\b(?:daemon|node)'s \w+ settings\b|\bingest settings
 WORDS: Final = {"of", "in", "and", "or", "below", "as", "say", "says"}
 """What may follow a table that is named as a whole."""
 TESTS_ALONE: Final = {
+    "ODFD_SIM_FIRST",
     "ODFD_SIM_SEEDS",
     "ODFD_FAULT_RUNS",
     "ODFD_FLIPS",

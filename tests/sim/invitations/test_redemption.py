@@ -1,12 +1,11 @@
 """Lives of one invitation: nodes ask in random order, answers are lost, the node that invites is killed and goes on.
 
-``ODFD_SIM_SEEDS`` sets how many lives are run, ``ODFD_SIM_SEED`` runs one. Whatever happens, no more nodes are admitted
-than it is for, and a node that was bound to it is admitted when it asks again.
+Whatever happens, no more nodes are admitted than it is for, and a node that was bound to it is admitted when it asks
+again. ``worlds.seeds`` says how many lives are run.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,10 +20,9 @@ from odfd.network.invitation_tokens import InvitationTokens, IssuedInvitation, d
 from p2p.identity import peer_of_did
 from p2p.ports import PeerId
 from p2p.wire.invite import Redemption
+from worlds.seeds import batches
 from worlds.statements import NOW, key
 
-SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "75"))
-CHOSEN = os.environ.get("ODFD_SIM_SEED")
 TOKEN = bytes(range(32))
 NODES = 6
 
@@ -87,8 +85,13 @@ class Life:
             InvitationTokens(connection).revoke(self.kept.id)
 
 
-@pytest.mark.parametrize("seed", [int(CHOSEN)] if CHOSEN else range(SEEDS))
-def test_a_crash_between_use_and_answer_lets_no_two_in_and_locks_nobody_out(seed: int, database: Database) -> None:
+@pytest.mark.parametrize("batch", batches(75), ids=str)
+def test_a_crash_between_use_and_answer_lets_no_two_in_and_locks_nobody_out(batch: range, database: Database) -> None:
+    for seed in batch:
+        live(seed, database)
+
+
+def live(seed: int, database: Database) -> None:
     life = Life(database, Random(seed))
     for _ in range(40):
         life.now = Instant(life.now + life.rng.choice((0, 1, 1, 200)) * SECOND)

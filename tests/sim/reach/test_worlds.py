@@ -1,12 +1,10 @@
 """The machines that decide how a node is reached, in worlds that lose, delay, crash, move and lie: promises hold.
 
-``ODFD_SIM_SEEDS`` sets how many worlds of each kind are run, ``ODFD_SIM_SEED`` runs one. A failing seed is in the
-message.
+``worlds.seeds`` says how many worlds of each kind are run. A failing seed is in the message.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from types import ModuleType
 from typing import Any
@@ -14,10 +12,8 @@ from typing import Any
 import pytest
 
 from p2p.machines import address_watch, dial_back, hole_punch, reachability, relay
+from worlds.seeds import batches
 
-SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "75"))
-ONE = os.environ.get("ODFD_SIM_SEED")
-BATCH = 25
 KINDS = ("outlook", "carriage", "punches")
 
 
@@ -26,10 +22,10 @@ def world(routed: ModuleType, kind: str, seed: int) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [int(ONE)] if ONE else range(0, SEEDS, BATCH))
+@pytest.mark.parametrize("batch", batches(75), ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_reach_keeps_its_promises(routed: ModuleType, kind: str, first: int) -> None:
-    for seed in [first] if ONE else range(first, min(first + BATCH, SEEDS)):
+def test_reach_keeps_its_promises(routed: ModuleType, kind: str, batch: range) -> None:
+    for seed in batch:
         try:
             world(routed, kind, seed).converge()
         except Exception as error:

@@ -1,18 +1,21 @@
 """A publisher on a slow line gives a dataset about once, whoever lies, comes and goes; all honest mirrors get it soon.
 
-``figures.py`` prints the table of ``docs/scale.md``. ``ODFD_SIM_SEEDS`` sets how many worlds; two without.
+``figures.py`` prints the table of ``docs/scale.md``. ``worlds.seeds`` says how many small worlds are run; of large ones
+there are two, which take a second each, and ten with ``ODF_SOAK``.
 """
 
 from __future__ import annotations
 
 import os
+from random import Random
 from typing import Any
 
 import pytest
 
 from p2p.machines.swarm import AT_ONCE, STRIKES
+from worlds.seeds import batches
 
-SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "2"))
+SEEDS = 10 if "ODF_SOAK" in os.environ else 2
 SMALL = {"mirrors": 24, "blocks": 32, "links": 10}
 
 
@@ -60,6 +63,23 @@ def test_a_large_object_with_liars_and_leavers(swarms: Any, seed: int) -> None:
     assert world.copies <= 2
     assert world.seconds < 25 * world.size / world.plan.publisher_up
     assert world.nodes[swarms.PUBLISHER].swarm is None
+
+
+@pytest.mark.parametrize("batch", batches(25), ids=str)
+def test_small_swarms_end_whoever_lies_and_leaves(swarms: Any, batch: range) -> None:
+    """All honest mirrors get all (``run``); the publisher sends no more than a server alone, and mostly less."""
+    copies = []
+    for seed in batch:
+        lot = Random(seed)
+        mirrors = lot.randint(3, 6)
+        make = lot.choice((swarms.Plan, swarms.DividedPlan))
+        blocks = 16 if make is swarms.DividedPlan else lot.randint(8, 16)
+        plan = make(mirrors=mirrors, blocks=blocks, links=4, liars=lot.randint(0, 1), leaving=lot.randint(0, 1))
+        world = swarms.World(seed, plan).run()
+        assert world.copies <= mirrors + plan.leaving + 0.5, f"seed {seed}"
+        assert world.seconds < 20 * world.size / plan.publisher_up + 60, f"seed {seed}"
+        copies.append(world.copies)
+    assert sum(copies) / len(copies) < 2, f"seeds {batch}"
 
 
 def test_without_offers_mirrors_alone_cannot_spare_the_publisher(swarms: Any) -> None:

@@ -26,7 +26,7 @@ class Honest(SimNode):
         super().__init__(world, key, ip, spot)
         self.machine = self.made()
         self.own = (ip, self.contact.port)
-        part = world.plan.upkeep if world.now <= 0 else max(world.plan.upkeep, 0.1)
+        part = world.plan.upkeep if world.now <= 0 else max(world.plan.upkeep, world.plan.upkeep_of_new)
         self.is_kept = world.lot.random() < part
         """Whether it does more than answering."""
         self.datasets: set[bytes] = set()

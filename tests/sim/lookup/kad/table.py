@@ -11,7 +11,8 @@ def row(name: str, outcome: Outcome) -> str:
     seconds = " | ".join(f"{quantile(outcome.found, each):.1f}" for each in (0.5, 0.99))
     reached = f"{quantile(outcome.reached, 0.99):.1f}"
     asked = f"{quantile([float(one) for one in outcome.asked], 0.5):.0f}"
-    traffic = f"{sum(outcome.traffic) / len(outcome.traffic) / 1024:.1f}" if outcome.traffic else "-"
+    idle = outcome.traffic or outcome.idle
+    traffic = f"{sum(idle) / len(idle) / 1024:.1f}" if idle else "-"
     return (
         f"| {name} | {100 * part:.1f} % | {seconds} | {reached} | {asked} | {traffic} | {outcome.memory / 1024:.0f} |"
     )

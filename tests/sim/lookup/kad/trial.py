@@ -28,6 +28,9 @@ class Outcome:
     attacked_reached: int = 0
     traffic: list[float] = field(default_factory=list)
     """Bytes a second that a node received, and as much sent, without what the measured searches cost."""
+    idle: list[float] = field(default_factory=list)
+    """Bytes a second each way of all nodes, by each node with upkeep: what one causes, at itself and at others, is what
+    one has where all have upkeep."""
     memory: int = 0
     """Bytes of the largest node's table and records."""
     entries: list[int] = field(default_factory=list)
@@ -87,7 +90,11 @@ class Trial:
         self._publish()
         self._settle_silent()
         before = {node: (node.sent + node.received) for node in world.alive}
+        moved, began, kept = world.moved, world.now, self._kept()
         world.run(60 * (plan.minutes + plan.measured) + 60)
+        kept = (kept + self._kept()) / 2
+        if plan.upkeep:
+            self.outcome.idle.append((world.moved - moved) / 2 / (world.now - began) / max(1.0, kept))
         self._count(before)
         return self.outcome
 
@@ -157,6 +164,10 @@ class Trial:
             for one in self.world.alive
             if type(one) is self.kind and one.answers(now) and one.born <= now - age and one.machine.table.settled
         ]
+
+    def _kept(self) -> float:
+        now = self.world.now
+        return sum(isinstance(one, Honest) and one.is_kept and one.answers(now) for one in self.world.alive)
 
     def _attack(self) -> None:
         plan, world = self.plan, self.world

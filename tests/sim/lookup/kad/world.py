@@ -61,6 +61,8 @@ class Plan:
     stock: bool = False
     upkeep: float = 1.0
     """Part of the nodes that keep their tables and announce; the others only answer. It saves the time of a run."""
+    upkeep_of_new: float = 0.1
+    """The same of nodes that come later, at least."""
     stale: float = 0.0
     """Part of the nodes in warm tables that are gone."""
 
@@ -76,6 +78,8 @@ class World:
         """Whom one reaches at an address."""
         self.alive: list[SimNode] = []
         self.figures: Counter[str] = Counter()
+        self.moved = 0
+        """Bytes that were sent and that were received, by all."""
         self.fakes: list[tuple[int, bytes]] = []
         """Keys that nobody has, by place: what liars invent nodes from."""
 
@@ -137,7 +141,9 @@ class World:
     ) -> None:
         """Asks whoever is at an address; ``heard`` gets the answer, or is never called."""
         size = FIND_BYTES if isinstance(ask, Find) else STORE_BYTES + len(ask.record)
-        asker.sent += size + (0 if warm else HANDSHAKE)
+        size += 0 if warm else HANDSHAKE
+        asker.sent += size
+        self.moved += size
         there = self.at.get((contact.ip, contact.port))
         if there is None or there.contact.key != contact.key or not there.answers(self.now):
             return
@@ -148,17 +154,20 @@ class World:
     def _arrive(self, asker: SimNode, there: SimNode, ask: Any, heard: Any, back: float, size: int, warm: bool) -> None:
         if not there.is_alive or not there.answers(self.now):
             return
-        there.received += size + (0 if warm else HANDSHAKE)
+        there.received += size
+        self.moved += size
         answer = there.answer(ask, asker)
         if answer is None:
             return
-        size = answer_size(answer)
-        there.sent += size + (0 if warm else HANDSHAKE)
-        self.after(back, self._return, asker, answer, heard, size + (0 if warm else HANDSHAKE))
+        size = answer_size(answer) + (0 if warm else HANDSHAKE)
+        there.sent += size
+        self.moved += size
+        self.after(back, self._return, asker, answer, heard, size)
 
     def _return(self, asker: SimNode, answer: Any, heard: Callable[[Any], None], size: int) -> None:
         if asker.is_alive:
             asker.received += size
+            self.moved += size
             heard(answer)
 
 
