@@ -20,7 +20,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Without bytecode, hundreds of processes would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite kafka metrics-page wheel deb demo-node debian-root image ui
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite s5cmd kafka metrics-page wheel deb demo-node debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -90,6 +90,12 @@ ui: install  ## libraries of the page, from npm as package/page locks them; the 
 
 azurite:  ## Microsoft's emulator of Azure's blobs from npm into .venv/share/odfd/azurite, for tests of them (needs node and npm)
 	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix .venv/share/odfd/azurite azurite@3.35.0
+
+s5cmd:  ## s5cmd from the Go module proxy into .venv/share/odfd/s5cmd, for a measurement against it (needs go)
+	@mkdir -p .venv/share/odfd/s5cmd && cd .venv/share/odfd/s5cmd && printf 'module odfd.bench/s5cmd\n\ngo 1.21\n' > go.mod \
+	&& go mod download github.com/peak/s5cmd/v2@v2.3.0 \
+	&& rm -rf source && cp -r "$$(go env GOMODCACHE)/github.com/peak/s5cmd/v2@v2.3.0" source && chmod -R u+w source && rm -rf source/vendor \
+	&& cd source && CGO_ENABLED=0 GOFLAGS='-mod=mod -buildvcs=false' go build -o ../s5cmd . && cd .. && rm -rf source
 
 kafka:  ## a broker of Kafka from Maven into .venv/share/odfd/kafka, for tests of it (needs mvn and Java 17)
 	@mvn -q -B -f tests/worlds/kafka.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.venv/share/odfd/kafka

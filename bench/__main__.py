@@ -56,6 +56,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "datasets": "bench.many_datasets",
         "pull": "bench.pulls",
         "pushes": "bench.pushes",
+        "bucket": "bench.buckets",
         "transform": "bench.engine",
         "ingest": "bench.engine",
         "again": "bench.again",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import random
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +49,7 @@ def measure_client(size: Size, folder: Path) -> list[Row]:
     """
     rounds, length = size.pick(1, 9), MILLION if size.million and not size.quick else 1_000
     with open_state_directory(folder / "a" / "node" / "state") as home:
-        paths = _fill(home, size.pick(1_000, 500_000))
+        paths = fill(home, size.pick(1_000, 500_000))
         _keep(home, length)
     with open_state_directory(folder / "b" / "node" / "state") as home:
         _keep(home, 100)
@@ -91,7 +93,7 @@ def measure_client(size: Size, folder: Path) -> list[Row]:
 def measure_source(size: Size, folder: Path) -> list[Row]:
     """Measures ``spark.read.format("odf")`` in as many tasks as Spark has cores; all columns of all rows are read."""
     with open_state_directory(folder / "node" / "state") as home:
-        paths = _fill(home, size.pick(1_000, 200_000))
+        paths = fill(home, size.pick(1_000, 200_000))
     stop_quick_spark()
     spark = start_session(SessionOptions(folder / "spark", cores=_CORES, heap="2g", quick=size.quick))
     try:
@@ -132,11 +134,12 @@ def _row(name: str, measures: str, ours: str, peer: str, costs: tuple[tuple[floa
     )  # fmt: skip
 
 
-def _fill(home: StateDirectory, rows: int) -> list[str]:
-    """A dataset ``large`` of so many rows a slice; its files."""
+def fill(home: StateDirectory, rows: int, text: int = 0) -> list[str]:
+    """A dataset ``large`` of so many rows a slice, each with so many bytes that do not compress; its files."""
+    schema = chains.SCHEMA.append(pa.field("text", pa.string())) if text else chains.SCHEMA
     events: list[MetadataEvent] = [
         Seed(dataset_id=_KEY.dataset_id, dataset_kind=DatasetKind.ROOT),
-        SetDataSchema(schema=from_arrow(chains.SCHEMA)),
+        SetDataSchema(schema=from_arrow(schema)),
     ]
     names = []
     for first in range(0, rows * _SLICES, rows):
@@ -147,8 +150,10 @@ def _fill(home: StateDirectory, rows: int) -> list[str]:
             lambda: pa.array([0] * rows, pa.timestamp("ms", "UTC")),
             lambda: pa.array(range(rows), pa.int64()),
         ]
+        if text:
+            columns.append(lambda: pa.array([b64encode(random.randbytes(text * 3 // 4)).decode() for _ in range(rows)]))
         staged = home.objects.stage()
-        write_slice(pa.table([each() for each in columns], chains.SCHEMA), staged)
+        write_slice(pa.table([each() for each in columns], schema), staged)
         said = DataSlice(
             logical_hash=logical_hash_file(staged),
             physical_hash=Multihash.sha3_256(staged.read_bytes()),
