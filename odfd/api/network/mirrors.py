@@ -126,11 +126,15 @@ class MirrorService:
 
     async def _all_shards(self, mirror: Mirror) -> None:
         """Waits until the other shards of a collection are here too, as far as they can come."""
-        for each in await self.shards(mirror.spec.id):
+        if mirror.spec.via is not None or mirror.spec.peers:
+            return  # cards come from peers of networks; what comes later is followed in the background
+        others = await self.shards(mirror.spec.id)
+        for each in others:
             other = self._scheduler.find(each)
             if other is not None:
                 await _settled(other)
-        await self.shards(mirror.spec.id)  # what each of them says came with it
+        if others:
+            await self.shards(mirror.spec.id)  # what each of them says came with it
 
     def _mirrored_with(self, dataset: DatasetId) -> list[DatasetId]:
         """Lists the later shards of a collection that are mirrors too."""
