@@ -6,6 +6,7 @@ Comparisons with NULL are neither true nor false, and NaN is equal to itself and
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
 import operator
 from typing import Any, Final
@@ -66,5 +67,7 @@ def _compared(column: Any, kind: pa.DataType, sign: str, value: Any) -> Any:
     if pa.types.is_timestamp(kind) and isinstance(value, datetime.date):
         at = value if isinstance(value, datetime.datetime) else datetime.datetime.combine(value, datetime.time())
         value = at if at.tzinfo else at.replace(tzinfo=datetime.UTC)
+    if pa.types.is_decimal(kind) and type(value) is int:
+        value = decimal.Decimal(value)  # Arrow would widen a small decimal beyond its precision
     found = _COMPARED[sign](column, pa.scalar(value))
     return found | column.is_nan() if pa.types.is_floating(kind) and sign in (">", ">=") else found
