@@ -244,9 +244,10 @@ class RenditionService:
         """Raises Refused for several shards if others know the dataset: they would get one shard under its name."""
         if len(state.member(to).shards) > 1 and self._effects.is_told(state.active.dataset):
             raise Refused(
-                f"others may know {self._home.name_of(state.active.dataset)}, and shards are not published together",
+                f"others may know {self._home.name_of(state.active.dataset)}: a published dataset does not hand over to"
+                " shards",
                 rule="shard-published",
-                hint="unpublish it first; each shard can be published by its id",
+                hint="unpublish it, hand over, and publish it again: that publishes all shards",
             )
 
     def _note(self, dataset: DatasetId, command: Command) -> None:
