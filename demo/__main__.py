@@ -76,16 +76,21 @@ def main() -> int:
 
 
 def record(stage: Stage, folder: Path) -> None:
-    """Keeps Carol's node: a backup with the evidence, and the settings by which she judges."""
+    """Keeps Carol's node: a backup with the evidence, which she re-ran, and the settings by which she judges."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     carol = stage.nodes["C"]
     bundle, file = carol.do("trust", "show", BAD)["evidence"][0]["bundle"], stage.folder / "carol.odfe"
     fetch = ("trust", "evidence", bundle, "--fetch", "-O", str(file))
     until("Carol has the evidence", lambda: carol.ask(*fetch).code == 0, 120)
+    settings = carol.settings
+    carol.stop()
+    carol.settings = settings.replace("recheck = false", "recheck = true")
+    carol.start()
+    until("Carol re-ran it", lambda: carol.do("trust", "show", BAD)["evidence"][0]["cells"], 400)
     carol.do("backup", str(folder.absolute()))
     # Its heads end in some days, and nobody signs new ones.
-    (folder / "odfd.toml").write_text(f'{carol.settings}[policy.fresh]\nmax-stale = "never"\n')
+    (folder / "odfd.toml").write_text(f'{settings}[policy.fresh]\nmax-stale = "never"\n')
     print(f"\nWhat Carol's node holds: {folder.absolute()}")
 
 
