@@ -59,6 +59,9 @@ def dataset(detail: wire.DatasetDetail) -> str:
 
 
 def _published(view: wire.DatasetView) -> str:
+    """Suggests to publish only what is this node's own: a copy may be shared with this node alone."""
+    if not view.published and not view.owner:
+        return "no: this node gives its copy to nobody"
     if not view.published:
         return f"no: odfctl publish {view.name} lets others have it"
     return "yes" if view.state != "unsigned" else "yes, but its head is not signed: others see nothing of it yet"

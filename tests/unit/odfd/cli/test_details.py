@@ -49,6 +49,13 @@ def test_of_a_long_file_the_beginning_is_shown() -> None:
     assert said[-1] == "  … this is its beginning: -o json has all of 1,050 characters"
 
 
+def test_only_what_is_our_own_is_suggested_to_be_published() -> None:
+    """A copy may be shared with this node alone, and is then refused."""
+    ours = dataset(wire.DatasetDetail(dataset=msgspec.structs.replace(VIEW, owner=True)))
+    assert "no: odfctl publish weather lets others have it" in ours
+    assert "odfctl publish" not in dataset(wire.DatasetDetail(dataset=VIEW))
+
+
 def test_what_is_known_of_columns_is_told_with_its_limits() -> None:
     detail = wire.DatasetDetail(dataset=VIEW, profile=PROFILE)
     said = dataset(detail)
