@@ -105,6 +105,22 @@ def test_both_go_on_from_an_earlier_part(store: Store, tmp_path: Path) -> None:
     assert caught.value.rule == "export-behind"
 
 
+def test_only_what_is_missing_is_read_and_verified(store: Store, tmp_path: Path) -> None:
+    whole = _copy(GOLDEN / "flights", tmp_path / "whole")
+    slices = [getattr(decode_block(raw).event, "new_data", None) for raw in DirectoryChain(whole).raw_blocks(0, 10**6)]
+    import_dataset(truncated(whole, tmp_path / "early", 9), store.chains, store.objects)
+    (whole / "data" / str(next(each.physical_hash for each in slices[:9] if each))).unlink()
+    last = whole / "data" / str(next(each.physical_hash for each in slices[::-1] if each))
+    kept = last.read_bytes()
+    last.write_bytes(kept[:-1] + b"!")
+    with pytest.raises(NotVerified):
+        import_dataset(whole, store.chains, store.objects)
+    last.write_bytes(kept)
+    assert import_dataset(whole, store.chains, store.objects).blocks == 10
+    shutil.rmtree(whole / "data")
+    assert import_dataset(whole, store.chains, store.objects).blocks == 0
+
+
 def test_of_two_who_write_a_folder_one_is_told(store: Store, tmp_path: Path) -> None:
     dataset = import_dataset(GOLDEN / "flights", store.chains, store.objects).dataset
     told: list[Conflict] = []
