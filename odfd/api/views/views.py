@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
 
 import msgspec
 
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
-from chain.errors import Environment
+from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetDataSchema
@@ -32,6 +34,9 @@ from odfd.trust.judgement.observation_reach import DATA
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from odfd.trust.judgement.verdicts import STOPS, ReachAssessment
 
+MORE_READS: Final = 2
+"""Times that a chain is read again for its view if it lacked a block."""
+
 
 class DatasetViews:
     """Computes views of datasets; writes nothing but cached views. Called from worker threads."""
@@ -53,8 +58,14 @@ class DatasetViews:
         return self.cache.dataset(entry)
 
     def _looked_at(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
-        """Computes a view. A damaged chain gets a view that says so, so that it does not hide the other datasets."""
+        """Computes a view. A damaged chain gets a view that says so, so that it does not hide the other datasets.
+
+        A chain may be rewritten between two reads, and lack a block that its head named: it is read again.
+        """
         try:
+            for _ in range(MORE_READS):
+                with suppress(NotFound):
+                    return self._readable(entry, within)
             return self._readable(entry, within)
         except Environment as fault:
             if fault.rule not in (BLOCK_DAMAGED, ROW_DAMAGED):

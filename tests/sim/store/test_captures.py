@@ -24,6 +24,7 @@ from odfd.datasets import captures, references
 from odfd.datasets.commit import CommitExtras
 from odfd.ingest.capturing import captured
 from odfd.ingest.plan import Batch
+from odfd.renditions import tables
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import log
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -59,7 +60,7 @@ class Node:
         self.database = open_database(self.folder / "odfd.sqlite")
         self.objects = DiskObjects(self.folder / "objects", self.database, self._step)
         self.chains = SqliteChains(self.database, self.objects, self._step)
-        for room in (references, log, captures):
+        for room in (references, log, captures, tables):
             self.database.migrate(room.ROOM, room.STEPS)
         self.keys = KeyStore(self.folder / "keys", lambda count: bytes(range(count)))
         self.committer = OwnerCommitter(self.database, self.chains, self.keys, lambda: START, lambda *_: None)

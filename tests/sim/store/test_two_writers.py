@@ -32,6 +32,7 @@ from chain.store.sqlite import SqliteChains
 from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets import references
 from odfd.datasets.commit import CommitExtras, block_time
+from odfd.renditions import tables
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import log
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -75,7 +76,7 @@ class Life:
         self.database = open_database(self._folder / "odfd.sqlite")
         objects = DiskObjects(self._folder / "objects", self.database)
         self.chains = SqliteChains(self.database, objects, self._step)
-        for room in (references, log):
+        for room in (references, log, tables):
             self.database.migrate(room.ROOM, room.STEPS)
         self.keys = KeyStore(self._folder / "keys", lambda count: bytes(range(count)))
         self.committer = OwnerCommitter(

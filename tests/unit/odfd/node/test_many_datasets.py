@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chain.errors import Refused
+from chain.errors import NotFound, Refused
+from chain.state import ChainState, load_state
+from chain.store.base import ChainReader
 from config import model
+from odfd.api.views import views
 from odfd.api.views.views import DatasetViews
 from worlds.counted import Questions, questions
 from worlds.manifests import BOTH
@@ -143,3 +146,27 @@ async def test_who_derives_from_a_dataset_is_found_without_a_look_at_all(world: 
             assert node.parts.views.readers.own(node.dataset("c1")) is None
         asked.append(len(during))
     assert asked[1] == asked[0]
+
+
+async def test_a_chain_that_lost_blocks_while_it_was_read_is_read_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rewrite may come between reading the head and the block that it names."""
+    async with world.running("alice") as node:
+        await fill(node, 1)
+    node = world.node("alice")
+    (entry,) = node.parts.views.cache.entries()
+    lacking = 1
+
+    def load(chain: ChainReader) -> ChainState:
+        nonlocal lacking
+        lacking -= 1
+        if lacking >= 0:
+            raise NotFound("no block #2", rule="block-unknown")
+        return load_state(chain)
+
+    monkeypatch.setattr(views, "load_state", load)
+    assert node.parts.views.cache.look(entry).blocks > 0
+    lacking = 99
+    with pytest.raises(NotFound):
+        node.parts.views.cache.look(entry)

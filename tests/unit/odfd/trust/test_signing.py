@@ -21,6 +21,7 @@ from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import references
+from odfd.renditions import tables
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import log
 from odfd.trust.ledger.log import Ledger
@@ -36,7 +37,7 @@ class Owner:
         self.now = NOW
         self.database = open_database(folder / "odfd.sqlite")
         self.chains = SqliteChains(self.database, DiskObjects(folder / "objects", self.database))
-        for room in (references, log):
+        for room in (references, log, tables):
             self.database.migrate(room.ROOM, room.STEPS)
         self.keys = KeyStore(folder / "keys", lambda count: bytes(range(count)))
         self.told: list[Signed] = []
