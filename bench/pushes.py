@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -52,9 +53,10 @@ def measure_pushes(size: Size, folder: Path) -> list[Row]:
 def _row(node: Node, folder: Path, pushes: int, rounds: int, callers: int, sources: int) -> Row:
     folder.mkdir()
     names = count()
-    ours, peer = in_turns(
-        _pushing(node, pushes, callers, sources), lambda: _written(folder / str(next(names)), pushes), rounds
-    )
+    with _clients(node, callers) as clients:
+        ours, peer = in_turns(
+            _pushing(clients, pushes, sources), lambda: _written(folder / str(next(names)), pushes), rounds
+        )
     said = f"{callers} callers" if callers > 1 else "one caller"
     return Row(
         name=f"pushes, {folder.name}",
@@ -66,20 +68,28 @@ def _row(node: Node, folder: Path, pushes: int, rounds: int, callers: int, sourc
     )
 
 
-def _pushing(node: Node, pushes: int, callers: int, sources: int) -> Callable[[], None]:
-    clients = [
-        httpx.Client(transport=httpx.HTTPTransport(uds=str(node.socket)), base_url="http://odfd", timeout=60)
-        for _ in range(callers)
-    ]
+@contextmanager
+def _clients(node: Node, count: int) -> Iterator[list[httpx.Client]]:
+    with ExitStack() as opened:
+        yield [
+            opened.enter_context(
+                httpx.Client(transport=httpx.HTTPTransport(uds=str(node.socket)), base_url="http://odfd", timeout=60)
+            )
+            for _ in range(count)
+        ]
+
+
+def _pushing(clients: list[httpx.Client], pushes: int, sources: int) -> Callable[[], None]:
+    """Returns a function that sends pushes with all clients at once."""
 
     def push(number: int) -> None:
-        for each in range(number, pushes, callers):
+        for each in range(number, pushes, len(clients)):
             answer = clients[number].post(f"/source/v1alpha1/sources/sensors-{each % sources}/ingest", content=_BODY)
             assert answer.is_success, answer.text
             assert answer.json()["durable"]
 
     def run() -> None:
-        threads = [threading.Thread(target=push, args=(number,)) for number in range(callers)]
+        threads = [threading.Thread(target=push, args=(number,)) for number in range(len(clients))]
         for each in threads:
             each.start()
         for each in threads:

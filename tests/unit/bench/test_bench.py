@@ -12,6 +12,7 @@ import pytest
 
 from bench import chains, machine, report
 from bench.__main__ import ROWS, measurement
+from bench.buckets import PROGRAM
 from bench.measure import Row, Side, Size
 from chain.codec.blocks import decode_block
 from chain.rules.check import check_block
@@ -24,6 +25,8 @@ DAEMONS = {
     "reading",
     "datasets",
     "pull",
+    "pushes",
+    "bucket",
     "memory",
     "object",
     "sync",
@@ -55,6 +58,8 @@ def marked(name: str) -> object:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [marked(name) for name in ROWS if name not in ENGINES])
 def test_every_row_can_be_measured(name: str, tmp_path: Path) -> None:
+    if name == "bucket" and not PROGRAM.is_file():
+        pytest.skip("no s5cmd is here: make s5cmd")
     rows = measurement(name)(Size(quick=True), tmp_path)
     assert rows
     for row in rows:
