@@ -539,7 +539,7 @@ async def _kept(_: Any) -> list[wire.EventView]:
     return [_event(number, name) for number, name in enumerate(ATTACKS)]
 
 
-async def _follow(since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
+async def _follow(since: int | None, kinds: Sequence[str], _log: str | None = None) -> AsyncIterator[wire.EventView]:
     yield _event(99, LOUD)
     await trio.sleep_forever()
 
