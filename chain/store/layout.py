@@ -247,6 +247,15 @@ def _has_size(file: Path, size: int) -> bool:
     return file.is_file() and file.stat().st_size == size
 
 
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable. Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def sync_filesystem(folder: Path) -> None:
     """Waits until all writes to the folder's file system are on its disk, but not for other disks.
 

@@ -30,6 +30,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.store.database import Database
+from chain.store.layout import sync_folder
 from chain.wording import plural, size
 from odfd.ingest.endpoint import Buffer, OverflowPolicy, Spooled
 
@@ -208,7 +209,7 @@ class PushSpool:
             return
         with _writing():
             for source in {push.source for push, _ in kept if push.buffer is None}:
-                _sync(self._folder / source)
+                sync_folder(self._folder / source)
         with self._database.write() as connection:
             for push, number in kept:
                 connection.execute("INSERT OR REPLACE INTO spool_numbers VALUES (?, ?)", (push.source, number))
@@ -458,14 +459,6 @@ def _writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise Environment(f"cannot keep a push: {error.strerror}", rule="disk", hint="is the disk full?") from error
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _other_content(push_id: str | None) -> Conflict:

@@ -16,6 +16,7 @@ from pathlib import Path
 from chain.errors import Remote
 from chain.multihash import Multihash
 from chain.store.files import disk, make_folder
+from chain.store.layout import sync_folder
 from odfd.repositories.port import StoredFile
 
 
@@ -62,7 +63,7 @@ class Folder:
             except BaseException:
                 Path(staged).unlink(missing_ok=True)
                 raise
-            _sync(target.parent)
+            sync_folder(target.parent)
 
     def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
         """Writes only over a file with this tag, or for ``None`` only if there is none; returns whether it did."""
@@ -86,11 +87,3 @@ class Folder:
                 yield
             finally:
                 os.close(opened)
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

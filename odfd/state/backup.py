@@ -22,10 +22,10 @@ from chain import instant
 from chain.errors import Environment, Invalid
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.store.layout import sync_folder
 from odfd.runtime.tasks import Report
 from odfd.state.crash_recovery import OBJECTS
 from odfd.state.directory import DATABASE, SPOOL, StateDirectory
-from odfd.trust.keys.journal import sync_folder
 
 SNAPSHOTS: Final = "snapshots"
 DESCRIPTION: Final = "snapshot.json"

@@ -20,10 +20,10 @@ from typing import Final, Protocol
 from chain.errors import Environment, Fault, NotFound, Refused, Remote
 from chain.multihash import Multihash
 from chain.store.files import ObjectDamaged, check_file, disk
+from chain.store.layout import sync_folder
 from chain.store.volumes import AWAY
 from odfd.repositories.bucket import Bucket
 from odfd.runtime.buckets import CHUNK
-from odfd.trust.keys.journal import sync_folder
 from odfd.volumes.mount_check import PATIENCE, MountCheck
 from p2p.files import Missing
 

@@ -10,9 +10,9 @@ from chain.errors import Environment, Invalid
 from chain.instant import Instant
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
+from chain.store.layout import sync_folder
 from odfd.control import wire
 from odfd.ipfs.delegation import delegate
-from odfd.trust.keys.journal import sync_folder
 
 _MODE = 0o600
 

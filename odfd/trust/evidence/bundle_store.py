@@ -22,9 +22,9 @@ from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from chain.store.base import Step, no_step
 from chain.store.files import disk
+from chain.store.layout import sync_folder
 from odfd.trust.evidence import bundle
 from odfd.trust.evidence.bundle import Manifest
-from odfd.trust.keys.journal import sync_folder
 
 SUFFIX: Final = ".odfe"
 _DRAFT: Final = ".part"

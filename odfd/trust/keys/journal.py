@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from chain.errors import Environment, Refused
+from chain.store.layout import sync_folder
 
 Order: TypeAlias = tuple[int, ...]
 COMPACT_AT: Final = 1 << 20
@@ -264,12 +265,3 @@ def _cannot_write(path: Path, error: OSError) -> Environment:
         rule="signing-journal",
         hint="is the disk full, or the folder read-only?",
     )
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

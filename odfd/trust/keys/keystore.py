@@ -23,7 +23,8 @@ from chain.ids import DID_ODF, DatasetId, KeyDid
 from chain.instant import SECOND, Instant
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
-from odfd.trust.keys.journal import BEGUN, NEW, JournalEntry, Order, SigningJournal, sync_folder
+from chain.store.layout import sync_folder
+from odfd.trust.keys.journal import BEGUN, NEW, JournalEntry, Order, SigningJournal
 
 _NODE: Final = "node"
 _VALIDATOR: Final = "validator"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from chain.errors import Environment, Invalid
-from odfd.trust.keys.journal import sync_folder
+from chain.store.layout import sync_folder
 
 if TYPE_CHECKING:
     from joserfc.jwk import OKPKey

@@ -69,9 +69,9 @@ def test_pushes_that_wait_are_kept_in_one_transaction(
     kept: tuple[PushSpool, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool, folder = kept
-    writes, synced, write, sync = [], [], Database.write, module._sync
+    writes, synced, write, sync = [], [], Database.write, module.sync_folder
     monkeypatch.setattr(Database, "write", lambda self: (writes.append(1), write(self))[1])
-    monkeypatch.setattr(module, "_sync", lambda path: (synced.append(path.name), sync(path))[1])
+    monkeypatch.setattr(module, "sync_folder", lambda path: (synced.append(path.name), sync(path))[1])
     made = [adding(spool, b"%d" % each, source="one" if each % 2 else "two") for each in range(8)]
     answers = together(spool, *made)
     assert numbers(answers) == [1, 1, 2, 2, 3, 3, 4, 4]
@@ -112,7 +112,7 @@ def test_pushes_whose_rows_cannot_be_written_are_all_told_and_come_again(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_sync", full)
+        patched.setattr(module, "sync_folder", full)
         answers = together(spool, adding(spool, b"a", "x"), adding(spool, b"a", "x"), adding(spool, b"b"))
         assert [type(each) for each in answers] == [Environment] * 3
     assert spool.waiting("one").pushes == 0
