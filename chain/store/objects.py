@@ -28,6 +28,7 @@ from chain.store.base import NAME_SIZE, ObjectReader, ObjectStore, Step, no_step
 from chain.store.database import Database
 from chain.store.files import ObjectDamaged, check_file, disk, make_folder
 from chain.store.holds import Holds
+from chain.store.layout import sync_folder
 from chain.store.volumes import Opener, VolumeIndex, no_volumes
 
 SMALL: Final = 64 << 10
@@ -147,12 +148,12 @@ class DiskObjects:
             if not target.parent.is_dir():
                 target.parent.mkdir(exist_ok=True)
                 self._step("object-folder-made")
-                _sync_folder(self._directory)
+                sync_folder(self._directory)
                 self._step("object-folder-kept")
             # Renaming over a file of the same name is harmless, and repairs one that was damaged.
             staged.rename(target)
             self._step("object-renamed")
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
             self._step("object-folder-synced")
 
     def read(self, name: Multihash, offset: int = 0, length: int | None = None) -> bytes:
@@ -347,14 +348,6 @@ def _part(path: Path, offset: int, length: int | None) -> bytes:
     with disk(path), path.open("rb") as file:
         file.seek(offset)
         return file.read(-1 if length is None else length)
-
-
-def _sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _unknown(name: Multihash) -> NotFound:
