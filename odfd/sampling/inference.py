@@ -202,9 +202,15 @@ def _csv(text: str) -> Guess:
     names = rows[0] if header else [f"column_{number}" for number in range(1, width + 1)]
     body = rows[1:] if header else rows
     columns = [column_of([row[place] for row in body[:LINES] if row[place]]) for place in range(width)]
-    return _of_columns(
+    gaps = frozenset(
+        name
+        for place, (name, column) in enumerate(zip(names, columns, strict=True))
+        if any(not row[place] or row[place].strip() in column.nulls for row in body[:LINES])
+    )
+    found = _of_columns(
         names, columns, {"separator": separator, "header": header, "skip": skipped, "comment": comment}, unsure
     )
+    return found._replace(gaps=gaps)
 
 
 def _agreement(lines: Sequence[str], separator: str) -> tuple[int, int]:
@@ -264,7 +270,8 @@ def _with_columns(path: Path, name: str, found: Guess) -> Guess:
     columns = tuple((field.name, _ddl(schema.field(field.name).type), ()) for field in plain.fields)
     if all(ddl for _, ddl, _ in columns):
         read = {key: value for key, value in found.read.items() if key != "inferSchema"}
-        return found._replace(read=read, columns=columns)
+        gaps = frozenset(name for name in rows.column_names if rows[name].null_count)
+        return found._replace(read=read, columns=columns, gaps=gaps)
     return found
 
 

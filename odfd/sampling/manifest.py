@@ -73,16 +73,26 @@ def _lines(name: str, found: Guess, url: str | None) -> Iterator[str]:
             yield from (f"          # unsure: {each}" for each in unsure)
             quoted = column if _PLAIN.fullmatch(column) else f'"{column}"'
             yield from _yaml([f"{quoted} {ddl}"], 10)
-    times = [column for column, ddl, _ in found.columns if ddl in _TIMES]
     yield "      # unsure: Append takes every row of every file; Ledger and Snapshot merge them by a primary key,"
     yield "      # as {kind: Snapshot, primaryKey: [id]} does where a file holds all there is"
     yield "      merge:"
     yield "        kind: Append"
-    if times and "event_time" not in times:
-        others = f" ({', '.join(times[1:])} may be meant)" if times[1:] else ""
-        yield f"    # unsure: the time at which a row happened{others}"
-        yield "    - kind: SetVocab"
-        yield from _yaml({"eventTimeColumn": times[0]}, 6)
+    yield from _event_time(found)
+
+
+def _event_time(found: Guess) -> Iterator[str]:
+    """Names the column of event times: one that every row of the sample fills, as a row without one is refused."""
+    times = [column for column, ddl, _ in found.columns if ddl in _TIMES]
+    if not times or "event_time" in times:
+        return
+    full = [column for column in times if column not in found.gaps]
+    if not full:
+        yield f"    # unsure: some rows have no {' and no '.join(times)}: the event time is that of the ingest"
+        return
+    others = f" ({', '.join(full[1:])} may be meant)" if full[1:] else ""
+    yield f"    # unsure: the time at which a row happened{others}"
+    yield "    - kind: SetVocab"
+    yield from _yaml({"eventTimeColumn": full[0]}, 6)
 
 
 def _yaml(value: object, indent: int) -> Iterator[str]:

@@ -68,6 +68,12 @@ FILES: dict[str, tuple[bytes, list[list[Any]], list[str]]] = {
         [[dt.date(2024, 5, 1), "Köln", 1234.5], [dt.date(2024, 5, 13), "Graz", None]],
         ["encoding: cp1252", "skipRows: 1", "# unsure: '-' is taken for no value", "eventTimeColumn: day"],
     ),
+    "gap.csv": (
+        b"id,seen,known\n1,2024-05-01,2024-05-02\n2,,2024-05-03\n",
+        [[1, dt.date(2024, 5, 1), dt.date(2024, 5, 2)], [2, None, dt.date(2024, 5, 3)]],
+        ["happened\n", "eventTimeColumn: known"],
+    ),
+    "gaps.csv": (b"id,seen\n1,2024-05-01\n2,\n", [], ["# unsure: some rows have no seen: the event time is that"]),
     "a.csv.gz": (gzip.compress(b"id,word\n1,a\n2,b\n"), [[1, "a"], [2, "b"]], ["- id BIGINT"]),
     "bare.tsv": (b"1\tx\n2\ty\n", [[1, "x"], [2, "y"]], ["header: false", "# unsure: the first row is taken for data"]),
     "noted.csv": (b"# a\n# b\nid,x\n1,2\n", [[1, 2]], ["comment: '#'"]),
