@@ -23,6 +23,7 @@ UNWRITTEN: Final = frozenset(
 )
 """Endings of files that people may expect, though they are not written; no directory is called so."""
 DOCUMENTS: Final = ("frictionless", "croissant")
+STANDARD_OUTPUT: Final = "-"
 
 
 commands = Commands()
@@ -36,7 +37,7 @@ def _place(text: str) -> str:
 @commands.add(
     "export",
     REF,
-    argument("to", metavar="DIR|URL|FILE"),
+    argument("to", metavar="DIR|URL|FILE", help="- prints the rows that --format asks for"),
     argument("--format", choices=FORMS, metavar="FORMAT", help=f"write rows, as {', '.join(FORMS)}"),
     argument(
         "--rows-per-file",
@@ -52,6 +53,7 @@ def _place(text: str) -> str:
         metavar="STANDARD",
         help="with rows: also write a document about them, frictionless or croissant; repeatable",
     ),
+    argument("--replace", action="store_true", help="write FILE anew if it is there, once all rows are read"),
     argument("--table", choices=("delta",), help="also write metadata of a Delta Lake table beside the slices"),
     *TIMES,
     description="Write a dataset in the ODF layout, with its signed statements. The daemon writes the folder, so its "
@@ -70,6 +72,8 @@ def _export(session: Session, args: argparse.Namespace) -> int:
     form = args.format or _form_of(args.to)
     if form and args.table:
         raise Usage("--table is about a directory with slices", hint="leave out --format, and name a directory")
+    if args.to == STANDARD_OUTPUT:
+        return _printed(session, args, form)
     if form:
         return _rows(session, args, form)
     if args.rows_per_file is not None:
@@ -96,9 +100,24 @@ def _form_of(to: str) -> str:
     return ending if is_file and ending in FORMS else ""
 
 
+def _printed(session: Session, args: argparse.Namespace, form: str) -> int:
+    """Writes rows to standard output. Raises Usage for what only files can be."""
+    from odfd.cli.sql.formats import FORMATS, answer, check_form, remarks_of
+
+    printed = tuple(each for each in FORMS if each in FORMATS)
+    if form not in printed or args.rows_per_file is not None or args.describe:
+        raise Usage("standard output takes rows, as one file", hint=f"--format {' or '.join(printed)}")
+    check_form(form)
+    with without_places():
+        answered = answer(session.client, wire.QueryRequest(sql=all_rows(source(args.ref, args))), form)
+    for line in remarks_of(answered.head, answered.rows):
+        session.remark(line)
+    return ExitCode.OK
+
+
 def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
     from odfd.cli.sql.formats import remarks_of
-    from odfd.cli.sql.output_file import to_files
+    from odfd.cli.sql.output_file import Destination, to_files
     from odfd.cli.standards.documents import check_documents, write_documents
 
     check_documents(args.describe, form, args.rows_per_file)
@@ -115,7 +134,8 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
 
     try:
         with without_places():
-            written = to_files(session.client, request, form, Path(args.to).expanduser(), args.rows_per_file, show)
+            place = Destination(Path(args.to).expanduser(), args.rows_per_file, args.replace)
+            written = to_files(session.client, request, form, place, show)
     finally:
         meter.clear()
     told: list[str] = []

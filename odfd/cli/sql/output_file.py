@@ -36,6 +36,17 @@ class RowWriter(Protocol):
         """Lists losses of the file format against the dataset."""
 
 
+class Destination(NamedTuple):
+    """The file of an answer; with ``rows_per_file``, several files: ``may-00001.csv`` for ``may.csv``.
+
+    ``replace``: a file that is there already is written anew; otherwise it is refused.
+    """
+
+    path: Path
+    rows_per_file: int | None = None
+    replace: bool = False
+
+
 class Exported(NamedTuple):
     """A written answer."""
 
@@ -51,17 +62,15 @@ def to_files(
     client: Client,
     request: wire.QueryRequest,
     form: str,
-    path: Path,
-    rows_per_file: int | None = None,
+    place: Destination,
     told: Callable[[int, int], None] = lambda _rows, _bytes: None,
 ) -> Exported:
-    """Writes an answer; with ``rows_per_file``, to several files: ``may-00001.csv`` for ``may.csv``.
+    """Writes an answer. ``told`` is called after each page with the numbers of rows and bytes written so far.
 
-    ``told`` is called after each page with the numbers of rows and bytes written so far. Raises Usage or Environment if
-    a file cannot be written, and then leaves none.
+    Raises Invalid if a file is there already, Usage or Environment if one cannot be written, and then leaves none.
     """
-    is_arrow = form in FILES
-    with (asked if is_arrow else shown)(client, request) as answered, _Files(path, rows_per_file) as files:
+    is_arrow, rows_per_file = form in FILES, place.rows_per_file
+    with _Files(place) as files, (asked if is_arrow else shown)(client, request) as answered:
         columns = answered.schema if isinstance(answered, Answered) else answered.columns
         files.begin(form, columns)
         room, rows = rows_per_file, 0
@@ -95,8 +104,8 @@ def _pieces(page: _Rows, room: int | None, most: int | None) -> Iterator[_Rows]:
 class _Files:
     """Files that are being written, beside their final places; those that are not kept are removed at the end."""
 
-    def __init__(self, path: Path, rows_per_file: int | None) -> None:
-        self._path, self._parted = path, rows_per_file is not None
+    def __init__(self, place: Destination) -> None:
+        self._path, self._parted, self._replace = place.path, place.rows_per_file is not None, place.replace
         self._made: list[tuple[Path, Path]] = []
         self._remarks: dict[str, None] = {}
         self._writer: RowWriter | None = None
@@ -104,6 +113,7 @@ class _Files:
         """Closes the open writer and file if the export is abandoned."""
 
     def __enter__(self) -> _Files:
+        self._free(1)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,7 +138,7 @@ class _Files:
                 rule="export-file",
                 hint="--rows-per-file sets how many rows each has",
             )
-        name = self._name(len(self._made) + 1)
+        name = self._free(len(self._made) + 1)
         part = self._path.with_name(f".{name}.{os.getpid()}")
         file: BinaryIO = self._do(part.open, "xb")
         self._made.append((part, self._path.with_name(name)))
@@ -138,6 +148,17 @@ class _Files:
 
     def _name(self, number: int) -> str:
         return f"{self._path.stem}-{number:05d}{self._path.suffix}" if self._parted else self._path.name
+
+    def _free(self, number: int) -> str:
+        """Returns the name of a file of the export. Raises Invalid if it is there and is not to be replaced."""
+        name = self._name(number)
+        if not self._replace and self._path.with_name(name).exists():
+            raise Invalid(
+                f"{self._path.with_name(name)} is there already",
+                rule="export-exists",
+                hint="--replace writes it anew; or name another file",
+            )
+        return name
 
     def write(self, rows: _Rows) -> None:
         assert self._writer is not None

@@ -22,7 +22,7 @@ from chain.data.json_values import plain_rows
 from chain.errors import Environment, Invalid
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
 from odfd.cli.sql import output_file
-from odfd.cli.sql.output_file import to_files
+from odfd.cli.sql.output_file import Destination, to_files
 from odfd.cli.sql.proof_file import _save
 from odfd.cli.sql.sheet import MOST_COLUMNS, MOST_TEXT, SheetWriter
 from odfd.control import wire
@@ -81,7 +81,7 @@ def read(path: Path) -> list[int]:
 @pytest.mark.parametrize("form", ["csv", "ndjson", "parquet", "arrow", "xlsx"])
 @pytest.mark.parametrize("rows,each,sizes", [(8, 4, [4, 4]), (10, 3, [3, 3, 3, 1]), (0, 3, [0]), (9, 50, [9])])
 def test_parts_are_the_whole(tmp_path: Path, form: str, rows: int, each: int, sizes: list[int]) -> None:
-    done = to_files(Daemon(numbers(rows)), ASKED, form, tmp_path / f"all.{form}", each)
+    done = to_files(Daemon(numbers(rows)), ASKED, form, Destination(tmp_path / f"all.{form}", each))
     files = sorted(tmp_path.iterdir())
     assert [path.name for path in files] == [f"all-{n:05d}.{form}" for n in range(1, len(sizes) + 1)]
     assert [len(read(path)) for path in files] == sizes
@@ -94,32 +94,36 @@ def test_parts_are_the_whole(tmp_path: Path, form: str, rows: int, each: int, si
 def test_of_an_answer_that_breaks_off_no_file_is_left(tmp_path: Path, form: str, each: int | None) -> None:
     fault = Invalid("a slice is damaged", rule="slice")
     with pytest.raises(Invalid, match="damaged"):
-        to_files(Daemon(numbers(10), fault=fault), ASKED, form, tmp_path / f"all.{form}", each)
+        to_files(Daemon(numbers(10), fault=fault), ASKED, form, Destination(tmp_path / f"all.{form}", each))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_an_earlier_export_are_told_apart(tmp_path: Path) -> None:
-    to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 3)
-    done = to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 4)
+    to_files(Daemon(numbers(10)), ASKED, "csv", Destination(tmp_path / "all.csv", 3))
+    with pytest.raises(Invalid, match="is there already"):
+        to_files(Daemon(numbers(10)), ASKED, "csv", Destination(tmp_path / "all.csv", 4))
+    assert len(read(tmp_path / "all-00001.csv")) == 3
+    done = to_files(Daemon(numbers(10)), ASKED, "csv", Destination(tmp_path / "all.csv", 4, replace=True))
     assert done.remarks[1] == "all-00004.csv was there before, and is not of this export"
-    assert len(to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 2).remarks) == 1
+    again = Destination(tmp_path / "all.csv", 2, replace=True)
+    assert len(to_files(Daemon(numbers(10)), ASKED, "csv", again).remarks) == 1
 
 
 def test_files_whose_names_would_not_sort_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_file, "MOST_FILES", 3)
     with pytest.raises(Invalid, match="more than 3 files"):
-        to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 3)
+        to_files(Daemon(numbers(10)), ASKED, "csv", Destination(tmp_path / "all.csv", 3))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     with pytest.raises(Usage, match="No such file or directory"):
-        to_files(Daemon(numbers(1)), ASKED, "csv", tmp_path / "nowhere" / "all.csv")
+        to_files(Daemon(numbers(1)), ASKED, "csv", Destination(tmp_path / "nowhere" / "all.csv"))
 
 
 def test_what_the_machine_refuses_is_no_mistake_of_the_command_line(tmp_path: Path) -> None:
     with room_for(100), pytest.raises(Environment, match="cannot write"):
-        to_files(Daemon(numbers(1000)), ASKED, "csv", tmp_path / "all.csv")
+        to_files(Daemon(numbers(1000)), ASKED, "csv", Destination(tmp_path / "all.csv"))
     assert list(tmp_path.iterdir()) == []
     with room_for(0), pytest.raises(Environment, match="cannot write"):
         _save(tmp_path / "answer.json", {})
@@ -198,7 +202,9 @@ def test_what_no_sheet_holds_is_refused() -> None:
 
 def test_what_is_written_is_told_as_it_grows(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 4, lambda *counts: told.append(counts))
+    to_files(
+        Daemon(numbers(10)), ASKED, "csv", Destination(tmp_path / "all.csv", 4), lambda *counts: told.append(counts)
+    )
     assert told == sorted(told)
     assert told[-1][0] == 10
     assert told[-1][1] <= sum(file.stat().st_size for file in tmp_path.glob("all-*.csv"))

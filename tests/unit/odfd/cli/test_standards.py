@@ -21,7 +21,7 @@ import pytest
 from chain.data.json_values import plain_rows
 from chain.errors import Invalid, NotFound
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
-from odfd.cli.sql.output_file import to_files
+from odfd.cli.sql.output_file import Destination, to_files
 from odfd.cli.standards.documents import check_documents, write_documents
 from odfd.control import wire
 from odfd.errors import Usage
@@ -116,7 +116,7 @@ def write(
     """Exports rows and describes them; what was told, and each document."""
     node: Any = Node(table, **{name: value for name, value in about.items() if name != "current"})
     path = folder / f"daily rows.{form}"
-    written = to_files(node, ASKED, form, path)
+    written = to_files(node, ASKED, form, Destination(path, replace=True))
     asked = argparse.Namespace(ref="weather", describe=list(standards), current=about.get("current", False))
     told = write_documents(node, asked, form, written)
     found = {place.name: json.loads(place.read_text()) for place in folder.glob("*.json")}
@@ -230,7 +230,7 @@ def test_the_croissant_document_is_the_one_that_its_library_accepted(tmp_path: P
 
 def test_several_files_are_several_resources(tmp_path: Path) -> None:
     node: Any = Node(TABLE)
-    written = to_files(node, ASKED, "csv", tmp_path / "part.csv", 1)
+    written = to_files(node, ASKED, "csv", Destination(tmp_path / "part.csv", 1))
     asked = argparse.Namespace(ref="weather", describe=["frictionless"], current=False)
     write_documents(node, asked, "csv", written)
     package = frictionless.Package(str(tmp_path / "datapackage.json"))
@@ -244,7 +244,7 @@ def test_several_files_are_several_resources(tmp_path: Path) -> None:
 def test_a_package_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfd.cli.standards.frictionless.MOST_FILES", 1)
     node: Any = Node(TABLE)
-    written = to_files(node, ASKED, "csv", tmp_path / "part.csv", 1)
+    written = to_files(node, ASKED, "csv", Destination(tmp_path / "part.csv", 1))
     asked = argparse.Namespace(ref="weather", describe=["frictionless"], current=False)
     with pytest.raises(Invalid, match="2 files in one data package"):
         write_documents(node, asked, "csv", written)
