@@ -23,6 +23,30 @@ from odfd.usage import UsageParser
 
 _TAKES_VALUE: Final = {"--socket", "--node", "--token-file", "--ca-file", "--account", "-o", "--output"}
 
+_OF_OTHER_TOOLS: Final = {
+    "add": "odfctl apply -f FILE",
+    "cat": "odfctl tail NAME",
+    "clone": "odfctl mirror add",
+    "create": "odfctl new NAME FILE, then odfctl apply -f NAME.yaml",
+    "fetch": "odfctl pull",
+    "head": "odfctl sql 'select … limit 10'",
+    "info": "odfctl status, or odfctl describe dataset NAME",
+    "init": "odfd init",
+    "list": "odfctl get datasets",
+    "load": "odfctl ingest",
+    "ls": "odfctl get datasets",
+    "ps": "odfctl get tasks",
+    "query": "odfctl sql",
+    "remove": "odfctl delete",
+    "rm": "odfctl delete",
+    "run": "odfd run",
+    "serve": "odfd run",
+    "show": "odfctl describe dataset NAME",
+    "start": "odfd run",
+    "update": "odfctl pull",
+}
+"""Words by which other programs call something that a command here does, and that command."""
+
 
 class _Help(argparse.RawDescriptionHelpFormatter):
     """Formats help in the terminal's width, for which argparse would load ``shutil`` for each option."""
@@ -191,6 +215,12 @@ def _listing() -> str:
 def _suggestion(name: str, known: Sequence[str]) -> str:
     import difflib
 
+    from odfd.cli.kinds import KINDS
+
+    if name in _OF_OTHER_TOOLS:
+        return f"{_OF_OTHER_TOOLS[name]}  does it here; odfctl --help lists all"
+    if any(name in (kind.name, *kind.aliases) for kind in KINDS):
+        return f"odfctl get {name}  lists them; odfctl --help lists all commands"
     near = difflib.get_close_matches(name, known, n=1)
     return (f"did you mean {near[0]}?  " if near else "") + "odfctl --help lists them"
 
