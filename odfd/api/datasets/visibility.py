@@ -72,7 +72,8 @@ class VisibilityService:
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
         kept = [self._view(entry, False, [_is_theirs(entry).message]) for entry in theirs]
-        return [*kept, *[await self._all(each, True, networks) for each in wanted if each not in theirs]]
+        views = [*kept, *[await self._all(each, True, networks) for each in wanted if each not in theirs]]
+        return views if self._joined() else _unfound(views)
 
     def _networks_named(self, names: Sequence[str]) -> frozenset[str]:
         """Returns the joined networks with these names. Raises NotFound for one that is not joined."""
@@ -245,6 +246,13 @@ class VisibilityService:
             names = [catalog.name_of(each) for each in datasets]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return ", ".join(names[:SHOWN]) + more
+
+
+def _unfound(views: Sequence[wire.VisibilityView]) -> Sequence[wire.VisibilityView]:
+    """Adds a note to the first dataset that was private: the node is in no network."""
+    note = "peers do not find it yet: this node is in no network, until odfctl network join NAME, or odfctl join"
+    first = next((each for each in views if each.changed), None)
+    return [each if each is not first else msgspec.structs.replace(each, notes=(*each.notes, note)) for each in views]
 
 
 def _publish_to(
