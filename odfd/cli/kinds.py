@@ -42,6 +42,11 @@ class Kind(Generic[V]):
     """The API path of the kind's manifests, if it has resources; else empty."""
 
     @property
+    def plural(self) -> str:
+        """The name of several resources of the kind: its first alias, if it has any."""
+        return self.aliases[0] if self.aliases else self.name
+
+    @property
     def view(self) -> type[V]:
         """The type of the API's answer for one resource."""
         return self.view_type()
@@ -386,7 +391,7 @@ def _plain(kind: Kind[Any], name: str) -> str:
     """Drops the kind before a name. Raises Usage for another one."""
     of, slash, plain = name.rpartition("/")
     if slash and of.lower() not in (kind.name, *kind.aliases):
-        raise Usage(f"{name[:100]!r} names no {kind.name}", hint=f"odfctl get {kind.name}s -o name lists them")
+        raise Usage(f"{name[:100]!r} names no {kind.name}", hint=f"odfctl get {kind.plural} -o name lists them")
     return plain
 
 

@@ -179,6 +179,8 @@ def outcome(session: Session, sent: Any) -> int:
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise Bug("the daemon's answer tells nothing that was pulled", rule="answer-type")
     session.show(sent, lambda _: render(_COLUMNS, Answer.of(sent, wire.PullResult).value.items))
+    if not items:
+        session.remark("nothing to pull: no dataset here has a source that is polled, a transform, or a mirror")
     code = ExitCode.OK
     for item in items:
         if item.get("fault"):

@@ -39,7 +39,7 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     for value, sent in zip(rows.value, rows.sent, strict=True):
         if name in (kind.key(value), kinds.id_of(sent)):
             return Answer(value, sent)
-    raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.name}s lists them")
+    raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
 
 
 @commands.add(
@@ -80,7 +80,8 @@ def _get(session: Session, args: argparse.Namespace) -> int:
     if args.names:
         kind.show_all(session, _several([one(session, kind, name) for name in args.names]))
         return ExitCode.OK
-    kind.show_all(session, _rows(session, kind, args), f"no {kind.name}s yet")
+    none = f"no {kind.plural} yet" if args.labels is None else f"no {kind.plural} have such labels"
+    kind.show_all(session, _rows(session, kind, args), none)
     return ExitCode.OK
 
 
@@ -92,7 +93,7 @@ def _rows(session: Session, kind: kinds.Kind[V], args: argparse.Namespace) -> An
 def _check_declared(kind: kinds.Kind[Any], text: str) -> None:
     if kind not in (*kinds.DECLARED, kinds.RESOURCE):
         known = ", ".join(each.name for each in kinds.DECLARED)
-        raise Usage(f"{kind.name}s {text}", hint=f"these are: {known}")
+        raise Usage(f"{kind.plural} {text}", hint=f"these are: {known}")
 
 
 def _check_watched(kind: kinds.Kind[Any]) -> None:
@@ -220,7 +221,9 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
 
     kind, names = kinds.named(args.kind, filter(None, [args.name]))
     if len(names) != 1:
-        raise Usage(f"which {kind.name}?", hint=f"odfctl describe {kind.name} NAME; odfctl get {kind.name}s lists them")
+        raise Usage(
+            f"which {kind.name}?", hint=f"odfctl describe {kind.name} NAME; odfctl get {kind.plural} lists them"
+        )
     (args.name,) = names
     if kind.name == "dataset":
         try:
@@ -311,7 +314,7 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
 
 def _question(kind: kinds.Kind[Any], names: Sequence[str], *, purge: bool) -> str:
     many = len(names) > 1
-    things, their = (f"{kind.name}s", "their") if many else (kind.name, "its")
+    things, their = (f"{kind.plural}", "their") if many else (kind.name, "its")
     if kind.name == "unmanaged":
         return f"Delete the data of {', '.join(names)} for good?"
     data = ""
@@ -330,7 +333,7 @@ def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
             )
         names = [kind.key(each) for each in _labelled(session, kind, args.labels).value]
         if not names:
-            session.remark(f"no {kind.name}s have such labels; nothing was deleted")
+            session.remark(f"no {kind.plural} have such labels; nothing was deleted")
         return names
     if not args.names:
         raise Usage("nothing is named", hint=f"odfctl delete {kind.name} NAME, or -l SELECTOR")
@@ -399,7 +402,7 @@ def _set(session: Session, args: argparse.Namespace, which: str) -> None:
     kind = kinds.find(args.kind)
     if kind not in kinds.DECLARED:
         known = ", ".join(each.name for each in kinds.DECLARED)
-        raise Usage(f"{kind.name}s have no {which}", hint=f"these have: {known}")
+        raise Usage(f"{kind.plural} have no {which}", hint=f"these have: {known}")
     values = dict(_entry(each) for each in args.entries)
     request = wire.LabelRequest(labels=values) if which == "labels" else wire.LabelRequest(annotations=values)
     done = session.client.put(f"{kind.declared}/{part(args.name)}/labels", wire.ResourceManifest, request)

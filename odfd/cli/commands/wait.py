@@ -37,7 +37,7 @@ commands = Commands()
 def _wait(session: Session, args: argparse.Namespace) -> int:
     kind, names = kinds.named(args.kind, filter(None, [args.name]))
     if len(names) != 1:
-        raise Usage(f"which {kind.name}?", hint=f"odfctl wait {kind.name} NAME; odfctl get {kind.name}s lists them")
+        raise Usage(f"which {kind.name}?", hint=f"odfctl wait {kind.name} NAME; odfctl get {kind.plural} lists them")
     (args.name,) = names
     if kind.name == "task" and args.condition is None:
         return _wait_for_task(session, kind, args)
