@@ -20,7 +20,9 @@ from odfd.control.client import MANIFESTS, Answer, Body, part
 from odfd.errors import Bug, from_problem
 
 LINE_SECONDS: Final = 5.0
-"""Seconds between lines without a terminal."""
+"""Seconds between lines without a terminal,"""
+FIRST_LINE_SECONDS: Final = 2.0
+"""and before the first one, if nothing is counted: such a task waits for somebody."""
 DRAW_SECONDS: Final = 0.1
 """Seconds between two drawings on a terminal, however often the progress changes."""
 TOLD_AFTER: Final = 2.0
@@ -74,9 +76,14 @@ class Meter:
             self._last_drawn = now
             output.draw(self._stream, text)
             self._drawn = True
-        elif text != self._last_text and now - self._last_line >= LINE_SECONDS * SECOND:
+        elif text != self._last_text and now - self._last_line >= self._pause(task) * SECOND:
             output.note(self._stream, text)
             self._last_line, self._last_text = now, text
+
+    def _pause(self, task: wire.TaskView) -> float:
+        """Returns the seconds between the last line and the next one."""
+        is_first = not self._last_text and not task.done and not task.total
+        return FIRST_LINE_SECONDS if is_first else LINE_SECONDS
 
     def clear(self) -> None:
         """Clears the meter from the terminal."""

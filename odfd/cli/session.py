@@ -9,7 +9,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -37,6 +38,10 @@ WIDE: Final = "wide"
 """Prints a table with ids, in which no cell is cut short."""
 SHAPES: Final = (NAMES, WIDE)
 """Formats of only those commands that list resources (``lists_things``)."""
+TOLD_AFTER: Final = 2
+"""Seconds after which a command says what it waits for,"""
+AGAIN_AFTER: Final = 5
+"""and between two such lines."""
 SYSTEM_SOCKET: Final = Path("/run/odfd/control.sock")
 
 
@@ -112,6 +117,31 @@ class Session:
         """Prints a remark for people, separate from the answer."""
         if not self.quiet:
             output.remark(text)
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Says on standard error what the block waits for, once that takes long; silent with ``--quiet``."""
+        if self.quiet:
+            yield
+            return
+        import threading
+
+        over = threading.Event()
+
+        def say() -> None:
+            seconds, pause = TOLD_AFTER, TOLD_AFTER
+            while not over.wait(pause):
+                output.remark(f"{text}, for {seconds} s")
+                pause = AGAIN_AFTER
+                seconds += pause
+
+        teller = threading.Thread(target=say, daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            teller.join()  # no line comes after the answer
 
     def failure(self, name: str, fault: Fault) -> ExitCode:
         """Reports the fault of one of several items, with its name if the fault has none. Returns the exit code."""

@@ -27,6 +27,7 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import Append, Head, UpperMove
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
+from chain.wording import agree, plural
 from odfd.datasets import visibility
 from odfd.mirrors.epoch_switch import Following, go_back, is_there, turn_of
 from odfd.mirrors.first_contact import WITNESSED, DeclinedHeads, FirstContact
@@ -327,7 +328,9 @@ def _alone(spec: MirrorSpec, connected: Sequence[PeerId]) -> str:
         return ", and none of the peers that share it is connected: odfctl peer connect MULTIADDR"
     if spec.peers:
         return ": the peers named may not share it with this node"
-    return "" if connected else ", and no peer is connected: odfctl network list"
+    if not connected:
+        return ", and no peer is connected: odfctl network list"
+    return f", though {plural(len(connected), 'peer')} {agree(len(connected), 'is', 'are')} connected"
 
 
 def _lacks_data(spec: MirrorSpec, held: _Held) -> bool:

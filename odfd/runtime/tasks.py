@@ -29,8 +29,8 @@ from odfd.runtime.supervision import Life, Logger
 
 TICK_SECONDS: Final = 0.2
 """Least seconds between two progress updates of a follower; work may report as often as it likes."""
-STILL_SECONDS: Final = 5.0
-"""Seconds after which a follower gets an unchanged state again, which detects closed connections."""
+STILL_SECONDS: Final = 2.0
+"""Seconds after which a follower gets an unchanged state again: it lasts, and the connection may be closed."""
 
 
 class TaskState(enum.Enum):

@@ -18,9 +18,9 @@ from chain.instant import Instant
 from odfd.api.datasets.service import known_dataset
 from odfd.api.network import netcheck
 from odfd.api.network.contact_views import dataset_contact
+from odfd.api.network.mirror_wait import MirrorWait
 from odfd.api.network.node_views import named
 from odfd.api.views.holder_counts import HolderCounts
-from odfd.api.views.steps_shown import keep_showing, show_mirror
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets import unmanaged
@@ -30,7 +30,7 @@ from odfd.datasets.visibility import Visibility
 from odfd.ipfs.transport import home_of
 from odfd.mirrors.first_contact import rung_of
 from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.mirrors.mirror_state import Mirror, MirrorVisibility, SchedulerState
+from odfd.mirrors.mirror_state import Mirror, MirrorVisibility
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.scheduler import MirrorScheduler
@@ -47,8 +47,6 @@ from p2p.ports import PeerId, PeerView
 
 MAX_HOLDS: Final = 1000
 """Most names of datasets that are shown of one peer."""
-PATIENCE_SECONDS: Final = 60.0
-"""Seconds without progress after which the task of a new mirror ends; the mirror itself goes on."""
 
 
 class PreparedMirror(NamedTuple):
@@ -108,23 +106,25 @@ class MirrorService:
                     dataset = await self._remotes.found(place)
                 mirror = await self._begin(request, dataset, place)
             report.begin(f"mirroring {mirror.spec.name}", None, "bytes")
-            async with outside(f"peers of {mirror.spec.name}"), trio.open_nursery() as nursery:
-                nursery.start_soon(keep_showing, report, mirror)
-                await _settled(mirror)
-                await self._all_shards(mirror)
-                nursery.cancel_scope.cancel()
-            show_mirror(report, mirror)
+            wait = self._wait(mirror)
+            async with outside(f"peers of {mirror.spec.name}"):
+                await wait.settled(report)
+                await self._all_shards(mirror, report)
             now = self._scheduler.find(mirror.spec.id)
             if now is None:
                 raise NotFound(f"{mirror.spec.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
             if now.fault is not None:
                 raise now.fault
-            return await self._shown(now)
+            lack = wait.lack()
+            return msgspec.structs.replace(await self._shown(now), lack=None if lack is None else wire.Problem.of(lack))
 
         target, told = (request.source, NODE) if named is None else (named.spec.name, about(named.spec.id))
         return task_ref(self._board.submit("mirror", target, work, told))
 
-    async def _all_shards(self, mirror: Mirror) -> None:
+    def _wait(self, mirror: Mirror) -> MirrorWait:
+        return MirrorWait(self._scheduler, mirror, self._remotes.replication.peers)
+
+    async def _all_shards(self, mirror: Mirror, report: Report) -> None:
         """Waits until the other shards of a collection are here too, as far as they can come."""
         if mirror.spec.via is not None or mirror.spec.peers:
             return  # cards come from peers of networks; what comes later is followed in the background
@@ -132,7 +132,7 @@ class MirrorService:
         for each in others:
             other = self._scheduler.find(each)
             if other is not None:
-                await _settled(other)
+                await self._wait(other).settled(report)
         if others:
             await self.shards(mirror.spec.id)  # what each of them says came with it
 
@@ -348,20 +348,6 @@ def slices_of(tally: MirrorProgress, held: int) -> wire.Share:
     """Counts the slices that are held, and those that the present or last pass has still to fetch."""
     have = held + tally.slices_uncounted
     return wire.Share(have=have, want=have + max(0, tally.slices_wanted - tally.slices))
-
-
-async def _settled(mirror: Mirror) -> None:
-    """Waits until all that is announced is here, or cannot come, or nothing has come for a while."""
-    seen, since = mirror.tally.progress(), trio.current_time()
-    while not mirror.is_settled:
-        turned = mirror.turned
-        idle = mirror.state is not SchedulerState.SYNCING
-        with trio.move_on_at(since + PATIENCE_SECONDS if idle else float("inf")) as patience:
-            await turned.wait()
-        if patience.cancelled_caught and mirror.state is not SchedulerState.SYNCING:
-            return
-        if mirror.tally.progress() != seen:
-            seen, since = mirror.tally.progress(), trio.current_time()
 
 
 class PeerService:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -39,6 +40,10 @@ from p2p.web.site import Web
 
 MAX_SECONDS: Final = 366 * 86_400
 """Longest time for which an invitation may hold, since later the peers that it names may be gone."""
+DIAL_SECONDS: Final = 10.0
+"""Seconds that a join waits for its first peers,"""
+OTHERS_SECONDS: Final = 1.0
+"""and for further ones once one of them is connected."""
 
 
 def _swarm(counts: SwarmCounts) -> wire.SwarmFigures | None:
@@ -97,12 +102,24 @@ class NetworkService:
         network = await self.declare(request)
         if request.invitation is not None:
             await self._show_token(read_invitation(request.invitation, self._clock.now()), network, before)
-        for address in network.bootstrap:
-            try:
-                await self._membership.connect(address)
-            except Remote:
-                continue  # dialling goes on in the background; the view shows how many are connected
+        await self._dial(network.bootstrap)
         return await self._network_view(network)
+
+    async def _dial(self, addresses: Sequence[str]) -> None:
+        """Dials first peers, all at once, and waits for the others only a moment once one of them answers.
+
+        Dialling goes on in the background; the view shows how many are connected.
+        """
+        with trio.move_on_after(DIAL_SECONDS) as patience:
+            async with trio.open_nursery() as nursery:
+
+                async def dial(address: str) -> None:
+                    with suppress(Remote):
+                        await self._membership.connect(address)
+                        patience.deadline = min(patience.deadline, trio.current_time() + OTHERS_SECONDS)
+
+                for address in addresses:
+                    nursery.start_soon(dial, address)
 
     async def _show_token(self, said: Invitation, network: Network, before: Network | None) -> None:
         try:

@@ -74,7 +74,12 @@ def _add(session: Session, args: argparse.Namespace) -> None:
         peers=tuple(args.peers),
     )
     held = submit(session, "/node/v1alpha1/mirrors", request, wire.MirrorView)
-    kinds.MIRROR.show(session, held)
+    if held.value.lack is None:
+        kinds.MIRROR.show(session, held)
+        return
+    if session.output != "table":
+        session.show(held.sent, str)
+    raise held.value.lack.fault()
 
 
 @mirror.add("list", help="list the mirrors of this node")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 from collections.abc import Sequence
 from typing import Final
@@ -24,6 +23,8 @@ from odfd.usage import how_many
 INVITATION: Final = "odf:"
 """The first characters of an invitation."""
 _SPAN: Final = "7d"
+_AT_ONCE: Final = 8
+"""First peers that are dialled at once."""
 _MEMBERS: Final = 8
 """Peers that are listed by name below a network."""
 
@@ -72,16 +73,38 @@ def _join(session: Session, args: argparse.Namespace) -> None:
         if args.bootstrap:
             raise Usage("an invitation names the peers to meet first", hint="leave --bootstrap out")
         accepted = _accepted(session, args.name, args.yes)
-        joined = session.client.post("/node/v1alpha1/invitations/accept", wire.NetworkView, accepted)
+        with session.waiting("dialling the first peers that the invitation names"):
+            joined = session.client.post("/node/v1alpha1/invitations/accept", wire.NetworkView, accepted)
+        failed = [] if joined.value.peers or not joined.value.bootstrap else ["none of them answered"]
     else:
         declare(session, "Network", args.name, {"bootstrap": args.bootstrap})
-        for each in args.bootstrap:
-            with contextlib.suppress(Remote):  # the node dials it again; the table shows how many are connected
-                session.client.post("/node/v1alpha1/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=each))
+        failed = _dialled(session, args.bootstrap)
         joined = session.client.get(f"/node/v1alpha1/networks/{part(args.name)}", wire.NetworkView)
     kinds.NETWORK.show(session, joined)
+    for why in failed:
+        output.remark(f"warning: not reached: {why}")
+    if failed:
+        session.remark("this node is in the network, and dials its first peers until one answers: odfctl network list")
     if joined.value.policy_key:
         session.remark("its policy as it is heard: odfctl trust policy show")
+
+
+def _dialled(session: Session, addresses: Sequence[str]) -> list[str]:
+    """Dials first peers, all at once. Returns those that were not reached, and why; the node dials them again."""
+    if not addresses:
+        return []
+    from concurrent.futures import ThreadPoolExecutor
+
+    def dial(address: str) -> str | None:
+        try:
+            session.client.post("/node/v1alpha1/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=address))
+        except Remote as fault:
+            return fault.message
+        return None
+
+    what = f"dialling {formatting.plural(len(addresses), 'first peer')}"
+    with session.waiting(what), ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [why for why in pool.map(dial, dict.fromkeys(addresses)) if why is not None]
 
 
 def _is_invitation(text: str) -> bool:
@@ -91,9 +114,10 @@ def _is_invitation(text: str) -> bool:
 
 def _accepted(session: Session, text: str, yes: bool) -> wire.InvitationText:
     """Shows an invitation and asks for consent. Raises Refused, Usage."""
-    invitation = session.client.post(
-        "/node/v1alpha1/invitations", wire.InvitationView, wire.InvitationText(text=text)
-    ).value
+    with session.waiting("fetching the invitation"):
+        invitation = session.client.post(
+            "/node/v1alpha1/invitations", wire.InvitationView, wire.InvitationText(text=text)
+        ).value
     for line in _lines(invitation):
         output.remark(line)
     if not yes:
@@ -319,7 +343,9 @@ def _show_peer(session: Session, args: argparse.Namespace) -> None:
     "see how a NAT maps ports, two of them are dialled now. Ends with 0 whatever is found.",
 )
 def _netcheck(session: Session, _: argparse.Namespace) -> None:
-    session.answer(session.client.get("/node/v1alpha1/netcheck", list[wire.Probe]), doctor_text)
+    with session.waiting("asking peers how they see this node"):
+        probes = session.client.get("/node/v1alpha1/netcheck", list[wire.Probe])
+    session.answer(probes, doctor_text)
 
 
 @peer.add("block", _PEER, help="refuse all connections with a peer", example="12D3KooWQ…")
@@ -350,7 +376,6 @@ def _whole(session: Session, peer: str) -> str:
     example="/ip4/192.0.2.7/tcp/4150/p2p/12D3KooWQ…",
 )
 def _connect(session: Session, args: argparse.Namespace) -> None:
-    kinds.PEER.show(
-        session,
-        session.client.post("/node/v1alpha1/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr)),
-    )
+    with session.waiting("dialling"):
+        met = session.client.post("/node/v1alpha1/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr))
+    kinds.PEER.show(session, met)

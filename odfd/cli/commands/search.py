@@ -61,7 +61,9 @@ def _search(session: Session, args: argparse.Namespace) -> None:
         TableColumn("HERE AS", lambda row: row.local_name or formatting.NOTHING),
         TableColumn("DATASET", lambda row: row.id, most=WHOLE),
     )
-    answer = _until_found(session, request, 0.0 if args.wait is None else seconds(args.wait))
+    patience = 0.0 if args.wait is None else seconds(args.wait)
+    with session.waiting(f"waiting for cards of peers, {formatting.span(patience)} at most"):
+        answer = _until_found(session, request, patience)
     session.answer(answer, lambda view: render(columns, view.found))
     found = answer.value
     alike = [row.name for row in found.found if row.namesakes]

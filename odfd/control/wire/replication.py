@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from odfd.control.wire.value import Request, Value
+from odfd.control.wire.value import Problem, Request, Value
 
 
 class Share(Value, frozen=True, kw_only=True):
@@ -98,6 +98,8 @@ class MirrorView(Value, frozen=True, kw_only=True):
     """How it was first met; null until its first blocks are here."""
     node: PeerName | None = None
     """The node that publishes it, if that node signed so on a card."""
+    lack: Problem | None = None
+    """Why the command that waited for it stopped waiting, with what it tried; null if there was no need to wait."""
 
 
 class NetworkRequest(Request, frozen=True, kw_only=True):

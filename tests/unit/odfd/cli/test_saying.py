@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import threading
 from typing import Any
 
 import msgspec
@@ -123,6 +124,48 @@ def test_progress_that_counts_nothing_tells_how_long_it_has_lasted() -> None:
     assert describe(task, 0, 14.2) == "Ingesting one  computing big.csv  for 14 s"
     counted = msgspec.structs.replace(task, done=5, total=10, unit="files")
     assert "for " not in describe(counted, 0, 14.2)
+
+
+def test_a_task_that_waits_for_others_is_told_without_a_terminal_too() -> None:
+    """After two seconds, and then every five; one that counts something comes later."""
+    waits = wire.TaskView(id="t1", kind="mirror", target="one", state="running", message="asked 2 peers, waiting")
+    for task, expected in ((waits, [2, 7, 12]), (msgspec.structs.replace(waits, done=9, unit="bytes"), [5, 10])):
+        session, stream = OneSession(), io.StringIO()
+        meter = Meter(session, stream)  # type: ignore[arg-type]
+        told = []
+        for second in range(13):
+            session.now = second * SECOND
+            before = stream.getvalue()
+            meter.show(task)
+            told += [second] * (stream.getvalue() != before)
+        assert told == expected
+
+
+def test_a_command_that_waits_says_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause before a line is the test's: it is over when the block has seen two lines."""
+    monkeypatch.setattr("odfd.cli.session.TOLD_AFTER", 0.001)
+    monkeypatch.setattr("odfd.cli.session.AGAIN_AFTER", 0.001)
+    lines: list[str] = []
+    two = threading.Event()
+
+    def remark(text: str) -> None:
+        lines.append(text)
+        if len(lines) == 2:
+            two.set()
+
+    monkeypatch.setattr("odfd.cli.session.output.remark", remark)
+    with Session(spoken(quiet=False)).waiting("dialling"):
+        assert two.wait(60)
+    assert lines[0] == "dialling, for 0.001 s"
+    count = len(lines)
+    threads = threading.active_count()
+    with Session(spoken(quiet=True)).waiting("dialling"):
+        assert threading.active_count() == threads
+    assert len(lines) == count
+
+
+def spoken(*, quiet: bool) -> argparse.Namespace:
+    return argparse.Namespace(output="table", quiet=quiet, verbose=False, socket=None)
 
 
 @given(st.floats(-1, 2))

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from chain.errors import Invalid, NotFound, Refused, Remote
 from config import model
 from odfd.control import wire
 from odfd.network.invitation_file import WELL_KNOWN
 from worlds.certificates import certified
+from worlds.eventually import PATIENCE
 from worlds.web_site import Site
 
 WEEK = wire.InvitationRequest(seconds=7 * 86_400)
@@ -39,6 +41,32 @@ async def test_whoever_is_invited_keeps_the_networks_rules(world: Any) -> None:
         assert (await bob.api.policies.policy()).use == "data & fresh", "over a restart too"
         await bob.api.networks.leave("wires")
         assert (await bob.api.policies.policy()).use == "data", "and no longer than it is in the network"
+
+
+async def test_first_peers_are_dialled_side_by_side_and_for_a_bounded_time(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that answers is enough, and eight that say nothing cost no more than one."""
+    monkeypatch.setattr("odfd.api.network.networks.OTHERS_SECONDS", 0.0)
+    async with world.running("alice") as alice:
+        silent = [f"/ip4/192.0.2.{each}/tcp/4150/p2p/{alice.member.peer_id}" for each in range(8)]
+        dialled: list[str] = []
+        answers: set[str] = {silent[3]}
+
+        async def connect(address: str) -> str:
+            dialled.append(address)
+            if address not in answers:
+                await trio.sleep_forever()
+            await trio.lowlevel.checkpoint()
+            return str(alice.member.peer_id)
+
+        alice.member.connect = connect
+        with trio.fail_after(PATIENCE):
+            await alice.api.networks.join(wire.NetworkRequest(name="wires", bootstrap=tuple(silent)))
+            assert sorted(dialled) == silent
+            answers.clear()
+            monkeypatch.setattr("odfd.api.network.networks.DIAL_SECONDS", 0.01)
+            await alice.api.networks.join(wire.NetworkRequest(name="wires", bootstrap=tuple(silent)))
 
 
 async def test_what_is_refused(world: Any) -> None:

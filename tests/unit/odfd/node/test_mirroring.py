@@ -10,6 +10,7 @@ import trio
 
 from chain import instant
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from chain.ids import DatasetId
 from chain.model.events import AddData
 from chain.multihash import Multihash
 from chain.state import load_state
@@ -88,7 +89,7 @@ def test_slices_are_those_counted_and_those_that_just_came() -> None:
 
 async def test_a_task_tells_in_the_end_how_much_came(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long ago its progress was told last."""
-    monkeypatch.setattr("odfd.api.views.steps_shown.SHOW_SECONDS", 3600.0)
+    monkeypatch.setattr("odfd.api.network.mirror_wait.SHOW_SECONDS", 3600.0)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         await bob.mirror(cities, "theirs")
@@ -410,7 +411,7 @@ async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
 async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
     world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("odfd.api.network.mirrors.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("odfd.api.network.mirror_wait.PATIENCE_SECONDS", 0.2)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         world.wires.cut.add(alice.member.peer_id)
@@ -419,7 +420,7 @@ async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
             assert view.state == "waiting"
             waits = carol.parts.scheduler.get(cities)
             await worlds.until(lambda: waits.message == "no connected peer serves it that far")
-            monkeypatch.setattr("odfd.api.network.mirrors.PATIENCE_SECONDS", 60)
+            monkeypatch.setattr("odfd.api.network.mirror_wait.PATIENCE_SECONDS", 60)
             task = carol.board.get(
                 (await carol.api.mirrors.add(wire.MirrorRequest(source=view.id, as_name="theirs"))).id
             )
@@ -428,6 +429,29 @@ async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
                 await task.finished.wait()
             assert isinstance(task.fault, NotFound)
         assert bob.member.peer_id
+
+
+async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that waits for it names the dataset, what was tried, and what to do next."""
+    monkeypatch.setattr("odfd.api.network.mirror_wait.PATIENCE_SECONDS", 0.0)
+    nowhere = DatasetId.parse("did:odf:fed0103a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8")
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        lack = (await bob.mirror(nowhere, "nowhere")).lack
+        assert lack.detail.startswith(
+            "nobody gave nowhere (did:odf:fed0103…b8): asked 1 peer in 0 s, and no signed head"
+        )
+        assert "odfctl mirror remove nowhere" in lack.hint
+        (task,) = bob.board.list()
+        assert task.report.message.startswith("asked 1 peer, waiting: ")
+        assert alice.member.peer_id
+    async with world.running("carol") as carol:
+        lack = (await carol.mirror(nowhere, "nowhere")).lack
+        assert "s no peer was connected" in lack.detail
+        carol.member.networks = ()
+        monkeypatch.setattr("odfd.api.network.mirror_wait.PATIENCE_SECONDS", 3600.0)
+        with trio.fail_after(PATIENCE):
+            lack = (await carol.mirror(nowhere, "nowhere")).lack
+        assert lack.detail.endswith("this node is in no network, so nobody was asked")
 
 
 async def test_whoever_hears_a_head_may_ask_for_all_that_it_names(
