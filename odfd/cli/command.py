@@ -135,5 +135,5 @@ def seconds(text: str) -> float:
     """Parses a duration: ``90``, ``30s``, ``5m``, ``1h``. Raises Usage."""
     match = _DURATION.match(text)
     if match is None:
-        raise Usage(f"not a duration: {text!r}", hint="write it like 30s, 5m or 1h")
+        raise Usage(f"not a duration: {text!r}", hint="write it like 30s, 5m, 1h or 30d")
     return float(match[1]) * _SECONDS[match[2] or "s"]

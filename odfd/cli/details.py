@@ -64,7 +64,8 @@ def _published(view: wire.DatasetView) -> str:
         return "no: this node gives its copy to nobody"
     if not view.published:
         return f"no: odfctl publish {view.name} lets others have it"
-    return "yes" if view.state != "unsigned" else "yes, but its head is not signed: others see nothing of it yet"
+    to = f"yes, in {', '.join(view.published_in)} alone" if view.published_in else "yes"
+    return to if view.state != "unsigned" else f"{to}, but its head is not signed: others see nothing of it yet"
 
 
 def _portal(portal: wire.PortalFacts | None) -> list[tuple[str, str]]:

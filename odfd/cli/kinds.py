@@ -131,6 +131,8 @@ def _state(row: wire.DatasetView) -> str:
 
 def _published(row: wire.DatasetView) -> str:
     shared = len(row.shared_with)
+    if row.published_in:
+        return f"in {', '.join(row.published_in)}"
     return "yes" if row.published else f"to {formatting.plural(shared, 'peer')}" if shared else "no"
 
 

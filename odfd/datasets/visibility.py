@@ -167,6 +167,13 @@ class Visibility:
             mark, kept = Marks(connection).of(dataset), NetworkScopes(connection).of(dataset)
         return self._scope(dataset, mark, kept)
 
+    def published_in(self, dataset: DatasetId) -> tuple[str, ...]:
+        """Lists the only networks in which a person published a dataset; empty if it is not limited so."""
+        with self._database.read() as connection:
+            if Marks(connection).of(dataset) is not Mark.PUBLISHED_TO:
+                return ()
+            return tuple(NetworkScopes(connection).in_order(dataset))
+
     def met_in(self, dataset: DatasetId) -> list[str] | None:
         """Lists the networks in which a dataset was met, in that order; ``None`` if it is limited to none."""
         scope = self.scope(dataset)
@@ -375,6 +382,12 @@ def mirrored(connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now
     marks = Marks(connection)
     if is_said or marks.of(dataset) in (None, Mark.DELETED):
         marks.put(dataset, mark, now)
+
+
+def limit_to(connection: sqlite3.Connection, dataset: DatasetId, network: str, now: Instant) -> None:
+    """Limits a mirror to the network in which a person looks for it, in the transaction of its spec."""
+    if Marks(connection).of(dataset) is Mark.MIRRORED:
+        NetworkScopes(connection).add(dataset, [network], now)
 
 
 def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_shared: bool) -> None:

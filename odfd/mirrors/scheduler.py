@@ -117,6 +117,8 @@ class MirrorScheduler:
         visibility.mirrored(
             connection, spec.id, shown.mark(spec), now, is_said=shown.private is not None or bool(spec.peers)
         )
+        if spec.network is not None:
+            visibility.limit_to(connection, spec.id, spec.network, now)
         Holdings(connection).replan(spec.id)
 
     async def take_up(self, spec: MirrorSpec) -> Mirror:

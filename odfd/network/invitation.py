@@ -99,6 +99,8 @@ def read_invitation(text: str, now: Instant) -> Invitation:
     """Raises Invalid for text that is no invitation or has another signature, Refused for an expired one."""
     raw = _decoded("".join(text.split()))
     signature, payload = raw[1 : 1 + _SIGNATURE], raw[1 + _SIGNATURE :]
+    if len(raw) <= 1 + _SIGNATURE:
+        raise _no_invitation(_CHANGED)
     if raw[:1] != _VERSION:
         raise _no_invitation("it is of a version that this node does not know", "a newer odfd may read it")
     try:

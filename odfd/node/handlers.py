@@ -91,7 +91,8 @@ def services_of(parts: NodeParts) -> Services:
     decides = parts.evaluator, parts.visibility
     mirrors = MirrorService(home, parts.scheduler, decides, context.board, parts.remotes, holders)
     search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
-    mirrors.suggested_name, mirrors.adopt = search.suggested_name, parts.import_export.adopt
+    mirrors.suggested_names, mirrors.adopt = search.suggested_names, parts.import_export.adopt
+    mirrors.network_named = parts.membership.named
     networks, peers = _networks(parts, holders, search, mirrors)
     judging = _judging(parts)
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)

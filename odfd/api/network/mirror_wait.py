@@ -59,6 +59,11 @@ class MirrorWait:
         if not self._scheduler.is_joined() and self._mirror.spec.via is None:
             return "this node is in no network, so nobody was asked", "join one: odfctl join INVITATION"
         seconds = round(trio.current_time() - self._began)
+        if self._mirror.spec.peers:
+            return (
+                f"asked {plural(len(self._asked), 'peer')} in {seconds} s: {self._mirror.message}",
+                "its owner shares it by odfctl share NAME --with THIS-PEER (odfctl status shows the id)",
+            )
         if not self._asked:
             said = f"; {self._mirror.message}" if self._mirror.state is SchedulerState.STALLED else ""
             return f"for {seconds} s no peer was connected{said}", "odfctl peer netcheck says what is wrong"

@@ -34,6 +34,7 @@ from odfd.mirrors.mirror_state import Mirror, MirrorVisibility
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.network.joined_networks import Network
 from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames
 from odfd.network.peer_names import find_peer, peer_named
@@ -73,8 +74,10 @@ class MirrorService:
         self._evaluator, self._visibility = terms
         self._remotes = remotes
         self._holders = holders
-        self.suggested_name: Callable[[DatasetId], str | None] = lambda _: None
-        """Returns the name that the publisher gave a dataset."""
+        self.suggested_names: Callable[[DatasetId], Sequence[str]] = lambda _: ()
+        """Returns names by what a dataset's publisher says, the best one first."""
+        self.network_named: Callable[[str], Network | None] = lambda _: None
+        """Returns the joined network of a name."""
         self.node_of: Callable[[DatasetId], wire.PeerName | None] = lambda _: None
         """Returns the node that publishes a dataset, if that node signed that it does."""
         self.adopt: Callable[[DatasetId, str], Awaitable[object]]
@@ -174,10 +177,19 @@ class MirrorService:
 
         Data kept from a deletion is taken back.
         """
+        if request.network is not None:
+            request = msgspec.structs.replace(request, network=self._joined(request.network))
         spec = await self._checked(request, dataset, found_at)
         if await trio.to_thread.run_sync(self._is_kept, dataset):
             await self.adopt(dataset, spec.name)
         return await self._scheduler.add(spec, await self._marked(request, dataset))
+
+    def _joined(self, name: str) -> str:
+        """Returns the name of a joined network. Raises NotFound; a manifest may name one that is joined with it."""
+        known = self.network_named(name)
+        if known is None:
+            raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
+        return known.name
 
     async def _marked(self, request: wire.MirrorRequest, dataset: DatasetId) -> MirrorVisibility:
         return MirrorVisibility(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
@@ -248,16 +260,16 @@ class MirrorService:
         return place
 
     def _name(self, dataset: DatasetId) -> str:
-        """Returns the publisher's name of the dataset, if it is valid and free here; a held dataset keeps its own."""
-        said = self.suggested_name(dataset)
+        """Returns the first of the publisher's names that is valid and free here; a held dataset keeps its own."""
+        said = self.suggested_names(dataset)
         with self._home.catalog() as catalog:
             held = catalog.find(dataset)
             if held is not None:
                 return held.name
-            if said is not None:
+            for each in said:
                 with suppress(Invalid):
-                    catalog.check(said, dataset)
-                    return said
+                    catalog.check(each, dataset)
+                    return each
         return default_name(dataset)
 
     def _via(self, dataset: DatasetId, via: str | None) -> str | None:

@@ -6,6 +6,8 @@ how many blocks of addresses peers serve it, how many peers do, then how well it
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -31,11 +33,19 @@ from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.policy.policy import Policy
 
 MAX_FOUND: Final = 200
+MAX_PUBLISHER: Final = 40
+"""Characters of a publisher's name that become part of a dataset's."""
 ANNOUNCED: Final = "announced"
 _FORKED: Final = "forked"
 _ACCUSED: Final = "accused"
 _STOPS: Final = frozenset({_FORKED, _ACCUSED, "refuted", "damaged"})
 _MISMATCH: Final = "mismatch"
+
+
+def _as_name(text: str) -> str:
+    """Returns what a part of a dataset's name may have of a text: ``Universität Graz`` gives ``Universitat-Graz``."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9]+", "-", plain).strip("-")[:MAX_PUBLISHER].rstrip("-")
 
 
 class CardStanding(NamedTuple):
@@ -91,10 +101,14 @@ class SearchService:
         (shown,) = await trio.to_thread.run_sync(self._ranked, [card], counts, 0)
         return shown
 
-    def suggested_name(self, dataset: DatasetId) -> str | None:
-        """Returns the name that a dataset's publisher gave it, or ``None``. Call from a worker thread."""
+    def suggested_names(self, dataset: DatasetId) -> Sequence[str]:
+        """Returns names by what a dataset's publisher says: its own, then one with the publisher's, as two datasets may
+        have one name. Call from a worker thread."""
         card = self.index.card(dataset)
-        return None if card is None or card.claims is None else card.claims.name
+        if card is None or card.claims is None:
+            return ()
+        publisher = _as_name(card.claims.publisher or "")
+        return (card.claims.name, f"{publisher}.{card.claims.name}") if publisher else (card.claims.name,)
 
     def _ranked(
         self, cards: Sequence[Card], counts: Mapping[DatasetId, Spread], attested: int

@@ -84,6 +84,7 @@ class DatasetViews:
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=0, fact=fault.message),
             published=self._visibility.is_told(entry.id),
+            published_in=self._visibility.published_in(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
         )
 
@@ -110,6 +111,7 @@ class DatasetViews:
             rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
             conditions=(*_conditions(known), *["Unshared"] * unshared),
             published=self._visibility.is_told(entry.id),
+            published_in=self._visibility.published_in(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
             frontiers=self._frontiers(shards),
             shards=tuple(map(str, shards)) if others else (),

@@ -24,7 +24,7 @@ mirror = commands.group(
     argument("ref", metavar="REF", help="did:odf:…, https://HOST/FOLDER, ipns://NAME or ipfs://CID"),
     argument("--via", metavar="ipfs|URL", help="also fetch from IPFS (through the Kubo of the settings) or from a URL"),
     argument("--as", dest="as_name", metavar="NAME", help="local name"),
-    argument("--network", metavar="N", help="the network in which to look for it"),
+    argument("--network", metavar="N", help="the network in which to look for it, and to serve it"),
     argument("--want", choices=("chain", "data"), default="data", help="blocks only, or data too (data)"),
     argument("--keep", metavar="HOW", help="how much of the newest data to keep: all, 30d, 10GiB or 30d,10GiB (all)"),
     argument(

@@ -55,6 +55,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """Number of connected peers that say they serve it; the same in every answer about datasets."""
     published: bool = False
     """Whether anything of it is announced or served to others."""
+    published_in: tuple[str, ...] = ()
+    """The only networks in which it is; empty: in all, or not published."""
     shared_with: tuple[str, ...] = ()
     """Peers that get it although it is private."""
     conditions: tuple[str, ...] = ()

@@ -64,6 +64,12 @@ def test_a_changed_invitation_is_refused(data: st.DataObject) -> None:
         read_invitation(SCHEME + base64.urlsafe_b64encode(raw).decode().rstrip("="), NOW)
 
 
+@pytest.mark.parametrize("text", ["odf:", "odf:hello world", "odf:AQ"])
+def test_a_line_too_short_for_any_version_is_cut_short(text: str) -> None:
+    with pytest.raises(Invalid, match="it is cut short, or was changed"):
+        read_invitation(text, NOW)
+
+
 @given(st.text(max_size=80) | st.text("odf:AQ-_ \n", max_size=80).map(SCHEME.__add__))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with pytest.raises(Fault):

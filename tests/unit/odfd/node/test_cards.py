@@ -10,8 +10,10 @@ import trio
 from chain import instant
 from chain.errors import NotFound
 from config import model
+from odfd.api.network.search import _as_name
 from odfd.api.network.site_library import NodeSiteLibrary
 from odfd.control import wire
+from odfd.datasets.catalog import default_name
 from worlds.manifests import ROOT
 from worlds.node_world import PATIENCE, Node
 
@@ -123,6 +125,27 @@ async def test_peers_of_one_block_of_addresses_raise_no_rank(world: Any) -> None
         assert [(each.name, each.peers, each.places) for each in found] == [("spread", 2, 2), ("crowded", 3, 1)]
         card = await bob.api.search.card(str(crowded))
         assert (card.peers, card.places) == (3, 1)
+
+
+async def test_mirrors_of_one_name_are_told_apart_by_their_publisher(world: Any) -> None:
+    """The second is called by its publisher too, and the third by its id."""
+    async with world.running("alice", private=True, **NAMED) as alice, world.running("bob", private=True) as bob:
+        await alice.apply(ABOUT)
+        await alice.publish("cities")
+        await until_found(bob)
+        theirs, name = alice.dataset("cities"), bob.api.mirrors._name
+        assert name(theirs) == "cities"
+        await bob.apply(ABOUT)
+        assert name(theirs) == "Graz.cities"
+        await bob.apply(ABOUT.replace("cities", "Graz.cities", 1))
+        assert name(theirs) == default_name(theirs)
+
+
+@pytest.mark.parametrize(
+    ("said", "part"), [("  Universität Graz / 2 ", "Universitat-Graz-2"), ("日本", ""), ("", ""), ("a" * 99, "a" * 40)]
+)
+def test_a_publisher_becomes_a_part_of_a_name(said: str, part: str) -> None:
+    assert _as_name(said) == part
 
 
 async def test_look_alikes_of_a_card_are_counted_without_a_search(world: Any) -> None:

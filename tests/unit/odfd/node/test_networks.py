@@ -36,6 +36,8 @@ async def published_to(world: Any, worlds: Any, node: Any, *networks: str) -> Su
     await node.pull()
     (done,) = await node.api.visibility.publish(wire.VisibilityRequest(refs=("cities",), to=networks))
     assert (done.changed, done.published, done.networks) == (True, True, networks)
+    (shown,) = [each for each in await node.api.datasets.list() if each.name == "cities"]
+    assert (shown.published, shown.published_in) == (True, networks)
     cities = node.dataset("cities")
     await node.parts.heads.loop._work()
     seen = SimpleNamespace(home=node.home, member=inside(node, networks[0]).member)
@@ -127,6 +129,25 @@ async def test_mirrors_stay_where_they_were_found(world: Any, worlds: Any) -> No
         alice.api.networks._limit(B)
         assert (visibility.within("wires")([mirror]), visibility.within("b")([mirror])) == ({mirror}, frozenset())
         assert visibility.limit_mirrors("b", alice.clock.now()) == 0, "it has a place"
+
+
+async def test_a_mirror_is_looked_for_in_the_network_that_its_owner_names(world: Any, worlds: Any) -> None:
+    """Nowhere else, and a network that this node is not in is a mistake and not passed over."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        cities = alice.dataset("cities")
+        await world.spread(alice, "cities")
+        bob.member.networks = (A, B)
+        with pytest.raises(NotFound, match="this node is not in the network c"):
+            await bob.mirror(cities, "theirs", network="c")
+        assert await bob.api.mirrors.list() == []
+        assert (await bob.mirror(cities, "theirs", network="b")).network == "b"
+        assert bob.parts.visibility.scope(cities) == {"b"}
+        assert (bob.parts.visibility.within("a")([cities]), bob.parts.visibility.within("b")([cities])) == (
+            frozenset(), {cities},
+        )  # fmt: skip
 
 
 async def test_mistakes_of_publishing_to_networks(world: Any, worlds: Any) -> None:
