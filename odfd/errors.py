@@ -186,6 +186,20 @@ def sole_fault(error: BaseException) -> Fault | None:
     return None
 
 
+def last_fault(error: BaseException) -> Fault | None:
+    """Returns the fault to report for an error that nothing caught; ``None`` for a bug.
+
+    A place that the user may not look at is no bug: any look at a path may meet one, as below the home of another user.
+    """
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return Environment(
+            f"this user may not look at {error.filename}: {error.strerror}",
+            rule="permission",
+            hint="name a place of its own, or run with its own HOME: sudo -H",
+        )
+    return sole_fault(error)
+
+
 @contextlib.contextmanager
 def sole_faults() -> Iterator[None]:
     """Raises the fault that ``sole_fault`` finds in an exception group in its place; all else as it is."""

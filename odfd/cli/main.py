@@ -18,7 +18,7 @@ from odfd import __version__, output
 from odfd.cli import registry
 from odfd.cli.command import Subparsers
 from odfd.cli.session import FORMATS, MANIFESTS, SHAPES, Session
-from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
+from odfd.errors import Bug, ExitCode, Usage, exit_code, last_fault, render
 from odfd.usage import UsageParser
 
 _TAKES_VALUE: Final = {"--socket", "--node", "--token-file", "--ca-file", "--account", "-o", "--output"}
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.leave()
         return ExitCode.OK
     except Exception as error:  # noqa: BLE001  the outermost frame: a bug is told as one, with its trace
-        return _report(sole_fault(error) or _bug(error), verbose)
+        return _report(last_fault(error) or _bug(error), verbose)
 
 
 def _run(words: Sequence[str]) -> int:

@@ -21,7 +21,7 @@ from config.load import Loaded, load
 from config.schema import ConfigError
 from odfd import __version__, output
 from odfd.daemon.unused_modules import lean_imports
-from odfd.errors import Bug, ExitCode, exit_code, render, sole_fault
+from odfd.errors import Bug, ExitCode, exit_code, last_fault, render
 from odfd.usage import UsageParser
 
 if TYPE_CHECKING:  # it imports structlog, which must come after lean_imports
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001  the outermost frame: a bug is told as one, with its trace
-        return _report(sole_fault(error) or _bug(error), verbose=False)
+        return _report(last_fault(error) or _bug(error), verbose=False)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import errors as chain_errors
 from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refused, Remote
+from odfd.cli.main import main as odfctl
+from odfd.daemon.main import main as odfd
 from odfd.errors import (
     Bug,
     ExitCode,
@@ -18,6 +23,7 @@ from odfd.errors import (
     family,
     from_problem,
     http_status,
+    last_fault,
     render,
     sole_fault,
     sole_faults,
@@ -54,6 +60,25 @@ def test_a_fault_of_no_family_is_our_bug() -> None:
 
     assert family(Odd("x")) is Bug
     assert family(Particular("x")) is Remote
+
+
+def test_a_place_that_the_user_may_not_look_at_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program that runs as another user may still have the HOME of the first one."""
+
+    def denied(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", denied)
+    monkeypatch.setattr(Path, "is_file", denied)
+    monkeypatch.delenv("ODFD_SOCKET", raising=False)
+    for program, words in ((odfctl, ["status"]), (odfd, ["run", "--state", "/nowhere"])):
+        assert program(words) == ExitCode.ENVIRONMENT
+        said = capsys.readouterr()
+        assert "error: this user may not look at /" in said.err
+        assert "Traceback" not in said.err
+    assert last_fault(PermissionError(errno.EPERM, "no path")) is None, "who knows what that was"
 
 
 texts = st.text(max_size=40)
