@@ -10,10 +10,10 @@ from typing import Any
 
 
 def main() -> int:
-    """Runs the process after blocking the import of numpy and pandas by Arrow and DuckDB, which takes
-    longer than most queries."""
+    """Runs the process after blocking imports that take longer than most queries: of numpy and pandas by Arrow and
+    DuckDB, and of typing_extensions by msgspec, which needs nothing of it."""
     modules: dict[str, Any] = sys.modules
-    for name in ("numpy", "pandas"):
+    for name in ("numpy", "pandas", "typing_extensions"):
         modules[name] = None
     from engines.query.worker import main as serve
 

@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode
 from chain.errors import Environment, Invalid, Refused
 from odfd.control import wire
 from odfd.control.exchange import CutOff, Exchange
+from odfd.control.lean import import_msgspec
 from odfd.errors import Bug, Unreachable, Usage, from_problem
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Answer(Generic[T]):
     @classmethod
     def of(cls, sent: Any, kind: type[T]) -> Answer[T]:
         """Decodes an answer. Raises Bug if ``sent`` is not of type ``kind``."""
+        import_msgspec()
         import msgspec
 
         try:
@@ -93,6 +95,12 @@ class Client:
 
     def delete(self, path: str, kind: type[T]) -> Answer[T]:
         return self._json("DELETE", path, kind)
+
+    def get_of(self, path: str, kind: Callable[[], type[T]], query: Query | None = None) -> Answer[T]:
+        """Gets an answer of the type that ``kind`` returns; calls it while the daemon works, as it loads the type."""
+        headers = {"content-type": JSON}
+        with self._asked("GET", path, query, None, headers, meanwhile=kind) as answer:
+            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), kind())
 
     def ask(
         self, method: str, path: str, body: Body | None = None, query: Query | None = None, media_type: str = JSON
@@ -150,13 +158,15 @@ class Client:
                 yield sent
 
     @contextlib.contextmanager
-    def frames(self, path: str, request: wire.Request) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+    def frames(
+        self, path: str, request: Body, meanwhile: Callable[[], object] | None = None
+    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         """Yields an iterator over the frames of an answer; the fault that ends the answer is raised.
 
-        Leaving the block earlier cancels the daemon's work for it.
+        Leaving the block earlier cancels the daemon's work for it. ``meanwhile`` is called while the daemon works.
         """
         headers = {"content-type": "application/json"}
-        with self._asked("POST", path, None, _encoded(request), headers, patience=None) as answer:
+        with self._asked("POST", path, None, _encoded(request), headers, None, meanwhile) as answer:
             yield self._framed(answer)
 
     def _framed(self, answer: Exchange) -> Iterator[tuple[bytes, bytes]]:
@@ -193,6 +203,7 @@ class Client:
         body: bytes | BinaryIO | None = None,
         headers: Mapping[str, str] | None = None,
         patience: float | None = ANSWER_SECONDS,
+        meanwhile: Callable[[], object] | None = None,
     ) -> Iterator[Exchange]:
         """Sends a request; yields the exchange with the head of the answer read."""
         target = path + ("?" + urlencode(query, doseq=True) if query else "")
@@ -200,6 +211,8 @@ class Client:
         try:
             exchange = Exchange(connection)
             exchange.send(method, target, {**self._acting, **(headers or {})}, body)
+            if meanwhile is not None:
+                meanwhile()
             status = exchange.begin()
             if status >= 400:
                 raise from_problem(_problem(exchange, status))

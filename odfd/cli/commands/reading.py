@@ -64,9 +64,8 @@ def _log(session: Session, args: argparse.Namespace) -> None:
 def _tail(session: Session, args: argparse.Namespace) -> int:
     if is_cut(args):
         return _tail_of(session, args)
-    records = session.client.get(
-        f"/dataset/v1alpha1/datasets/{part(args.ref)}/tail", wire.Records, {"limit": args.records}
-    )
+    path = f"/dataset/v1alpha1/datasets/{part(args.ref)}/tail"
+    records = session.client.get_of(path, lambda: wire.Records, {"limit": args.records})
     names = [column.name for column in records.value.columns]
     if session.output == "ndjson":
         for row in records.value.rows:

@@ -8,9 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Invalid
 from odfd import output
@@ -18,9 +16,11 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import describe, described_dataset
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
-from odfd.cli.sql.query import Answered, Shown
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage, unwritable
+
+if TYPE_CHECKING:
+    from odfd.cli.sql.query import Answered, Shown
 
 MAX_TEXT: Final = 1 << 20
 """Bytes of a file of SQL, or of pins."""
@@ -69,24 +69,25 @@ def _sql(session: Session, args: argparse.Namespace) -> int:
         raise Usage("--cut needs --require", hint="like --require 'attested:2' --cut")
     check_form(args.output)
     is_shell = args.query is None and not args.file and sys.stdin.isatty()
-    request = wire.QueryRequest(
-        sql="" if is_shell else _text(args),
-        parameters=parameters(args.param),
-        pins=_pins(args.pin),
-        require=args.require,
-        cut=args.cut,
-        engine="" if args.engine == "duckdb" else args.engine,
-    )
+    sql = "" if is_shell else _text(args)
+    # JSON, as the command asks before it loads the types of what it shows.
+    request = {
+        "sql": sql,
+        "parameters": parameters(args.param),
+        "pins": _pins(args.pin),
+        "require": args.require,
+        "cut": args.cut,
+        "engine": "" if args.engine == "duckdb" else args.engine,
+    }
     if is_shell and args.prove:
         raise Usage("--prove is for one query", hint="odfctl sql --prove answer.json 'select …'")
     if is_shell:
         return _shell(session, request, args.output)
-    if (name := described_dataset(request.sql)) is not None:
+    if (name := described_dataset(sql)) is not None:
         describe(session.client, name, args.output)
         return ExitCode.OK
-    request = explained(request)
-    if request.explain:
-        show_plan(session.client, request)
+    if (plain := explained(sql)) is not None:
+        show_plan(session.client, {**request, "sql": plain})
         return ExitCode.OK
     if args.prove:
         from odfd.cli.sql.proof_file import prove
@@ -101,12 +102,14 @@ def _sql(session: Session, args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _shell(session: Session, request: wire.QueryRequest, form: str) -> int:
+def _shell(session: Session, request: dict[str, Any], form: str) -> int:
+    import msgspec
+
     from odfd.cli.sql.shell import Shell, interactive
 
     session.client.get("/node/v1alpha1/status", wire.Status)  # without a daemon this fails before the first query
     session.remark("A query ends with ;  \\? lists commands, ^C cancels, ^D leaves.")
-    shell = Shell(session, request, form)
+    shell = Shell(session, msgspec.convert(request, wire.QueryRequest), form)
     shell.run(interactive(shell, os.environ))
     return ExitCode.OK
 
@@ -159,10 +162,12 @@ def _read(path: str, hint: str = "-f takes a file of one query, or - for standar
         ) from error
 
 
-def _pins(path: str | None) -> tuple[wire.Pin, ...]:
-    """Reads pins from a file of pins, or from an answer of ``-o json``. Raises Usage, Invalid."""
+def _pins(path: str | None) -> list[Any]:
+    """Reads the JSON of pins from a file of pins, or from an answer of ``-o json``. Raises Usage, Invalid."""
     if path is None:
-        return ()
+        return []
+    import msgspec
+
     try:
         found = json.loads(_read(path, "--pin takes a file that --save-pin wrote, or an answer of -o json"))
         pins = msgspec.convert(found["pins"] if isinstance(found, dict) else found, tuple[wire.Pin, ...])
@@ -172,10 +177,13 @@ def _pins(path: str | None) -> tuple[wire.Pin, ...]:
         ) from error
     if not pins:
         raise Invalid(f"{path} pins nothing", rule="query-pin", hint="without --pin the newest is read")
-    return pins
+    plain: list[Any] = list(msgspec.to_builtins(pins))
+    return plain
 
 
 def _save(path: Path, pins: Sequence[wire.Pin]) -> None:
+    import msgspec
+
     text = json.dumps({"pins": msgspec.to_builtins(pins)}, indent=2) + "\n"
     try:
         path.write_text(text)

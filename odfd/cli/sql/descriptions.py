@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from odfd import output
 from odfd.cli.dataset_text import schema_table
 from odfd.cli.table import TableColumn, render
@@ -48,6 +46,8 @@ def describe(client: Client, name: str, form: str) -> None:
 
 def _print(value: object, text: str, form: str) -> None:
     if form == "json":
+        import msgspec
+
         output.say_json(msgspec.json.encode(value).decode())
     else:
         output.say(text)

@@ -9,13 +9,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from chain.errors import Invalid
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.sql.pager import paged
-from odfd.cli.sql.query import Answered, Shown, asked, shown
+from odfd.cli.sql.query import Answered, Question, Shown, asked, shown, with_fields
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
 from odfd.errors import Usage
@@ -43,7 +41,7 @@ def show(answered: Shown, form: str) -> None:
     _SHOWN[form](answered)
 
 
-def answer(client: Client, request: wire.QueryRequest, form: str) -> Answered | Shown:
+def answer(client: Client, request: Question, form: str) -> Answered | Shown:
     """Runs a query, and writes the whole answer to standard output. Returns its metadata."""
     if form in FILES:
         with asked(client, request) as answered:
@@ -54,16 +52,15 @@ def answer(client: Client, request: wire.QueryRequest, form: str) -> Answered | 
     return found
 
 
-def explained(request: wire.QueryRequest) -> wire.QueryRequest:
-    """Turns a request of ``EXPLAIN SELECT …`` into one for the plan; returns others unchanged."""
-    word, _, rest = request.sql.lstrip().partition(" ")
-    is_said = word.lower() == "explain" and not rest.lstrip().lower().startswith("analyze")
-    return msgspec.structs.replace(request, sql=rest, explain=True) if is_said else request
+def explained(sql: str) -> str | None:
+    """Returns the query of ``EXPLAIN SELECT …``, whose plan is wanted; ``None`` for another statement."""
+    word, _, rest = sql.lstrip().partition(" ")
+    return rest if word.lower() == "explain" and not rest.lstrip().lower().startswith("analyze") else None
 
 
-def show_plan(client: Client, request: wire.QueryRequest) -> None:
+def show_plan(client: Client, request: Question) -> None:
     """Shows the plan of a query."""
-    with shown(client, request) as plan:
+    with shown(client, with_fields(request, explain=True)) as plan:
         for page in plan.pages():
             output.say("\n".join(str(row[-1]) for row in page))
 
@@ -184,6 +181,8 @@ def ndjson_text(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def _document(answered: Shown) -> None:
     """Writes one JSON document, while the rows arrive."""
+    import msgspec
+
     columns = [{"name": name, "type": kind} for name, kind in answered.columns]
     head = msgspec.to_builtins(answered.head)
     output.say_json(f'{_json(head | {"columns": columns})[:-1]},"rows":[')

@@ -1,17 +1,16 @@
 """Runs one query: from its text to rows, with the daemon's metadata on them.
 
 Rows to show are requested as JSON values, those for a file as Arrow; loading Arrow takes longer than most queries.
+``msgspec`` and the types of the answer are loaded while the daemon works.
 """
 
 from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
 from odfd.control import wire
@@ -27,6 +26,8 @@ PAGE: Final = 1000
 _NO_SCHEMA: Final = "the answer has no columns"
 Row = Sequence[Any]
 """Values of one row, as in JSON."""
+Question: TypeAlias = "wire.QueryRequest | Mapping[str, object]"
+"""A query, or its JSON."""
 
 
 class _Source(io.RawIOBase):
@@ -64,9 +65,9 @@ class _Source(io.RawIOBase):
     def _more(self) -> bool:
         for kind, content in self._frames:
             if kind == HEAD:
-                self.head = msgspec.json.decode(content, type=wire.QueryHead)
+                self.head = _decoded(content, wire.QueryHead)
             elif kind == END:
-                self.end = msgspec.json.decode(content, type=wire.QueryEnd)
+                self.end = _decoded(content, wire.QueryEnd)
                 return False
             elif kind == ROWS:
                 self._rest = memoryview(content)
@@ -134,14 +135,14 @@ class Shown:
 
 
 @contextmanager
-def shown(client: Client, request: wire.QueryRequest) -> Iterator[Shown]:
+def shown(client: Client, request: Question) -> Iterator[Shown]:
     """Runs a query for values of JSON. Leaving the block before the end cancels it."""
-    with client.frames("/node/v1alpha1/query", msgspec.structs.replace(request, plain=True)) as frames:
+    with client.frames("/node/v1alpha1/query", with_fields(request, plain=True), _load_types) as frames:
         yield Shown(frames)
 
 
 @contextmanager
-def asked(client: Client, request: wire.QueryRequest) -> Iterator[Answered]:
+def asked(client: Client, request: Question) -> Iterator[Answered]:
     """Runs a query for batches of Arrow. Leaving the block before the end cancels it."""
     loading = threading.Thread(target=_load, daemon=True)  # meanwhile, the daemon works
     loading.start()
@@ -154,11 +155,26 @@ def asked(client: Client, request: wire.QueryRequest) -> Iterator[Answered]:
         yield Answered(source, pa.ipc.open_stream(io.BufferedReader(source, 1 << 18)))
 
 
+def with_fields(request: Question, **fields: Any) -> Question:
+    """Returns a query with some fields set."""
+    if isinstance(request, Mapping):
+        return {**request, **fields}
+    import msgspec
+
+    return msgspec.structs.replace(request, **fields)
+
+
+def _load_types() -> None:
+    _ = wire.QueryHead
+
+
 def _load() -> None:
     import pyarrow  # noqa: F401
 
 
 def _decoded(content: bytes, kind: Any) -> Any:
+    import msgspec
+
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -138,8 +138,9 @@ class Shell:
         return completions(before, self._datasets, self._columns, _FUNCTIONS)
 
     def _ask(self, statement: str, *, explain: bool = False) -> None:
-        request = explained(msgspec.structs.replace(self._request, sql=statement, explain=explain))
-        if request.explain:
+        plain = statement if explain else explained(statement)
+        request = msgspec.structs.replace(self._request, sql=statement if plain is None else plain)
+        if plain is not None:
             show_plan(self._session.client, request)
             return
         answered = answer(self._session.client, request, self.form)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from odfd.control.lean import import_msgspec
+
 if TYPE_CHECKING:
     from odfd.control.wire.alteration import *
     from odfd.control.wire.authority import *
@@ -31,6 +33,7 @@ else:
     def __getattr__(name: str) -> Any:
         """Returns the attribute of the first module that has it."""
         if not name.startswith("_"):
+            import_msgspec()
             for module in MODULES:
                 found = getattr(import_module(f"{__name__}.{module}"), name, None)
                 if found is not None:

@@ -54,7 +54,9 @@ class Node:
         return Namespace(value=wire.Schema(ref="weather", fields=(wire.Column(name="city", type="String"),)))
 
     @contextmanager
-    def frames(self, path: str, request: wire.QueryRequest) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+    def frames(
+        self, path: str, request: wire.QueryRequest, _meanwhile: object = None
+    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         assert path == "/node/v1alpha1/query"
         self.asked.append(request)
         if request.sql == "wrong":

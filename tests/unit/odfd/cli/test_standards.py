@@ -57,7 +57,9 @@ class Node:
         self._about = about
 
     @contextmanager
-    def frames(self, _path: str, request: wire.QueryRequest) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+    def frames(
+        self, _path: str, request: wire.QueryRequest, _meanwhile: object = None
+    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         yield self._frames(request.plain)
 
     def _frames(self, plain: bool) -> Iterator[tuple[bytes, bytes]]:

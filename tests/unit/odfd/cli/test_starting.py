@@ -24,11 +24,14 @@ CLI = "import odfd.cli.main, odfd.control.client, odfd.cli.commands.{0}"
 @pytest.mark.parametrize(
     ("code", "heavy"),
     [
-        (CLI.format("sql"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "odfd.control.wire.trust")),
+        (CLI.format("sql"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "msgspec", "inspect")),
         (CLI.format("ingest_pull"), ("pyarrow", "numpy", "trio", "msgspec", "h11", "dataclasses", "inspect")),
-        (CLI.format("reading"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "odfd.control.wire.trust")),
+        (CLI.format("reading"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "msgspec", "inspect")),
         (CLI.format("node"), ("pyarrow", "numpy", "trio", "msgspec", "h11", "dataclasses", "inspect", "datetime")),
-        ("import odfd.control.wire as wire; wire.Status", ("odfd.control.wire.datasets", "odfd.control.wire.queries")),
+        (
+            "import odfd.control.wire as wire; wire.Status",
+            ("odfd.control.wire.datasets", "odfd.control.wire.queries", "typing_extensions"),
+        ),
         ("import engines.query.worker", ("pandas", "trio", "pyarrow.compute", "pyarrow.parquet")),
     ],
 )

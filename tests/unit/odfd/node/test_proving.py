@@ -28,7 +28,7 @@ class Asked:
     def __init__(self, alice: Any) -> None:
         self._alice = alice
 
-    def frames(self, _path: str, request: wire.QueryRequest) -> Any:
+    def frames(self, _path: str, request: wire.QueryRequest, _meanwhile: object = None) -> Any:
         from contextlib import nullcontext
 
         from engines.query.frames import FrameReader
