@@ -161,6 +161,10 @@ class QueryProcess:
                     return saved
         raise self._lost()
 
+    def kill(self) -> None:
+        """Ends the process; ``stop`` still has to be called."""
+        self._process.kill()
+
     async def stop(self) -> None:
         """Stops the process and removes its folders. Cannot be cancelled."""
         with trio.CancelScope(shield=True):
@@ -256,9 +260,13 @@ class QueryProcesses:
             try:
                 yield process
             finally:
-                await process.stop()
-                if self._nursery is not None and self._spare is None:
-                    self._spare = self._begin(choice)
+                process.kill()
+                if self._nursery is None:
+                    await process.stop()
+                else:  # what is left of it does not keep its client waiting
+                    self._nursery.start_soon(process.stop)
+                    if self._spare is None:
+                        self._spare = self._begin(choice)
                 self._used.set()
 
     async def _isolation(self) -> Choice:
