@@ -60,7 +60,7 @@ def queries_of(
         planner, processes, inputs, Signer(home.keys.node_key, context.clock.now, *room), (folding, by_engines)
     )
     projections = ProjectionTables(home, queries, context.clock, settings.query.temporary_mib << 20)
-    planner.projection = projections.named
+    planner.projection, planner.is_projection = projections.named, projections.is_declared
     public = PublicQueries(home, queries, served, processes.limits.most, proves=settings.http.prove)
     return queries, public, projections
 

@@ -133,6 +133,8 @@ class Planner:
         self._lists = SliceLists()
         self.projection: Callable[[str], KeptTable | None] = _no_projection
         """Returns the table of a Projection by its name; set by the owner of projections. Called in worker threads."""
+        self.is_projection: Callable[[str], bool] = lambda _: False
+        """Whether a Projection is declared by that name; set and called as ``projection``."""
 
     def plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker = OWNER) -> QueryPlan:
         """Plans the reads of a statement's tables. Raises NotFound, Invalid, Refused."""
@@ -218,12 +220,26 @@ class Planner:
         except (NotFound, Invalid) as fault:
             # The cause would tell a dataset that is not here from one that others may not read.
             cause = fault if asker.served is None else None
-            raise _no_dataset(ref, table.place, asker, fault.hint) from cause
+            raise self._projection_meant(ref, table.place, asker) or _no_dataset(
+                ref, table.place, asker, fault.hint
+            ) from cause
         limit = self._readable(entry, bound, asker)
         if limit == 0:
             raise _no_dataset(ref, table.place, asker)
         name = entry.name if asker.bound == {} or ref.startswith("did:") else ref
         return name, self._then(ref, entry, table, asker), current, limit
+
+    def _projection_meant(self, ref: str, place: str, asker: Asker) -> NotFound | None:
+        """Makes the fault for a name of no dataset that names a Projection, of which only the owner is told."""
+        prefix, _, rest = ref.partition(".")
+        name = rest if prefix.lower() == PROJECTION else ref
+        if asker != OWNER or not self.is_projection(name):
+            return None
+        if name != ref:
+            message, hint = f"the projection {name} has no table yet", f"odfctl describe projection {name} shows why"
+        else:
+            message, hint = f"{name} is a projection, not a dataset", f"its table is {PROJECTION}.{name}"
+        return NotFound(message, rule="query-projection", hint=hint, place=place)
 
     def _then(self, ref: str, entry: DatasetEntry, table: TableNamed, asker: Asker) -> DatasetEntry:
         """Returns the rendition that the name meant at the time of a clause; only for the node's owner,

@@ -59,6 +59,11 @@ class ProjectionTables:
             found = DeclaredStore(connection).named(TYPE, name)
         return None if found is None else self._store.table(found.id, found.name)
 
+    def is_declared(self, name: str) -> bool:
+        """Whether there is a projection of that name, even if it has no table yet. Blocking."""
+        with self._home.database.read() as connection:
+            return DeclaredStore(connection).named(TYPE, name) is not None
+
     def state(self, resource: DeclaredResource) -> ProjectionState:
         """Returns the state of a projection. Blocking. Raises NotFound for an input that is missing or empty."""
         spec = spec_of(resource.spec)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import trio
 
-from chain.errors import Fault, Invalid
+from chain.errors import Fault, Invalid, NotFound
 from engines.query.frames import HEAD, ROWS, FrameReader
 from odfd.control import wire
 from odfd.queries.planning import Asker
@@ -61,6 +61,11 @@ async def test_a_projection_is_a_table_that_follows_its_inputs(world: Any, world
         await alice.apply(LARGE)
         said = await status(alice)
         assert (said["phase"], said["code"]) == ("Failed", "unresolved-reference"), "it waits for its input"
+        with pytest.raises(NotFound, match="the projection large has no table yet"):
+            await ask(alice, COUNTED)
+        with pytest.raises(NotFound, match="large is a projection, not a dataset") as told:
+            await ask(alice, "select * from large")
+        assert told.value.hint == "its table is projection.large"
         world.write("alice", "a.csv", *ROWS_A)
         await alice.apply(worlds.ROOT)
         assert (await status(alice))["code"] == "query-schema", "which has no columns yet"
