@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import sys
 import threading
 import traceback
@@ -24,6 +25,10 @@ from engines.flight.service import MAX_PARAMETERS_BYTES, Answer, FlightSql, Seen
 
 LOOK_SECONDS: Final = 0.5
 """Seconds between checks whether clients are still connected."""
+MAX_BATCH: Final = 3 << 20
+"""Most bytes of a batch: clients in Go and Rust take messages of 4 MiB unless told otherwise, and ADBC's of 16."""
+_ALIGNED: Final = 64
+"""Rows at whose multiples a batch is divided if possible, as bits are then not moved."""
 ANONYMOUS: Final = "anonymous"
 _TOKENS: Final = "flight-tokens"
 _CREATE, _CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
@@ -170,17 +175,30 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _batches(self, answer: Answer, context: Any, ticket: bytes) -> Iterator[pa.RecordBatch]:
         if answer.begun is None:
-            yield from answer.batches
+            yield from itertools.chain.from_iterable(map(pieces, answer.batches))
             return
         handle = self._service.handle_of(ticket, _token(context))
         with self._under_way.watched(answer.begun, context, handle), translated_faults():
-            yield from answer.batches
+            yield from itertools.chain.from_iterable(map(pieces, answer.batches))
 
     def _watch(self) -> None:
         stopped = threading.Event()
         while not stopped.wait(LOOK_SECONDS):
             self._under_way.leave()
             self._service.forget()
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a batch in batches of at most ``MAX_BATCH`` bytes; a larger row is a batch of its own."""
+    half = batch.num_rows // 2 & -_ALIGNED or batch.num_rows // 2
+    if batch.nbytes <= MAX_BATCH or not half:
+        yield batch
+        return
+    for piece in (batch.slice(0, half), batch.slice(half)):
+        if piece.nbytes < batch.nbytes:
+            yield from pieces(piece)
+        else:  # its bytes are those of a dictionary
+            yield piece
 
 
 class RunningAnswers:

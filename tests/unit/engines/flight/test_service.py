@@ -17,7 +17,7 @@ from engines.flight import metadata
 from engines.flight.messages import CLASSES, MAX_MESSAGE, packed, parsed, unpacked
 from engines.flight.metadata import Dataset
 from engines.flight.node_client import QueryInfo
-from engines.flight.server import ACTIONS, FlightSqlServer, RunningAnswers, token_of, words
+from engines.flight.server import ACTIONS, MAX_BATCH, FlightSqlServer, RunningAnswers, pieces, token_of, words
 from engines.flight.service import HELD_SECONDS, MOST_HELD, MOST_STATEMENTS, FlightSql
 from worlds.mutation import walk
 
@@ -259,3 +259,19 @@ def test_mutated_flight_messages_are_answered_in_words() -> None:
     assert all(refused)
     with pytest.raises(Invalid):
         parsed("CommandGetTables", b"\x0a\xff")
+
+
+def test_no_batch_is_larger_than_messages_that_clients_take() -> None:
+    """ADBC refuses a message of more than 16 MiB, other clients in Go and Rust of more than 4."""
+    numbers = pa.array(range(50_000))
+    texts = pa.array(["x" * (each % 400) for each in range(50_000)])
+    wide = pa.record_batch([numbers] * 20 + [texts], [f"c{each}" for each in range(21)])
+    found = list(pieces(wide))
+    assert pa.Table.from_batches(found).equals(pa.Table.from_batches([wide]))
+    assert max(each.nbytes for each in found) <= MAX_BATCH
+    assert len(found) < 2 * wide.nbytes / MAX_BATCH + 1
+    large = pa.record_batch([pa.array(["x" * (MAX_BATCH + 1), "y"])], ["x"])
+    assert [each.num_rows for each in pieces(large)] == [1, 1]
+    worded = pa.record_batch([pa.array(["x" * MAX_BATCH, "y", "y"]).dictionary_encode()], ["x"])
+    assert sum(each.num_rows for each in pieces(worded)) == 3
+    assert [each.num_rows for each in pieces(wide.slice(0, 0))] == [0]
