@@ -23,6 +23,7 @@ _OF_VALUES: Final = ("Conversion", "Out of Range", "Mismatch Type", "Divide by Z
 _OF_FILES: Final = re.compile(r"Failed to read file|found in Parquet file|Out of buffer")
 _NO_FUNCTION: Final = re.compile(r"No function matches the given name and argument types '(.+?)\((.*?)\)'")
 """Matches the start of this message; the rest lists all functions of the name, in dozens of lines."""
+_OF_PARAMETERS: Final = re.compile(r"Values were not provided|Parameter.argument")
 _CAST: Final = "cast to a type that it takes, as try_cast(… AS DOUBLE) does"
 _HINTS: Final[Mapping[str, str]] = {
     "Conversion": "try_cast(… AS …) gives null where a value is none of that type",
@@ -85,6 +86,8 @@ def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[Table
     hint = f"did you mean {near}?" if near else _HINTS.get(kind, "docs/sql.md shows what a query may say")
     if kind == "Invalid Input" and "format specifier" in message:
         hint = "try_strptime gives null where a text has another form"
+    if _OF_PARAMETERS.match(message):
+        hint = "each ? or $NAME takes one value; in odfctl sql: -p VALUE, or -p NAME=VALUE"
     return Invalid(
         message or "the query failed", rule=_rule(kind), hint=hint, place=place or _named(message, statement)
     )

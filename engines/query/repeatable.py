@@ -97,7 +97,12 @@ def _check_name(name: str, node: Mapping[str, Any], statement: bytes) -> None:
     if name in _BY_ORDER:
         raise _refused(f"{name}, which depends on the order of rows", f"say {_BY_ORDER[name]}", node, statement)
     if name in _BY_MOMENT or (name == "age" and len(node.get("arguments", ())) == 1):
-        raise _refused(f"{name}, which is another each time", "give the value as a parameter: -p x=…", node, statement)
+        raise _refused(
+            f"{name}, which is another each time",
+            "write the value itself, as TIMESTAMP '2024-05-01 12:00:00'",
+            node,
+            statement,
+        )
     if name in _BY_MACHINE:
         raise _refused(
             f"{name}, whose last digit depends on the machine", "compute it outside of what is proven", node, statement

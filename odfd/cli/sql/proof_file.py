@@ -9,11 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from odfd.cli.sql.formats import FILES, show, write
-from odfd.cli.sql.query import Answered, Row, asked
-from odfd.control import wire
+from odfd.cli.sql.query import Answered, Question, Row, asked, with_fields
 from odfd.errors import Bug, unwritable
 
 if TYPE_CHECKING:
@@ -64,9 +61,9 @@ class _Kept(Answered):
         return base64.b64encode(data).decode()
 
 
-def prove(client: Client, request: wire.QueryRequest, form: str, path: Path) -> Answered:
+def prove(client: Client, request: Question, form: str, path: Path) -> Answered:
     """Writes the rows to standard output, and the statement to a new file."""
-    with asked(client, msgspec.structs.replace(request, prove=True)) as answered:
+    with asked(client, with_fields(request, prove=True)) as answered:
         kept = _Kept(answered)
         if form in FILES:
             write(kept, form)

@@ -105,6 +105,23 @@ def test_a_function_that_a_type_does_not_fit_is_told_in_a_line(
     assert "try_cast" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("sql", "values", "message"),
+    [
+        ("select city from weather where people > ?", None, "not provided"),
+        ("select city from weather where people > ?", [1, 2], "excess"),
+        ("select city from weather", [1], "mismatch"),
+    ],
+)
+def test_values_that_are_missing_or_too_many_are_told(
+    slices: Slices, sql: str, values: list[int] | None, message: str
+) -> None:
+    slices.rows([(0, 0, "graz", 1)], 1)
+    with pytest.raises(Invalid, match=message) as caught:
+        slices.ask(sql, values)
+    assert "-p VALUE" in caught.value.hint
+
+
 def test_damage_amid_rows_stays_damage(slices: Slices) -> None:
     slices.rows([(0, 0, f"town {number}", number) for number in range(3 * BATCH_ROWS)], 3 * BATCH_ROWS)
     file = Path(slices.files[0])
