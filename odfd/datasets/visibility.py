@@ -157,6 +157,10 @@ class Visibility:
         """Whether a dataset is public somewhere: anywhere, or in the networks that it is limited to."""
         return bool(self.told_of([dataset]))
 
+    def is_known(self, dataset: DatasetId) -> bool:
+        """Whether others may know of a dataset: it is public somewhere, or shared with a peer."""
+        return self.is_told(dataset) or bool(self.shared_with(dataset))
+
     def told_of(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
         """Returns those of the datasets that are public somewhere."""
         return self._public_of(datasets, peer, ANY)

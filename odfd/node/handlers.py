@@ -192,7 +192,7 @@ def _doctor(parts: NodeParts) -> Doctor:
 
 
 def _promises(parts: NodeParts) -> Promises:
-    parts.committer.is_told = parts.visibility.is_told
+    parts.committer.is_told = parts.visibility.is_known
     return Promises(parts.home, parts.context.clock.now, parts.jumps.ahead, parts.committer.sign_upper)
 
 

@@ -20,9 +20,10 @@ from chain.multihash import Multihash
 
 _WORD: Final = "odfd/handover"
 _KEYWORD: Final = re.compile(
-    _WORD + r":(?P<to>did:odf:[0-9a-z]{1,128})@(?P<time>\d{1,15}):(?P<block>[0-9a-z]{1,128})\Z"
+    _WORD + r":(?P<to>did:odf:[0-9a-z]{1,128})@(?P<time>\d{1,15}):(?P<block>[0-9a-z]{1,128})"
+    r"(?::(?P<ended>[1-9]\d?)-(?P<shards>[1-9]\d?))?\Z"
 )
-_SENTENCE: Final = re.compile(r"\s*\[From \S+ on it goes on as did:odf:\S+\]\Z")
+_SENTENCE: Final = re.compile(r"\s*\[From \S+ on it goes on as did:odf:[^\s,]+(, the first of \d+ shards)?\]\Z")
 
 
 class HandoverNotice(msgspec.Struct, frozen=True):
@@ -32,14 +33,26 @@ class HandoverNotice(msgspec.Struct, frozen=True):
     time: int
     """The time of the handover in whole milliseconds."""
     block: Multihash
+    ended: int = 1
+    """The number of shards of the rendition that ended; each of them has the notice."""
+    shards: int = 1
+    """The number of shards of the collection from then on; ``to`` is the first."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether both are one chain each, so that ``block`` alone says what is complete."""
+        return self.ended == self.shards == 1
 
 
 def announced(info: SetInfo | None, notice: HandoverNotice) -> SetInfo:
     """Returns the description of a chain that ended, with the notice, in place of ``info``."""
     plain = without_notice(info) or SetInfo()
     when = instant.render(from_millis(notice.time))
-    sentence = f"[From {when} on it goes on as {notice.to}]"
-    keyword = f"{_WORD}:{notice.to}@{notice.time}:{notice.block}"
+    first = f", the first of {notice.shards} shards" if notice.shards > 1 else ""
+    sentence = f"[From {when} on it goes on as {notice.to}{first}]"
+    # Nodes that know nothing of the numbers pass the word over: one shard would be all rows to them.
+    numbers = "" if notice.is_plain else f":{notice.ended}-{notice.shards}"
+    keyword = f"{_WORD}:{notice.to}@{notice.time}:{notice.block}{numbers}"
     return SetInfo(
         description=f"{plain.description} {sentence}" if plain.description else sentence,
         keywords=(*(plain.keywords or ()), keyword),
@@ -55,7 +68,7 @@ def notice_of(info: SetInfo | None) -> HandoverNotice | None:
                 to, block = DatasetId.parse(found["to"]), Multihash.parse(found["block"])
             except (Invalid, ValueError):
                 continue
-            return HandoverNotice(to, int(found["time"]), block)
+            return HandoverNotice(to, int(found["time"]), block, int(found["ended"] or 1), int(found["shards"] or 1))
     return None
 
 

@@ -1,9 +1,9 @@
 """Lets mirrors follow when an owner hands a collection over to another rendition, as its last block says.
 
-The successor is mirrored on the same terms, beside the old rendition. Once it is here up to the block that the notice
-names, the dataset's name changes to it, in one transaction with the timeline of the collection; then listeners of the
-old rendition are told. The next step follows from the stored state, so an interrupted round is done again.
-Spec: docs/spec/collections.md#published.
+The successor is mirrored on the same terms, beside the old rendition, with all its shards. Once both are complete to
+the handover, the dataset's name changes to it, in one transaction with the timeline of the collection; then listeners
+of the old rendition are told. ``odfd.renditions.mirrored`` decides from the stored state, so an interrupted round is
+done again. Spec: docs/spec/collections.md#published.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.renditions import tables
+from odfd.renditions.mirrored import Begin, Step, next_step
+from odfd.renditions.mirrored import Switch as SwitchStep
 from odfd.renditions.notice import HandoverNotice, notice_of
 from odfd.renditions.tables import MAX_RENDITIONS, CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, appended
@@ -47,6 +49,7 @@ class _Followed(msgspec.Struct, frozen=True):
     state: CollectionState
     spec: MirrorSpec
     notice: HandoverNotice
+    step: Step
 
 
 class HandoverFollowing:
@@ -96,24 +99,28 @@ class HandoverFollowing:
     async def _follow(self, dataset: DatasetId) -> None:
         for _ in range(MOST):
             found = await trio.to_thread.run_sync(self._found, dataset)
-            if found is None:
-                return
-            member = next((each for each in found.state.members if each.dataset == found.notice.to), None)
-            if member is None:
-                await self._mirror(found)
-            elif not await trio.to_thread.run_sync(self._is_here, found.notice):
-                return
-            else:
-                await self._switch(found, member)
+            match None if found is None else found.step:
+                case Begin():
+                    assert found is not None
+                    await self._mirror(found)
+                    await self.shards.follow(found.notice.to)
+                case SwitchStep(member=member):
+                    assert found is not None
+                    await self._switch(found, member)
+                case _:
+                    return
 
     def _found(self, dataset: DatasetId) -> _Followed | None:
+        chains = self._home.chains
         with self._home.database.read() as connection:
             state = tables.of(connection, dataset)
             spec = mirror_specs.of(Resources(connection), state.active.dataset)
-        notice = notice_of(load_state(self._home.chains.chain(state.active.dataset)).set_info)
-        if spec is None or notice is None or notice.time < state.timeline.upper:
-            return None  # one that is older than the last handover was followed
-        return _Followed(state, spec, notice)
+        notice = notice_of(load_state(chains.chain(state.active.dataset)).set_info)
+        if spec is None or notice is None:
+            return None
+        successor = next((each.shards for each in state.members if each.dataset == notice.to), ())
+        uppers = {each: chains.upper(each) for each in (*state.active.shards, *successor)}
+        return _Followed(state, spec, notice, next_step(state, notice, uppers, has_block=self._is_here(notice)))
 
     async def _mirror(self, found: _Followed) -> None:
         """Begins to mirror the successor. Raises Invalid if it is here in another way."""

@@ -27,8 +27,7 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.renditions import tables
-from odfd.renditions.tables import CollectionState, Member
-from odfd.renditions.timeline import RenditionRow, Switch, Timeline
+from odfd.renditions.mirrored import united
 from odfd.resources.store import Resources
 from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
@@ -44,6 +43,13 @@ class _Listed(msgspec.Struct, frozen=True):
     shards: CardShards
     is_united: bool
     """Whether the shards are read as one here already."""
+    base: str
+    """The collection's name, which the names of the other shards begin with."""
+    number: int
+    """The number of the rendition that they are, which is part of these names."""
+
+    def name_of(self, place: int) -> str:
+        return shard_name(self.base, self.number, place)
 
 
 class ShardFollowing:
@@ -82,17 +88,21 @@ class ShardFollowing:
             if shards is None:
                 return None
             first = shards.ids[0]
-            spec = mirror_specs.of(Resources(connection), first)
-            if spec is None or spec.peers or _shards_of(connection, first) != shards:
+            resources = Resources(connection)
+            spec = mirror_specs.of(resources, first)
+            if spec is None or _shards_of(connection, first) != shards:
                 return None
-            is_united = len(tables.shards_of(connection, first)) > 1
-        return None if self._home.keys.has_dataset_key(first) else _Listed(spec, shards, is_united)
+            state, is_united = tables.of(connection, first), len(tables.shards_of(connection, first)) > 1
+            active = mirror_specs.of(resources, state.active.dataset)
+        if self._home.keys.has_dataset_key(first):
+            return None
+        return _Listed(spec, shards, is_united, (active or spec).name, state.number_of(first))
 
     async def _mirror(self, listed: _Listed, place: int, shard: DatasetId) -> None:
         spec = msgspec.structs.replace(
             listed.spec,
             dataset=str(shard),
-            name=shard_name(listed.spec.name, 0, place),
+            name=listed.name_of(place),
             via=None if listed.spec.is_from_web else listed.spec.via,
             expect=None,
         )
@@ -127,8 +137,7 @@ class ShardFollowing:
             for place, each in enumerate(listed.shards.ids[1:], start=1):
                 mirror = self._scheduler.find(each)
                 if mirror is not None:
-                    name = shard_name(listed.spec.name, 0, place)
-                    mirror.spec = msgspec.structs.replace(mirror.spec, name=name)
+                    mirror.spec = msgspec.structs.replace(mirror.spec, name=listed.name_of(place))
             text = f"{len(listed.shards.ids)} shards by {', '.join(listed.shards.by)}"
             self._events.emit("mirror.united", listed.spec.name, text, about=about(first), id=str(first))
         elif self._waits.get(first) != waits:
@@ -145,12 +154,10 @@ class ShardFollowing:
                 newest = Ledger(connection).newest_head(each)
                 if newest is None or newest[0].collection != ids[0]:
                     return f"no head of {self._home.name_of(each)} says yet that it is one of {len(ids)} shards of it"
-            state = tables.of(connection, ids[0])
-            if len(state.members) > 1:
-                return "it has other renditions here: mirror the collection under another name"
-            row = RenditionRow(number=0, shards=tuple(map(str, ids)), by=listed.shards.by)
-            member, timeline = Member(row=row, origin="owner"), Timeline((Switch(0, "", row),), state.timeline.upper)
-            tables.keep(connection, CollectionState(id=ids[0], members=(member,), timeline=timeline))
+            state = united(tables.of(connection, ids[0]), ids, listed.shards.by)
+            if state is None:
+                return "it was read as one chain here before: mirror the collection under another name"
+            tables.keep(connection, state)
             self._name(connection, listed)
         return None
 
@@ -159,7 +166,7 @@ class ShardFollowing:
         resources, now = Resources(connection), self._clock.now()
         catalog = Catalog(resources)
         for place, each in enumerate(listed.shards.ids[1:], start=1):
-            name, spec = shard_name(listed.spec.name, 0, place), mirror_specs.of(resources, each)
+            name, spec = listed.name_of(place), mirror_specs.of(resources, each)
             if catalog.name_of(each) != name:
                 catalog.rename(catalog.resolve(str(each)), name, now)
             if spec is not None and spec.name != name:

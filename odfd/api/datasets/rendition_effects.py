@@ -7,7 +7,7 @@ made from a snapshot of the other) get copies of its blocks; others decode the c
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,8 +16,8 @@ import trio
 from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
-from chain.model.events import AddData, DatasetKind
-from chain.state import load_state
+from chain.model.events import AddData, DatasetKind, SetInfo
+from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, Head
 from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
 from chain.store.sqlite_shards import SqliteShards
@@ -37,7 +37,7 @@ from odfd.mirrors.data_retention import DataRetention
 from odfd.queries import folds
 from odfd.renditions import tables
 from odfd.renditions.handover import Command, Situation
-from odfd.renditions.notice import HandoverNotice, announced
+from odfd.renditions.notice import HandoverNotice, announced, notice_of, without_notice
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import Switch, appended, is_needed
 from odfd.runtime.clock import Clock
@@ -265,48 +265,64 @@ class RenditionEffects:
         If others know a chain, its last block says where its collection goes on. Raises Conflict.
         """
         told = [move for move in moves if self.is_told(move.old.dataset)]
-        ends = [self._end(move, time) for move in told]
-        sizes = {move.old.dataset: self.size(move.old) + len(move.old.shards) for move in told}
+        ends = [part for move in told for part in self._ends(move, time)]
+        added = {part.dataset for part in ends}
+        grown = [
+            {each.row.number: self.size(each) + len(each.shards) for each in move if each.dataset in added}
+            for move in moves
+        ]
 
         def together(connection: sqlite3.Connection) -> None:
-            for move in moves:
-                self._switch(connection, Switch(time, command, move.new.row), sizes.get(move.old.dataset))
+            for move, sizes in zip(moves, grown, strict=True):
+                self._switch(connection, Switch(time, command, move.new.row), sizes)
             for move in told:
-                visibility.follow(connection, move.old.dataset, move.new.dataset, self._clock.now())
+                for shard in move.new.shards:
+                    visibility.follow(connection, move.old.dataset, shard, self._clock.now())
 
         if ends:
             self._committer.commit_several_now(ends, from_millis(time), together)
         else:
             with self._home.database.write() as connection:
                 together(connection)
-        return [move.new.dataset for move in told]
+        return [shard for move in told for shard in move.new.shards]
 
-    def _end(self, move: Move, time: int) -> SideCommit:
-        """Returns the last block of a chain that others know, which says where its collection goes on."""
+    def _ends(self, move: Move, time: int) -> list[SideCommit]:
+        """Returns the last block of a chain that others know, which says where its collection goes on.
+
+        A chain that the collection comes back to says that it is the collection again. Shards all get the block.
+        """
+        going_on = load_state(self._home.chains.chain(move.new.dataset))
+        assert going_on.head is not None
+        counts = len(move.old.shards), len(move.new.shards)
+        notice = HandoverNotice(move.new.dataset, time, going_on.head, *counts)
         ended = load_state(self._home.chains.chain(move.old.dataset))
-        going_on = self._home.chains.chain(move.new.dataset).head()
-        assert ended.head is not None
-        assert going_on is not None
+        found = [self._said(move.old, ended, announced(ended.set_info, notice), time)]
+        if notice_of(going_on.set_info) is not None:
+            again = without_notice(going_on.set_info) or SetInfo()
+            found.append(self._said(move.new, going_on, again, time))
+        return found
+
+    def _said(self, member: Member, state: ChainState, info: SetInfo, time: int) -> SideCommit:
+        assert state.head is not None
         return SideCommit(
-            dataset=move.old.dataset,
-            expected=Head(ended.head, ended.sequence_number),
-            events=(announced(ended.set_info, HandoverNotice(move.new.dataset, time, going_on.hash)),),
+            dataset=member.dataset,
+            expected=Head(state.head, state.sequence_number),
+            events=(info,),
             objects=(),
             rows=NOTHING_READ,
             time=from_millis(time),
         )
 
-    def _switch(self, connection: sqlite3.Connection, switch: Switch, ended: int | None = None) -> None:
+    def _switch(self, connection: sqlite3.Connection, switch: Switch, added: Mapping[int, int]) -> None:
         """Writes one handover.
 
-        ``ended``: blocks of the old rendition, if the transaction also appends its last ones.
+        ``added``: blocks of the renditions to which the transaction also appends some, by number.
         """
         state, now = tables.of(connection, DatasetId.parse(switch.to.shards[0])), self._clock.now()
         old, new = state.active, state.member(switch.to.number)
         swap_names(connection, old, new, now)
         pushes.carry(connection, old.dataset, new.dataset, self._length(new.dataset) - 1)
-        sizes = {each.row.number: self.size(each) for each in state.members if not each.dropped}
-        sizes[old.row.number] = ended or sizes[old.row.number]
+        sizes = {each.row.number: self.size(each) for each in state.members if not each.dropped} | dict(added)
         level = [*state.equals(old.row.number), *state.equals(new.row.number)]
         state = state.replaced(
             *(msgspec.structs.replace(each, synced=sizes[each.row.number], copied=0) for each in level)
@@ -314,7 +330,7 @@ class RenditionEffects:
         tables.keep(connection, msgspec.structs.replace(state, timeline=appended(state.timeline, switch)))
 
     def is_told(self, dataset: DatasetId) -> bool:
-        return self._visibility.is_told(dataset) or bool(self._visibility.shared_with(dataset))
+        return self._visibility.is_known(dataset)
 
     def size(self, member: Member) -> int:
         """Returns the number of blocks in all shards."""
@@ -328,6 +344,8 @@ class RenditionEffects:
         outcomes = self._point.append([Proposal(dataset=each, new_upper=until) for each in member.shards])
         if not all(isinstance(outcome, STANDS) for outcome in outcomes):
             raise Conflict(f"the frontier of rendition {member.row.number} did not move", rule="compare-and-append")
+        for each in member.shards:
+            self._committer.sign_upper(each)
 
     def is_read(self, member: Member) -> bool:
         """Whether another dataset here still needs the data of a rendition."""

@@ -227,7 +227,6 @@ class RenditionService:
             if state.member(command.to).is_gone or state.active.row.number == command.to:
                 raise Refused(f"rendition {command.to} is active, or gone", rule="rendition-active")
             self._check_root(state.active.dataset)
-            self._check_told(state, command.to)
             tables.keep(connection, msgspec.structs.replace(state, commands=(*state.commands, command)))
         return command
 
@@ -238,16 +237,6 @@ class RenditionService:
                 f"{self._home.name_of(dataset)} is derived: it hands over with its inputs",
                 rule="rendition-derived",
                 hint="hand the input over",
-            )
-
-    def _check_told(self, state: CollectionState, to: int) -> None:
-        """Raises Refused for several shards if others know the dataset: they would get one shard under its name."""
-        if len(state.member(to).shards) > 1 and self._effects.is_told(state.active.dataset):
-            raise Refused(
-                f"others may know {self._home.name_of(state.active.dataset)}: a published dataset does not hand over to"
-                " shards",
-                rule="shard-published",
-                hint="unpublish it, hand over, and publish it again: that publishes all shards",
             )
 
     def _note(self, dataset: DatasetId, command: Command) -> None:

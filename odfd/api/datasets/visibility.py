@@ -201,6 +201,7 @@ class VisibilityService:
     async def shown(self, dataset: DatasetId) -> None:
         """Tells others of a dataset that they may know since its collection handed over to it."""
         self._changed(dataset)
+        await trio.to_thread.run_sync(self.sign, dataset)
         for signed in await trio.to_thread.run_sync(self._signed, dataset):
             self._announce(dataset, signed)
 

@@ -1,0 +1,303 @@
+"""Mirrors across handovers in a seeded world: heads and cards come late, twice, in any order or never.
+
+A publisher writes transactions, makes renditions of one or several shards, and hands over between them, also back. A
+mirror decides with the node's own functions what to mirror and when its name means another rendition. Its reader
+accumulates updates and differences, and at each time has what the publisher had at that time, whole transactions only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from odfd.renditions import mirrored
+from odfd.renditions.following import Difference, Updates, next_reading
+from odfd.renditions.mirrored import Await, Begin, Step, next_step, united
+from odfd.renditions.notice import HandoverNotice
+from odfd.renditions.tables import CollectionState, Member, plain
+from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advanced, appended
+
+Row = tuple[int, int]
+"""Its number, and the decoding."""
+NOTHING = HandoverNotice(DatasetId.from_public_key(bytes(32)), 0, Multihash.sha3_256(b""))
+
+
+@dataclass(frozen=True)
+class Block:
+    time: int
+    rows: frozenset[Row] = frozenset()
+    notice: HandoverNotice | None = NOTHING
+    """What the description says after it; ``NOTHING``: as before."""
+
+
+@dataclass
+class Rendition:
+    shards: list[DatasetId]
+    decoding: int
+    blocks: list[list[Block]] = field(default_factory=list)
+    uppers: list[int] = field(default_factory=list)
+
+    def append(self, time: int, rows: set[int]) -> None:
+        """One transaction: shards without rows get no block, and all are complete past it if there are several."""
+        for place, own in enumerate(self.blocks):
+            mine = frozenset((row, self.decoding) for row in rows if row % len(self.shards) == place)
+            if mine or not own:
+                own.append(Block(time, mine))
+            self.uppers[place] = time + (len(self.shards) > 1)
+
+    def say(self, time: int, notice: HandoverNotice | None) -> None:
+        for place, own in enumerate(self.blocks):
+            own.append(Block(time, notice=notice))
+            self.uppers[place] = max(self.uppers[place], time + (len(self.shards) > 1))
+
+    def run_on(self, until: int) -> None:
+        self.uppers = [max(each, until) for each in self.uppers]
+
+    def contents(self, time: int) -> set[Row]:
+        return {row for own in self.blocks for block in own if block.time <= time for row in block.rows}
+
+
+class Publisher:
+    def __init__(self, chance: random.Random) -> None:
+        self._chance, self._ids = chance, itertools.count(1)
+        self.time = 10
+        self.rows: dict[int, int] = {0: 10}
+        self.renditions: list[Rendition] = []
+        self.make(chance.randint(1, 3), 0)
+        self.active = 0
+        self.switches = [(0, 0)]
+        self.copied = [0]
+        """How many rows each rendition has."""
+
+    def make(self, count: int, decoding: int) -> None:
+        ids = [DatasetId.from_public_key(next(self._ids).to_bytes(32, "big")) for _ in range(count)]
+        made = Rendition(ids, decoding, [[] for _ in ids], [0 for _ in ids])
+        made.append(self.time, set(self.rows))
+        self.renditions.append(made)
+
+    def act(self) -> None:
+        self.time += self._chance.randint(1, 9)
+        what = self._chance.random()
+        if what < 0.7:
+            number = len(self.rows)
+            now = {number, number + 1} if self._chance.random() < 0.4 else {number}
+            self.rows |= dict.fromkeys(now, self.time)
+            self.renditions[self.active].append(self.time, now)
+            self.copied[self.active] = len(self.rows)
+        elif what < 0.85 and len(self.renditions) < 6:
+            decoding = len(self.renditions) if self._chance.random() < 0.3 else self.renditions[self.active].decoding
+            self.renditions[self.active].run_on(self.time + 1)
+            self.make(self._chance.randint(1, 3), decoding)
+            self.copied.append(len(self.rows))
+            self.time += 1
+        elif len(self.renditions) > 1:
+            self.hand_over(self._chance.choice([n for n in range(len(self.renditions)) if n != self.active]))
+
+    def hand_over(self, to: int) -> None:
+        old, new, time = self.renditions[self.active], self.renditions[to], self.time
+        left = list(self.rows.items())[self.copied[to] :]
+        for at, group in itertools.groupby(left, key=lambda item: item[1]):
+            new.append(at, {row for row, _ in group})
+        block = _name(new.shards[0], len(new.blocks[0]) - 1)
+        ended = any(each.notice is not NOTHING and each.notice is not None for each in new.blocks[0])
+        old.say(time, HandoverNotice(new.shards[0], time, block, len(old.shards), len(new.shards)))
+        if ended:
+            new.say(time, None)
+        new.run_on(time + 1)
+        self.copied[to] = self.copied[self.active] = len(self.rows)
+        self.active = to
+        self.switches.append((time, to))
+        self.time += 1
+
+    def rendition_of(self, shard: DatasetId) -> tuple[Rendition, int]:
+        return next((each, each.shards.index(shard)) for each in self.renditions if shard in each.shards)
+
+
+def _name(shard: DatasetId, number: int) -> Multihash:
+    return Multihash.sha3_256(shard + number.to_bytes(4, "big"))
+
+
+class Mirror:
+    def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher
+        first = publisher.renditions[0].shards[0]
+        self.state: CollectionState = plain(first)
+        self.mirrors = {first}
+        self.here: dict[DatasetId, tuple[int, int]] = {}
+        """Blocks and frontier of each chain."""
+        self.after, self.rows = -1, set[Row]()
+
+    def fetch(self, shard: DatasetId, head: tuple[int, int]) -> None:
+        self.here[shard] = max(head, self.here.get(shard, (0, 0)))
+
+    def learn(self, first: DatasetId) -> None:
+        """A card came: the other shards are mirrored, and read with the first when all are here."""
+        rendition, place = self.publisher.rendition_of(first)
+        if place or len(rendition.shards) < 2 or first not in self.mirrors:
+            return
+        self.mirrors.update(rendition.shards)
+        number = self.state.number_of(first)
+        if len(self.state.member(number).shards) == 1 and all(each in self.here for each in rendition.shards):
+            state = united(self.state, tuple(rendition.shards), ("n",))
+            assert state is not None
+            self.state = state
+
+    def decide(self) -> Step:
+        """One step, as after any restart: it depends on what is stored alone."""
+        notice = self._notice()
+        uppers = {each: self._upper(each) for each in self.here}
+        has = notice is not None and notice.block in {
+            _name(notice.to, number) for number in range(len(self._blocks(notice.to)))
+        }
+        return self.step(notice, uppers, has)
+
+    def _notice(self) -> HandoverNotice | None:
+        chain = self._blocks(self.state.active.dataset)
+        return next((each.notice for each in reversed(chain) if each.notice is not NOTHING), None)
+
+    def step(self, notice: HandoverNotice | None, uppers: dict[DatasetId, int], has: bool) -> Step:
+        return next_step(self.state, notice, uppers, has_block=has)
+
+    def follow(self) -> None:
+        while True:
+            step = self.decide()
+            if isinstance(step, Begin):
+                number = len(self.state.members)
+                row = RenditionRow(number=number, shards=(str(step.to),))
+                members = (*self.state.members, Member(row=row, origin="owner"))
+                self.state = msgspec.structs.replace(self.state, members=members)
+                self.mirrors.add(step.to)
+            elif isinstance(step, mirrored.Switch):
+                notice = self._notice()
+                assert notice is not None
+                timeline = appended(self.state.timeline, Switch(notice.time, str(notice.time), step.member.row))
+                self.state = msgspec.structs.replace(self.state, timeline=timeline)
+            else:
+                return
+
+    def read(self) -> None:
+        """The reader goes on as far as it can; it has whole transactions of the publisher at each of its times."""
+        uppers = {each.row.number: min(map(self._upper, each.shards)) for each in self.state.members}
+        for switch in self.state.timeline.switches[1:]:  # as the node: what was followed was complete
+            uppers[switch.to.number] = max(uppers[switch.to.number], switch.time + 1)
+        notice, known = self._notice(), uppers[self.state.active.row.number]
+        if notice is not None and notice.time >= self.state.timeline.upper:
+            known = min(known, notice.time)  # it knows of a handover that is not followed yet
+        timeline = advanced(self.state.timeline, known)
+        if not self._is_readable():
+            return
+        while True:
+            match next_reading(self.after, timeline, uppers):
+                case Updates(rendition=number, until=until):
+                    self.rows |= self._contents(number, until - 1)
+                    self.after = until - 1
+                case Difference(time=time, old=old, old_time=before, new=new):
+                    assert self.rows == self._contents(old, before)
+                    self.rows = self._contents(new, time)
+                    self.after = time
+                case _:
+                    break
+            self.check(timeline)
+
+    def _is_readable(self) -> bool:
+        """The name of a collection is refused until its shards are united."""
+        first = self.state.active.dataset
+        rendition, _ = self.publisher.rendition_of(first)
+        return len(self.state.active.shards) == len(rendition.shards)
+
+    def check(self, timeline: Timeline) -> None:
+        row = active(timeline, self.after)
+        rendition, _ = self.publisher.rendition_of(DatasetId.parse(row.shards[0]))
+        assert self.rows == rendition.contents(self.after), "a transaction was read in part"
+        numbers = {str(each.shards[0]): number for number, each in enumerate(self.publisher.renditions)}
+        crossed = [(each.time, numbers[each.to.shards[0]]) for each in self.state.timeline.switches]
+        assert set(crossed) <= set(self.publisher.switches), "it crossed at another time than its publisher"
+
+    def _blocks(self, shard: DatasetId) -> list[Block]:
+        rendition, place = self.publisher.rendition_of(shard)
+        return rendition.blocks[place][: self.here.get(shard, (0, 0))[0]]
+
+    def _upper(self, shard: DatasetId) -> int:
+        blocks = self._blocks(shard)
+        return max(blocks[-1].time if blocks else 0, self.here.get(shard, (0, 0))[1])
+
+    def _contents(self, number: int, time: int) -> set[Row]:
+        shards = self.state.member(number).shards
+        return {row for each in shards for block in self._blocks(each) if block.time <= time for row in block.rows}
+
+
+class ByBlock(Mirror):
+    """Crosses as soon as the successor's first shard has the block."""
+
+    def step(self, notice: HandoverNotice | None, uppers: dict[DatasetId, int], has: bool) -> Step:
+        step = super().step(notice, uppers, has)
+        if isinstance(step, Await) and has and notice is not None:
+            member = next(each for each in self.state.members if each.dataset == notice.to)
+            return mirrored.Switch(member)
+        return step
+
+
+class Leaving(Mirror):
+    """Crosses when the new rendition is complete, and the old one perhaps not."""
+
+    def step(self, notice: HandoverNotice | None, uppers: dict[DatasetId, int], has: bool) -> Step:
+        return super().step(notice, uppers | dict.fromkeys(self.state.active.shards, 10**9), has)
+
+    def read(self) -> None:
+        """A new reader begins where the collection is now."""
+        here = [self._upper(each) for each in self.state.active.shards]
+        for switch, before in zip(self.state.timeline.switches[1:], self.state.timeline.switches[:-1], strict=True):
+            old = self.state.member(before.to.number).shards
+            assert all(self._upper(each) >= switch.time for each in old), "nobody who reads it can cross"
+        assert here
+
+
+def lived(seed: int, kind: type[Mirror] = Mirror) -> tuple[Publisher, Mirror]:
+    chance = random.Random(seed)
+    publisher = Publisher(chance)
+    mirror = kind(publisher)
+    heads: dict[DatasetId, list[tuple[int, int]]] = {}
+    for _ in range(60):
+        if chance.random() < 0.5:
+            publisher.act()
+        for each in publisher.renditions:
+            for shard, blocks, upper in zip(each.shards, each.blocks, each.uppers, strict=True):
+                heads.setdefault(shard, []).append((len(blocks), upper))
+        for shard in chance.sample(sorted(mirror.mirrors), min(2, len(mirror.mirrors))):
+            mirror.fetch(shard, chance.choice(heads[shard][-9:]))
+        mirror.learn(chance.choice(sorted(mirror.mirrors)))
+        mirror.follow()
+        mirror.read()
+    for _ in range(20):
+        for shard in sorted(mirror.mirrors):
+            mirror.fetch(shard, heads[shard][-1])
+            mirror.learn(shard)
+        mirror.follow()
+        mirror.read()
+    return publisher, mirror
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_order_of_arrival_crosses_at_the_time_of_the_publisher(seed: int) -> None:
+    publisher, mirror = lived(seed)
+    last = publisher.renditions[publisher.active]
+    assert mirror.state.active.shards == tuple(last.shards)
+    assert mirror.rows == last.contents(mirror.after)
+    assert mirror.after >= publisher.switches[-1][0]
+
+
+@pytest.mark.parametrize("kind", [ByBlock, Leaving])
+def test_a_mirror_that_crosses_too_early_is_caught(kind: type[Mirror]) -> None:
+    caught = 0
+    for seed in range(60):
+        try:
+            lived(seed, kind)
+        except AssertionError:
+            caught += 1
+    assert caught
