@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from cachetools import LRUCache
@@ -47,6 +47,10 @@ STEPS: Final = (
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 _UNSETTLED: Final = b""
 """Key of a row that is there until it is settled, once, which datasets an older version gave to others."""
+
+
+Chains = Callable[[sqlite3.Connection], Sequence[DatasetId]]
+"""Lists the chains of a dataset."""
 
 
 class PublicOf(Protocol):
@@ -262,28 +266,33 @@ class Visibility:
         with self._database.read() as connection:
             return Shares(connection).peers(dataset)
 
-    def share(self, dataset: DatasetId, peers: Collection[PeerId], now: Instant) -> bool:
+    def share(self, dataset: DatasetId, peers: Collection[PeerId], now: Instant, chains: Chains | None = None) -> bool:
         """Shares a dataset by a user's decision; returns whether that is new for a peer.
 
-        Raises Refused for too many.
+        ``chains``: lists the dataset and its other shards, in the same transaction. Raises Refused for too many.
         """
         with self._database.write() as connection:
-            shares = Shares(connection)
-            before = set(shares.peers(dataset))
+            shares, shards = Shares(connection), (dataset,) if chains is None else chains(connection)
+            before = set(shares.peers(shards[0]))
             if len(before.union(peers)) > MAX_PEERS:
                 raise Refused(
                     f"shared with {plural(len(before.union(peers)), 'peer')}",
                     rule="share-peers",
                     hint=f"at most {MAX_PEERS:,}: for more, publish it",
                 )
-            for peer in peers:
-                shares.put(dataset, peer, now)
+            for shard in shards:
+                for peer in peers:
+                    shares.put(shard, peer, now)
         return not before.issuperset(peers)
 
-    def revoke(self, dataset: DatasetId, peers: Collection[PeerId]) -> bool:
-        """Revokes shares by a user's decision; returns whether there was one."""
+    def revoke(self, dataset: DatasetId, peers: Collection[PeerId], chains: Chains | None = None) -> bool:
+        """Revokes shares by a user's decision; returns whether there was one.
+
+        ``chains``: lists the dataset and all that is withdrawn with it, in the same transaction.
+        """
         with self._database.write() as connection:
-            dropped = [Shares(connection).drop(dataset, peer) for peer in peers]
+            shares, every = Shares(connection), (dataset,) if chains is None else chains(connection)
+            dropped = [shares.drop(each, peer) for each in every for peer in peers]
         return any(dropped)
 
     def mark(self, dataset: DatasetId) -> Mark | None:
@@ -292,7 +301,7 @@ class Visibility:
 
     def publish(self, dataset: DatasetId, now: Instant) -> bool:
         """Publishes everywhere by a user's decision; returns whether it was not public everywhere before."""
-        return self._set_for_all(dataset, Mark.PUBLISHED, now)
+        return self.set_for_all([dataset], Mark.PUBLISHED, now)[0]
 
     def publish_to(self, dataset: DatasetId, networks: Collection[str], now: Instant) -> bool:
         """Publishes in some networks by a user's decision; returns whether it was not public in one of them before.
@@ -318,17 +327,22 @@ class Visibility:
 
     def unpublish(self, dataset: DatasetId, now: Instant) -> bool:
         """Unpublishes by a user's decision; returns whether it was public before."""
-        return self._set_for_all(dataset, Mark.PRIVATE, now)
+        return self.set_for_all([dataset], Mark.PRIVATE, now)[0]
 
-    def _set_for_all(self, dataset: DatasetId, mark: Mark, now: Instant) -> bool:
-        """Sets the visibility for everybody, and removes shares; returns whether that changed anything."""
-        before = self.is_public(dataset) if mark.is_public else self.is_told(dataset)
+    def set_for_all(self, datasets: Sequence[DatasetId], mark: Mark, now: Instant) -> list[bool]:
+        """Sets the visibility of datasets for everybody, and removes shares, in one transaction.
+
+        Returns of each whether that changed anything.
+        """
+        before = [self.is_public(each) if mark.is_public else self.is_told(each) for each in datasets]
+        was_shared = []
         with self._database.write() as connection:
-            Marks(connection).put(dataset, mark, now)
-            if mark.is_public:  # else the networks say where to withdraw it
-                NetworkScopes(connection).clear(dataset)
-            was_shared = Shares(connection).clear(dataset)
-        return before is not mark.is_public or was_shared
+            for dataset in datasets:
+                Marks(connection).put(dataset, mark, now)
+                if mark.is_public:  # else the networks say where to withdraw it
+                    NetworkScopes(connection).clear(dataset)
+                was_shared.append(Shares(connection).clear(dataset))
+        return [one is not mark.is_public or other for one, other in zip(before, was_shared, strict=True)]
 
     def is_unsettled(self) -> bool:
         """Whether ``settle`` has not been called yet in the life of this state directory."""

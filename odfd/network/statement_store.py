@@ -41,6 +41,7 @@ from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
 from odfd.network.network_rules import NetworkRules, is_told_in
 from odfd.network.peer_cards import PeerCards
+from odfd.network.shared_cards import SharedCards
 from odfd.network.statement_news import NewStatement as NewStatement
 from odfd.network.statement_news import Subscribers as Subscribers
 from odfd.network.statement_quota import KINDS, StatementQuota
@@ -95,6 +96,7 @@ class LedgerStatementStore:
         self._room = room or StatementQuota()
         self.unheld = UnheldStatements()
         self.peer_cards = PeerCards(self._room, clock)
+        self.shared_cards = SharedCards()
         self._attended: Counter[DatasetId] = Counter()
         """Datasets that a person is importing just now."""
         self._adopting = threading.RLock()
@@ -162,6 +164,9 @@ class LedgerStatementStore:
             against = kinds.accusing(connection, datasets or ())
             withdrawn = Cards(connection).withdrawn()
         unheld = [*self.unheld.refs(datasets), *self.peer_cards.refs(datasets)]
+        shared = self.shared_cards.refs(
+            datasets or ()
+        )  # in memory: no question to the database tells that there is one
         asked = {dataset for dataset, _ in found} | {dataset for _, dataset, _ in against}
         if self._network:
             asked.update(ref.dataset for ref in unheld)
@@ -175,7 +180,8 @@ class LedgerStatementStore:
         if self._network:
             unheld = [ref for ref in unheld if ref.dataset in public]
             rules = [(key, sid) for key, sid in rules if is_told_in(self._database, sid, self._network)]
-        return [*kept, *unheld, *(StatementRef(sid, key) for key, sid in rules)]
+        given = [ref for ref in shared if ref.dataset in public]
+        return [*kept, *given, *unheld, *(StatementRef(sid, key) for key, sid in rules)]
 
     def _may_take_back(self, dataset: DatasetId) -> bool:
         """Whether the withdrawal of a card may be shown here: only where the card was."""
@@ -193,6 +199,8 @@ class LedgerStatementStore:
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         with self._database.read() as connection:
             dataset, found = kinds.subject_of(connection, sid), kinds.find(connection, sid)
+        if found is None and (shared := self.shared_cards.envelope(sid)) is not None:
+            return (Topic.HEADS, shared[1]) if self._public_of([shared[0]]) else None
         if found is None:
             unheld = self.unheld.envelope(sid) or self.peer_cards.envelope(sid)
             if unheld is None or (self._network and not self._public_of([unheld[0]])):

@@ -9,6 +9,7 @@ from config.model import Settings
 from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
 from odfd.network.outbox import Outbox
+from odfd.network.statement_store import LedgerStatementStore
 from odfd.state.directory import StateDirectory
 from odfd.workers.card_publisher import CardPublisher
 from odfd.workers.node_card_publisher import NodeCardPublisher
@@ -23,6 +24,7 @@ class CardContext(Protocol):
     context: Context
     visibility: Visibility
     outbox: Outbox
+    board: LedgerStatementStore
 
 
 def card_publishers_of(parts: CardContext) -> tuple[CardPublisher, NodeCardPublisher]:
@@ -30,6 +32,8 @@ def card_publishers_of(parts: CardContext) -> tuple[CardPublisher, NodeCardPubli
         return parts.settings.p2p.card
 
     name = parts.settings.node.name
-    cards = CardPublisher(parts.home, parts.visibility, parts.outbox.put_card, name, parts.context, names_node)
+    cards = CardPublisher(
+        parts.home, parts.visibility, parts.outbox.put_card, name, parts.context, names_node, parts.board.shared_cards
+    )
     tell = partial(parts.outbox.put, Topic.HEADS, None)
     return cards, NodeCardPublisher(parts.home, lambda: parts.settings, tell, parts.context)

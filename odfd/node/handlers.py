@@ -202,6 +202,7 @@ def _visibility(parts: NodeParts) -> VisibilityService:
     changed = partial(_visibility_changed, parts)
     service = VisibilityService(parts.home, parts.visibility, parts.context, changed, parts.signed, network)
     service.sign = parts.committer.sign_upper
+    service.shares_changed = parts.cards.visibility_changed
     return service
 
 

@@ -28,6 +28,7 @@ from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.datasets.card_facts import cut, facts_of
 from odfd.datasets.visibility import Visibility
+from odfd.network.shared_cards import SharedCards
 from odfd.renditions import tables
 from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
@@ -70,11 +71,13 @@ class CardPublisher:
         publisher: str,
         context: Context,
         names_node: Callable[[], bool] = lambda: False,
+        shared: SharedCards | None = None,
     ) -> None:
         """``publisher``: the node's name for itself; ``names_node``: whether cards name this node, with its signature.
 
-        ``announce``: called with each card, private ones too.
+        ``announce``: called with each card, withdrawals too. ``shared``: keeps cards of shards that only some may have.
         """
+        self._shared = shared or SharedCards()
         self._home = home
         self._visibility = visibility
         self._announce = announce
@@ -126,9 +129,10 @@ class CardPublisher:
     def _settle(self, dataset: DatasetId) -> _Settled:
         """Signs the card of a dataset if it is due."""
         try:
+            until = self._settle_shared(dataset)
             draft = self._draft(dataset)
             if draft is None:
-                return _Settled()
+                return _Settled(until)
             at, now = due(draft.before, draft.card), self._clock.now()
             if at > now:
                 return _Settled(at)
@@ -139,6 +143,22 @@ class CardPublisher:
             self._logger.error("card not signed", dataset=name, fault=str(fault), rule=fault.rule, hint=fault.hint)
             return _Settled(self._clock.now())
 
+    def _settle_shared(self, dataset: DatasetId) -> Instant | None:
+        """Keeps the card of a shard that is shared with some peers; returns when to look again, if there is one."""
+        with self._home.database.read() as connection:
+            is_shard = tables.member_of(connection, dataset) is not None
+        is_shared = is_shard and not self._visibility.is_told(dataset) and bool(self._visibility.shared_with(dataset))
+        signing = self._signing(dataset, self._shared.of(dataset)) if is_shared else None
+        card = None if signing is None else self._card(dataset, signing[1], signing[2])
+        if signing is None or card is None:
+            self._shared.drop(dataset)
+            return None
+        card, before, now = fitted(card), self._shared.of(dataset), self._clock.now()
+        if (at := due(before, card)) > now:
+            return at
+        self._shared.keep(card, self._sealed(card, signing[0]))
+        return now
+
     def _draft(self, dataset: DatasetId) -> _Draft | None:
         """Drafts the card to publish now, or a withdrawal; ``None``: neither is needed. Raises Environment, Invalid."""
         if not self._home.keys.has_dataset_key(dataset):
@@ -146,6 +166,24 @@ class CardPublisher:
         is_public = self._visibility.is_told(dataset)
         with self._home.database.read() as connection:
             before = Cards(connection).of(dataset)
+        made = self._signing(dataset, before)
+        if made is None:
+            return None
+        key, epoch, signing = made
+        if not is_public:
+            if before is None or before.is_withdrawal:
+                return None
+            # The dataset may be deleted: the published card is all that a withdrawal needs.
+            return _Draft(key, before, _withdrawn(before, signing))
+        card = self._card(dataset, epoch, signing)
+        return None if card is None else _Draft(key, before, fitted(card))
+
+    def _signing(self, dataset: DatasetId, before: Card | None) -> tuple[SigningKey, int, Mapping[str, Any]] | None:
+        """Returns the key that signs the next card, the chain's epoch, and what the card says of its signature.
+
+        ``None`` if no key here may write.
+        """
+        with self._home.database.read() as connection:
             rights, epoch = Authorities(connection).rights(dataset), Ledger(connection).chain(dataset).epoch
         now = self._clock.now()
         key = next((each for each in self._home.keys.held(dataset) if rights.may_write(each.did, now)), None)
@@ -158,13 +196,7 @@ class CardPublisher:
             "issued_at": statement.when(issued),
             "expires_at": statement.when(Instant(issued + LIFETIME)),
         }
-        if not is_public:
-            if before is None or before.is_withdrawal:
-                return None
-            # The dataset may be deleted: the published card is all that a withdrawal needs.
-            return _Draft(key, before, _withdrawn(before, signing))
-        card = self._card(dataset, epoch, signing)
-        return None if card is None else _Draft(key, before, fitted(card))
+        return key, epoch, signing
 
     def _card(self, dataset: DatasetId, epoch: int, signing: Mapping[str, Any]) -> Card | None:
         """Makes a card of the dataset as it is now; ``None`` if it has no block."""
@@ -206,12 +238,15 @@ class CardPublisher:
 
     def _sign(self, draft: _Draft) -> None:
         """Signs and stores a draft. Raises Invalid if others would refuse the card."""
-        card, payload = draft.card, statement.encode(draft.card)
-        statement.decode_any(payload)
-        signed = envelope.unseal(envelope.seal(payload, draft.key), card.MAX_ENVELOPE)
+        card, signed = draft.card, self._sealed(draft.card, draft.key)
         with self._home.database.write() as connection:
             Cards(connection).keep(card, signed, "signed", "", self._clock.now())
         self._announce(signed)
+
+    def _sealed(self, card: Card, key: SigningKey) -> Signed:
+        payload = statement.encode(card)
+        statement.decode_any(payload)
+        return envelope.unseal(envelope.seal(payload, key), card.MAX_ENVELOPE)
 
 
 def _withdrawn(before: Card, signing: Mapping[str, Any]) -> Card:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ from config.model import Settings
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import Catalog, DatasetEntry
-from odfd.datasets.visibility import Visibility
+from odfd.datasets.visibility import Mark, Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network.joined_networks import NETWORK, Network
 from odfd.network.peer_names import peer_named
@@ -61,6 +61,8 @@ class VisibilityService:
         self._announce = announce
         self.sign: Callable[[DatasetId], None] = lambda _: None
         """Signs the frontier of a dataset that others may know of from now on; set where the services are joined."""
+        self.shares_changed: Callable[[DatasetId], None] = lambda _: None
+        """Called for each shard that is shared with other peers than before; set where the services are joined."""
 
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Publishes datasets, everywhere or in some networks. Raises NotFound, Refused, Invalid."""
@@ -98,19 +100,39 @@ class VisibilityService:
         if both := set(more) & set(less):
             raise Invalid(f"{min(both)} stands in both lists", rule="share-peers", hint="name it in one of them")
 
-        def change() -> tuple[DatasetEntry, bool, bool]:
+        def named(connection: sqlite3.Connection) -> tuple[DatasetId, ...]:
+            """The shards that the name means in the transaction of the change, whatever hands over meanwhile."""
+            return tables.shards_of(connection, Catalog(Resources(connection)).resolve(request.ref).id)
+
+        def every(connection: sqlite3.Connection) -> list[DatasetId]:
+            shards = named(connection)
+            return [*shards, *_former(connection, shards[0])]
+
+        def change() -> tuple[DatasetEntry, list[DatasetId], bool, bool]:
             with self._home.catalog() as catalog:
                 entry = catalog.resolve(request.ref)
+            if self._home.is_later_shard(entry.id):
+                raise _is_later(entry)
             if more:
                 self._check_sharing(entry)
-            given = bool(more) and self._visibility.share(entry.id, more, self._clock.now())
-            return entry, given, bool(less) and self._visibility.revoke(entry.id, less)
+            given = bool(more) and self._visibility.share(entry.id, more, self._clock.now(), named)
+            taken = bool(less) and self._visibility.revoke(entry.id, less, every)
+            with self._home.database.read() as connection:
+                return entry, every(connection), given, taken
 
-        entry, given, taken = await trio.to_thread.run_sync(change)
+        entry, chains, given, taken = await trio.to_thread.run_sync(change)
         for kind, is_so in (("dataset.shared", given), ("dataset.revoked", taken)):
             if is_so:
                 self._events.emit(kind, entry.name, about=about(entry.id), id=str(entry.id))
+        if given or taken:
+            await self._frontiers_known(chains)
         return await trio.to_thread.run_sync(self._view, entry, given or taken)
+
+    async def _frontiers_known(self, chains: Sequence[DatasetId]) -> None:
+        """Lets the peers that shards are shared with know of them all, and of their frontiers."""
+        for each in chains if len(chains) > 1 else ():
+            self.shares_changed(each)
+            await trio.to_thread.run_sync(self.sign, each)
 
     def _check_sharing(self, entry: DatasetEntry) -> None:
         if self._visibility.is_told(entry.id):
@@ -121,13 +143,14 @@ class VisibilityService:
             )
         if _is_shared_by_others(self._home, entry.id):
             raise _is_theirs(entry)
-        if self._home.is_shard(entry.id):
-            raise _is_shard(entry)
 
     async def _all(self, entry: DatasetEntry, public: bool, networks: Collection[str] = ()) -> wire.VisibilityView:
         """Publishes or withdraws a dataset with all its shards; returns the view of the first, which has its name."""
         first, *others = await trio.to_thread.run_sync(self._shards, entry, public)
-        views = [await self._one(each, public=public, networks=networks) for each in (first, *others)]
+        changes = await trio.to_thread.run_sync(self._set, (first, *others), public, networks)
+        views = [
+            await self._one(each, is_new, public=public) for each, is_new in zip((first, *others), changes, strict=True)
+        ]
         notes = [f"{len(views)} shards, each with an id of its own"] if others else []
         changed = any(each.changed for each in views)
         return msgspec.structs.replace(views[0], changed=changed, notes=(*notes, *views[0].notes))
@@ -178,11 +201,15 @@ class VisibilityService:
         scope = self._visibility.scope(dataset)
         return None if scope is None or not self._visibility.is_told(dataset) else tuple(sorted(scope))
 
-    async def _one(self, entry: DatasetEntry, *, public: bool, networks: Collection[str] = ()) -> wire.VisibilityView:
-        said, now = self._visibility.publish if public else self._visibility.unpublish, self._clock.now()
+    def _set(self, entries: Sequence[DatasetEntry], public: bool, networks: Collection[str]) -> Sequence[bool]:
+        """Sets the visibility of the shards of a dataset; returns of each whether that changed anything."""
+        now = self._clock.now()
         if networks:
-            said = partial(_publish_to, self._visibility, entry, networks)
-        changed = await trio.to_thread.run_sync(said, entry.id, now)
+            return [_publish_to(self._visibility, each, networks, each.id, now) for each in entries]
+        mark = Mark.PUBLISHED if public else Mark.PRIVATE
+        return self._visibility.set_for_all([each.id for each in entries], mark, now)
+
+    async def _one(self, entry: DatasetEntry, changed: bool, *, public: bool) -> wire.VisibilityView:
         if changed:
             self._changed(entry.id)
             self._events.emit(
@@ -273,12 +300,12 @@ def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
     return spec is not None and bool(spec.peers)
 
 
-def _is_shard(entry: DatasetEntry) -> Refused:
-    return Refused(
-        f"{entry.name} has several shards or is one of them, and these are not shared",
-        rule="shard-shared",
-        hint="publish it; or go back to one shard: odfctl rendition create NAME --from snapshot --shards 1",
-    )
+def _former(connection: sqlite3.Connection, dataset: DatasetId) -> list[DatasetId]:
+    """Lists the chains of former renditions of a collection, if a dataset is the active one's first."""
+    state = tables.of(connection, dataset)
+    if state.active.dataset != dataset:
+        return []
+    return [shard for each in state.members if not each.dropped and each != state.active for shard in each.shards]
 
 
 def _is_later(entry: DatasetEntry) -> Refused:

@@ -129,7 +129,7 @@ class MirrorService:
 
     async def _all_shards(self, mirror: Mirror, report: Report) -> None:
         """Waits until the other shards of a collection are here too, as far as they can come."""
-        if mirror.spec.via is not None or mirror.spec.peers:
+        if mirror.spec.via is not None:
             return  # cards come from peers of networks; what comes later is followed in the background
         others = await self.shards(mirror.spec.id)
         for each in others:

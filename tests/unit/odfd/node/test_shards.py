@@ -230,8 +230,8 @@ async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any,
             await alice.publish(made.shards[1])
         assert refused.value.rule == "shard-member"
         with pytest.raises(Refused) as refused:
-            await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(str(alice.key),)))
-        assert refused.value.rule == "shard-shared"
+            await alice.api.visibility.share(wire.ShareRequest(ref=made.shards[1], peers=(str(alice.key),)))
+        assert refused.value.rule == "shard-member"
         with pytest.raises(Refused) as refused:
             await alice.api.raw.keep("cities")
         assert refused.value.rule == "shard-single"
