@@ -70,6 +70,8 @@ class HandoverFollowing:
         self._faults: dict[DatasetId, str] = {}
         """Faults that were reported already."""
         self.shards = ShardFollowing(home, scheduler, visibility, context)
+        self.step: Callable[[str], None] = lambda _: None
+        """Called after each durable step; tests use it to let a process die there."""
         self.loop = KeyedReconcileLoop[DatasetId](self._round, start_after=START_SECONDS)
 
     async def _round(self) -> float:
@@ -135,7 +137,9 @@ class HandoverFollowing:
         is_told = await trio.to_thread.run_sync(self._check_new, found, spec)
         private = None if is_told and not spec.is_from_web else not is_told
         await self._scheduler.add(spec, MirrorVisibility(private=private))
+        self.step("mirrored")
         await trio.to_thread.run_sync(self._join, found, number)
+        self.step("joined")
 
     def _check_new(self, found: _Followed, spec: MirrorSpec) -> bool:
         """Checks that the successor is new here;
@@ -188,6 +192,7 @@ class HandoverFollowing:
             return names
 
         names = await trio.to_thread.run_sync(switch)
+        self.step("switched")
         for dataset, name in names.items():
             mirror = self._scheduler.find(dataset)
             if mirror is not None:

@@ -9,7 +9,7 @@ Spec: docs/spec/collections.md#mirrored-shards; ADR 68.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import trio
@@ -62,6 +62,8 @@ class ShardFollowing:
         self._events, self._clock = context.events, context.clock
         self._turn = trio.Lock()
         """Held for a step, so that two do not add one mirror."""
+        self.step: Callable[[str], None] = lambda _: None
+        """Called after each durable step; tests use it to let a process die there."""
         self._waits: dict[DatasetId, str] = {}
         """What each collection was last said to wait for."""
 
@@ -109,6 +111,7 @@ class ShardFollowing:
         is_told = await trio.to_thread.run_sync(self._check_new, listed, spec)
         private = None if is_told and not listed.spec.is_from_web else not is_told
         await self._scheduler.add(spec, MirrorVisibility(private=private))
+        self.step("mirrored")
 
     def _check_new(self, listed: _Listed, spec: MirrorSpec) -> bool:
         """Checks that a shard may be mirrored under its name; returns whether the collection is public.
@@ -133,6 +136,7 @@ class ShardFollowing:
         """Makes the collection's name mean all shards, if the head of each says that it is one of them."""
         waits, first = await trio.to_thread.run_sync(self._united, listed), listed.spec.id
         if waits is None:
+            self.step("united")
             self._waits.pop(first, None)
             for place, each in enumerate(listed.shards.ids[1:], start=1):
                 mirror = self._scheduler.find(each)

@@ -1,7 +1,7 @@
 """``odfd`` with the small engine: everything else is real, so that it starts at once and computes without a JVM.
 
 With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durable step of its objects and chains; with
-``KILL_EFFECT=N`` after the Nth effect of commands on renditions.
+``KILL_EFFECT=N`` after the Nth effect of commands on renditions, or the Nth step in which a mirror follows them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
         parts = NodeParts(home, settings, context, engine)
         services = services_of(parts)
         if at := os.environ.get("KILL_EFFECT"):
-            services.renditions._effects.step = services.renditions.upkeep.step = killing(int(at))
+            step = killing(int(at))
+            services.renditions._effects.step = services.renditions.upkeep.step = step
+            parts.handovers.step = parts.handovers.shards.step = step
+            parts.handovers.loop._start_after = 0.0
         yield assembly_of(parts, services)
 
 
