@@ -11,7 +11,7 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import SECOND, from_millis, to_millis
 from chain.store.base import Head
-from chain.store.shards import Shard, View
+from chain.store.shards import SEALED, Shard, View
 from odfd.api.views.hold_views import hold_view
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -130,7 +130,7 @@ class HoldService:
         if at is not None:
             return at
         complete = self._home.complete_to(shards)
-        if complete is not None:
+        if complete is not None and complete + 1 < SEALED:
             return max(complete, self._active_since(shards[0]))
         heads = [(self._home.chains.chain(each), self._home.chains.chain(each).head()) for each in shards]
         times = [to_millis(chain.block_at(head.sequence_number).system_time) for chain, head in heads if head]
