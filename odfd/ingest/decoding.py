@@ -17,16 +17,15 @@ from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
 from chain.model.read_options import quarantine_of
-from chain.model.source import traits
 from chain.state import ChainState
 from chain.store.base import Head
-from odfd.datasets.captures import BoundCapture
+from odfd.datasets.captures import BoundCapture, Capture
 from odfd.datasets.commit import CommitExtras
-from odfd.ingest.driver import IngestDependencies, computed, load
+from odfd.ingest.driver import IngestDependencies, computed, load, shards_with
 from odfd.ingest.file_writer import staged_folder
-from odfd.ingest.plan import NO_HISTORY, Batch, EarlierSlices, IngestPlan, guesses_columns, plan_ingest, polling, pushed
+from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, guesses_columns, plan_ingest, polling, pushed
 from odfd.ingest.raw_replay import captured_batch
-from odfd.ingest.settlement import Nothing
+from odfd.ingest.settlement import Nothing, Settled
 from odfd.ingest.snapshots import has_own_times
 
 
@@ -54,13 +53,7 @@ async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
 
     Raises Invalid (the bytes cannot be read so), Conflict, Refused, NotFound, Environment and the engine's faults.
     """
-    state = await trio.to_thread.run_sync(load, deps, dataset)
-    if state.system_time is not None and bound.time < to_millis(state.system_time):
-        raise Conflict("a capture of an earlier time than the rendition's last block", rule="rendition-captures")
-    async with staged_folder(deps.settings.staging) as folder:
-        batch = await captured_batch(deps, state, bound.capture, folder)
-        plan, earlier = await trio.to_thread.run_sync(_plan, deps, state, batch, bound)
-        settled, _ = await computed(deps, plan, earlier)
+    plan, settled = await decoded(deps, dataset, bound.capture, bound.time)
     if isinstance(settled, Nothing):
         return None
     along = CommitExtras(upper=plan.upper, capture=bound.capture)
@@ -69,11 +62,28 @@ async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
     )
 
 
+async def decoded(
+    deps: IngestDependencies, dataset: DatasetId, capture: Capture, time: int
+) -> tuple[IngestPlan, Settled]:
+    """Computes the transaction of captured bytes at a time, after what the dataset, or all of its shards, have now.
+
+    Raises as ``decode``. The slices of the result are stored as objects.
+    """
+    state = await trio.to_thread.run_sync(load, deps, dataset)
+    if state.system_time is not None and time < to_millis(state.system_time):
+        raise Conflict("a capture of an earlier time than the rendition's last block", rule="rendition-captures")
+    async with staged_folder(deps.settings.staging) as folder:
+        batch = await captured_batch(deps, state, capture, folder)
+        plan, earlier = await trio.to_thread.run_sync(_plan, deps, state, batch, (capture.source, time))
+        settled, _ = await computed(deps, plan, earlier)
+    return plan, settled
+
+
 def _plan(
-    deps: IngestDependencies, state: ChainState, batch: Batch, bound: BoundCapture
+    deps: IngestDependencies, state: ChainState, batch: Batch, origin: tuple[str, int]
 ) -> tuple[IngestPlan, EarlierSlices]:
-    """Plans as the driver does, at the time of the capture. Raises Refused."""
-    name = bound.capture.source
+    """Plans as the driver does. ``origin``: the push source or an empty text, and the time (ms). Raises Refused."""
+    name, time = origin
     source = pushed(state, name, None)[0] if name else polling(state)[1]
     if quarantine_of(source.read.schema) is not None:
         raise Refused(
@@ -82,15 +92,15 @@ def _plan(
             hint="leave out onError in the manifest, and apply it first",
         )
     assert state.dataset is not None
-    reader, asks = deps.store.chain(state.dataset), traits(source.merge).asks_history
-    earlier = deps.index.earlier(reader, state, deps.objects, source.merge) if asks else NO_HISTORY
-    plan = plan_ingest(state, source, batch, from_millis(bound.time), earlier)
+    shards = shards_with(deps, state)
+    earlier = deps.index.earlier_of_all(shards, deps.objects, source.merge)
+    plan = plan_ingest(state, source, batch, from_millis(time), earlier)
     needs_time = batch.event_time is None and guesses_columns(source)
     request = msgspec.structs.replace(
         plan.request,
         new_data_path=str(Path(deps.objects.stage())),
         max_source_bytes=deps.settings.max_source_bytes,
         max_unpack_ratio=deps.settings.max_unpack_ratio,
-        needs_event_time=needs_time and has_own_times([(reader, state)]),
+        needs_event_time=needs_time and has_own_times(shards),
     )
     return msgspec.structs.replace(plan, request=request, upper=deps.store.upper(state.dataset)), earlier

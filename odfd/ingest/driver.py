@@ -189,7 +189,7 @@ async def _pull(
                 fetching = IngestStep(file="its source", phase="fetching", rows=tally.rows)
                 with span("fetch"):
                     async with watched(folder, fetching, report):
-                        found = await _fetch(deps, dataset, polled, state, folder)
+                        found = await fetched(deps, dataset, polled, state, folder)
                 found = found if deps.given is None else deps.given.named(found)
                 settled = isinstance(found, Unchanged) or await left_alone(found.local, deps.settings, deps.now)
             if isinstance(found, Unchanged):
@@ -319,7 +319,7 @@ async def transact(
             with span("engine"):
                 settled, aside = await computed(deps, plan, earlier, by_engine(computing, report))
         except Fault:
-            await _check_unchanged(batch)
+            await check_unchanged(batch)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
                 continue  # a merged file was damaged on disk: the slices themselves have the rows
             raise
@@ -352,7 +352,7 @@ async def _committed(
     if isinstance(settled, IngestOutcome) and await trio.to_thread.run_sync(deps.is_captured, dataset):
         kept = await trio.to_thread.run_sync(captured, deps.objects, batch, push.source if push else "")
         along = msgspec.structs.replace(along, capture=kept)
-    await _check_unchanged(batch)
+    await check_unchanged(batch)
     if isinstance(settled, IngestOutcome):
         return await deps.committer.commit(
             dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
@@ -443,7 +443,7 @@ def load(deps: IngestDependencies, dataset: DatasetId, known: ChainState | None 
     return state if given is None or given.dataset != dataset else given.over(state)
 
 
-async def _fetch(
+async def fetched(
     deps: IngestDependencies, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
 ) -> FetchOutcome:
     settings, taken = deps.settings, None
@@ -461,7 +461,7 @@ async def _fetch(
     return await (fetch_for(polled, job, deps.trigger) if given is None else given(job))
 
 
-async def _check_unchanged(batch: Batch) -> None:
+async def check_unchanged(batch: Batch) -> None:
     """Raises Remote if the local file of a batch was written to since the fetch."""
     if batch.local is None or await trio.to_thread.run_sync(batch.local.is_unchanged):
         return
@@ -472,9 +472,14 @@ async def _check_unchanged(batch: Batch) -> None:
     )
 
 
+def names_of(found: Fetched) -> tuple[str, ...]:
+    """Returns the names of the fetched files, for people: those of further pages are numbered."""
+    return (found.name, *(f"{found.name} (page {number})" for number in range(2, len(found.more) + 2)))
+
+
 async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
     """Prepares the fetched files for the engine, by the source's prepare steps."""
-    names = [found.name, *(f"{found.name} (page {number})" for number in range(2, len(found.more) + 2))]
+    names = names_of(found)
     ready = []
     for number, (path, name) in enumerate(zip((found.path, *found.more), names, strict=True)):
         inside = folder / f"file-{number}"
@@ -482,7 +487,7 @@ async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fe
         ready.append(await prepare(path, polled.prepare or (), inside, deps.settings, name=name, decoded=found.decoded))
     return Batch(
         paths=tuple(each.path for each in ready),
-        names=tuple(names),
+        names=names,
         identity=found.identity,
         event_time=found.event_time,
         state=found.state,

@@ -12,12 +12,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from chain.errors import Remote
 from chain.multihash import Multihash
 from chain.store.files import disk, make_folder
 from chain.store.layout import sync_folder
 from odfd.repositories.port import StoredFile
+
+_CHUNK: Final = 1 << 20
 
 
 class Folder:
@@ -49,14 +52,24 @@ class Folder:
             except FileNotFoundError:
                 return None
 
-    def put(self, path: str, content: bytes) -> None:
+    def parts(self, path: str, offset: int) -> Iterator[bytes]:
+        """Yields a file from ``offset`` on. Raises Environment."""
+        file = self._root / path
+        with disk(file), file.open("rb") as opened:
+            opened.seek(offset)
+            while part := opened.read(_CHUNK):
+                yield part
+
+    def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
+        """Writes a file as a whole, or not at all; an exception of ``content`` is passed on."""
         target = self._root / path
         make_folder(target.parent)
         with disk(target):
             handle, staged = tempfile.mkstemp(prefix=".staged-", dir=target.parent)
             try:
                 with os.fdopen(handle, "wb") as opened:
-                    opened.write(content)
+                    for part in (content,) if isinstance(content, bytes) else content:
+                        opened.write(part)
                     opened.flush()
                     os.fsync(opened.fileno())
                 Path(staged).rename(target)

@@ -149,7 +149,7 @@ class FileShards:
         names = self._names.get(dataset, [])
         if len(names) <= head.sequence_number or names[head.sequence_number] != head.hash:
             names = self._names[dataset] = self._walked(dataset, head, names)
-        return self._block(dataset, names[number])
+        return self.block(dataset, names[number])
 
     def _walked(self, dataset: DatasetId, head: Head, known: Sequence[Multihash]) -> list[Multihash]:
         """Returns the hashes of all blocks up to a head; reads those that are not known, from the newest back."""
@@ -157,7 +157,7 @@ class FileShards:
         number, name = head.sequence_number, head.hash
         while not (number < len(known) and known[number] == name):
             names.append(name)
-            block = self._block(dataset, name)
+            block = self.block(dataset, name)
             if block.sequence_number != number or (block.prev_block_hash is None) != (number == 0):
                 raise self._broken(f"block {name.short} is not #{number}")
             if block.prev_block_hash is None:
@@ -165,7 +165,8 @@ class FileShards:
             number, name = number - 1, block.prev_block_hash
         return [*known[: number + 1], *reversed(names)]
 
-    def _block(self, dataset: DatasetId, name: Multihash) -> Block:
+    def block(self, dataset: DatasetId, name: Multihash) -> Block:
+        """Reads a block of a chain. Raises Remote for one that is missing or has other bytes."""
         found = self._files.get(f"{dataset.multibase}/{BLOCKS}/{name}", MAX_BLOCK)
         if found is None or Multihash.sha3_256(found.content) != name:
             raise self._broken(f"it does not hold its block {name.short}")

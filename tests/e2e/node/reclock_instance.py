@@ -1,0 +1,39 @@
+"""``reclock_instance.py FOLDER CHAIN COPY``: one instance as a process of its own, over a folder, to the end.
+
+``CLOCK`` is by how many seconds its clock is wrong; with ``KILL_AT=N`` it kills itself (SIGKILL) at its Nth write to
+the folder, ``KILL_AFTER`` says that this write is done first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import trio
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant
+from odfd.reclock.instance import Instance
+from odfd.reclock.shared_chains import SharedChains
+from worlds.instances import dependencies, end_of
+
+
+def main(folder: Path, chain: DatasetId, copy: str) -> None:
+    files = end_of(lambda: os.kill(os.getpid(), signal.SIGKILL))("house", folder / "house")
+    files.dies_at, files.after = int(os.environ.get("KILL_AT", "0")), "KILL_AFTER" in os.environ
+    wrong = int(os.environ.get("CLOCK", "0")) * SECOND
+    own = folder / copy
+    (own / "staging").mkdir(parents=True, exist_ok=True)
+    place = SharedChains(files, own, f"{copy} {os.getpid()}")
+    deps = dependencies(place, own / "staging", lambda: Instant(time.time_ns() + wrong))
+    counts = trio.run(Instance(deps, place, chain).run)
+    sys.stdout.write(f"{counts.bound} {counts.forgotten} {counts.written} {counts.repeated}\n")
+    place.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), DatasetId.parse(sys.argv[2]), sys.argv[3])

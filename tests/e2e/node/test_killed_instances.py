@@ -1,0 +1,69 @@
+"""Three processes ingest one source into three shards at once, with wrong clocks, and are killed (``kill -9``).
+
+The others go on, and so does the next process with the same copy. In the end every chain has the bytes that one
+instance alone writes from the bindings that came out, each file was taken once, and no row is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from chain.instant import Instant
+from odfd.reclock.bindings import FOUNDING
+from worlds.eventually import PATIENCE
+from worlds.instances import House, rows_in
+
+pytestmark = pytest.mark.e2e
+ROUNDS: Final = 2 * int(os.environ.get("ODF_SOAK", "1"))
+INSTANCES: Final = 3
+LAST_WRITE: Final = 12
+"""A binding has four or five writes, a transaction of three shards some ten."""
+PROGRAM: Final = Path(__file__).with_name("reclock_instance.py")
+
+
+def begun(house: House, chain: str, number: int, **more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(PROGRAM), str(house.folder), chain, f"process{number}"]
+    environ = {**os.environ, **more}
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_instances_that_are_killed_write_the_bytes_of_one(tmp_path: Path) -> None:
+    rng = random.Random(23)
+    house = House(tmp_path)
+    chain = house.begin(3, now=Instant(time.time_ns()))
+    kills = 0
+    for _ in range(ROUNDS):
+        for _ in range(4):
+            house.add(*(f"City {rng.randint(0, 99)}" for _ in range(8)))
+        running = [
+            begun(
+                house, str(chain), number, CLOCK=str(rng.randint(-3600, 3600)), KILL_AT=str(rng.randint(3, LAST_WRITE)),
+                **({"KILL_AFTER": "1"} if rng.random() < 0.5 else {}),
+            )
+            for number in range(INSTANCES)
+        ]  # fmt: skip
+        for process in running:
+            _, said = process.communicate(timeout=PATIENCE)
+            assert process.returncode in {0, -signal.SIGKILL}, said
+            kills += process.returncode != 0
+    assert kills >= ROUNDS, "others had nothing left to do"
+    last = [begun(house, str(chain), number) for number in range(INSTANCES)]
+    for process in last:
+        _, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said
+    found = house.chains(chain)
+    assert found == house.as_one_alone(chain, Instant(time.time_ns()))
+    assert len(found[chain][1]) - FOUNDING == house.files
+    rows = {each: rows_in(raws) for each, (_, raws) in found.items()}
+    assert rows.pop(chain) == house.files
+    assert sum(rows.values()) == 8 * house.files
+    assert all(rows.values())

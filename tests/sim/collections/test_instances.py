@@ -1,0 +1,197 @@
+"""Several instances ingest one source into the shards of one collection: whatever they do, each byte is as from one.
+
+They take steps in any order, come before each other at any commit, die at any write, and their clocks jump. The chains
+are compared with those that one instance alone writes, without a death, from the bindings that came out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from chain.errors import Conflict, Invalid, Refused, Remote
+from chain.instant import SECOND, Instant, to_millis
+from chain.model.events import SetInfo
+from chain.state import load_state
+from chain.store.shards import CommitPoint, Proposal
+from odfd.reclock.bindings import FOUNDING
+from odfd.reclock.instance import Instance
+from odfd.reclock.shared_chains import SharedChains
+from odfd.trust.signing.owner_commit import author_blocks
+from worlds.instances import START, Died, House, MortalFolder
+
+CITIES = ("Graz", "Linz", "Wels", "Steyr", "Enns", "Melk", "Krems")
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+ACTIONS = some.one_of(
+    some.tuples(some.just("add"), some.sampled_from(CITIES), some.sampled_from(CITIES)),
+    some.tuples(some.just("step"), some.integers(0, 2), some.none()),
+    some.tuples(some.just("race"), some.integers(0, 2), some.integers(0, 2)),
+    some.tuples(some.just("die"), some.integers(0, 2), some.tuples(some.integers(1, 9), some.booleans())),
+    some.tuples(some.just("jump"), some.integers(0, 2), some.integers(-7200, 7200)),
+)
+
+
+class World:
+    """Three instances, each with a clock; one that died begins anew with an empty copy."""
+
+    def __init__(self, folder: Path, shards: int, *, ledger: bool = False) -> None:
+        self.house = House(folder)
+        self.chain = self.house.begin(shards, ledger=ledger)
+        self.clocks = [int(START) + 1] * 3
+        self.alive: list[tuple[Instance, SharedChains, MortalFolder] | None] = [None] * 3
+
+    def instance(self, number: int) -> tuple[Instance, SharedChains, MortalFolder]:
+        found = self.alive[number]
+        if found is None:
+            found = self.alive[number] = self.house.instance(self.chain, lambda: Instant(self.clocks[number]))
+        return found
+
+    def step(self, number: int) -> None:
+        trio.run(self.instance(number)[0].step)
+
+    def race(self, number: int, other: int) -> None:
+        """One step, and before its commit a step of another instance."""
+        if number != other:
+            self.instance(number)[2].before_commit = lambda: self.step(other)
+        self.step(number)
+
+    def die(self, number: int, at: int, *, after: bool) -> None:
+        _, place, files = self.instance(number)
+        files.dies_at, files.after = at, after
+        with contextlib.suppress(Died):
+            trio.run(self.instance(number)[0].step)
+            files.dies_at = 0
+            return
+        place.close()
+        self.alive[number] = None
+
+    def drain(self, number: int = 0) -> None:
+        trio.run(self.instance(number)[0].run)
+
+    def close(self) -> None:
+        for each in self.alive:
+            if each is not None:
+                each[1].close()
+
+
+@contextlib.contextmanager
+def world(shards: int, *, ledger: bool = False) -> Iterator[World]:
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
+        made = World(Path(folder), shards, ledger=ledger)
+        yield made
+        made.close()
+
+
+@settings(max_examples=8)
+@given(shards=some.sampled_from([1, 3]), ledger=some.booleans(), actions=some.lists(ACTIONS, max_size=14))
+def test_blocks_are_those_of_one_instance_alone(shards: int, ledger: bool, actions: list[tuple[str, object]]) -> None:
+    with world(shards, ledger=ledger) as made:
+        made.house.add("Graz")
+        for kind, first, second in actions:
+            match kind, first, second:
+                case "add", str(), str():
+                    made.house.add(first, second)
+                case "step", int(), _:
+                    made.step(first)
+                case "race", int(), int():
+                    made.race(first, second)
+                case "die", int(), (int(at), bool(after)):
+                    made.die(first, at, after=after)
+                case "jump", int(), int():
+                    made.clocks[first] += second * SECOND
+        made.drain(1)
+        found = made.house.chains(made.chain)
+        assert found == made.house.as_one_alone(made.chain)
+        assert found[made.chain][0].head.size - FOUNDING == made.house.files, "each file is bound once"
+
+
+def test_a_binding_that_came_second_is_forgotten_and_its_bytes_are_taken_once() -> None:
+    with world(3) as made:
+        made.house.add(*CITIES)
+        made.race(0, 1)
+        assert (made.instance(0)[0].counts.forgotten, made.instance(1)[0].counts.bound) == (1, 1)
+        made.drain(0)
+        made.drain(1)
+        assert made.instance(0)[0].counts.written == 1
+        assert len(made.house.chains(made.chain)[made.chain][1]) == FOUNDING + 1
+
+
+def test_a_transaction_that_another_one_wrote_is_found_again() -> None:
+    with world(3) as made:
+        made.house.add(*CITIES)
+        made.step(0)
+        made.race(0, 1)
+        counts = made.instance(0)[0].counts, made.instance(1)[0].counts
+        assert [(each.written, each.repeated) for each in counts] == [(0, 1), (1, 0)]
+
+
+def test_a_shard_without_rows_of_a_transaction_moves_its_frontier_with_the_others() -> None:
+    with world(3) as made:
+        made.house.add("Graz")
+        made.drain()
+        made.house.add("Graz")
+        made.drain()
+        found = made.house.chains(made.chain)
+        uppers = {shard.upper for each, (shard, _) in found.items() if each != made.chain}
+        assert uppers == {found[made.chain][0].upper}
+
+
+def test_a_clock_that_runs_back_binds_at_the_next_free_time_and_one_a_day_behind_binds_nothing() -> None:
+    with world(1) as made:
+        made.clocks = [int(START) + 3600 * SECOND, int(START), int(START) - 2 * 86400 * SECOND]
+        for number in (0, 1):
+            made.house.add("Graz")
+            made.drain(number)
+        upper = made.house.chains(made.chain)[made.chain][0].upper
+        assert upper == to_millis(START) + 3_600_000 + 2
+        made.house.add("Graz")
+        with pytest.raises(Refused, match="one of them is wrong"):
+            made.drain(2)
+        assert made.house.chains(made.chain)[made.chain][0].upper == upper
+
+
+def test_another_transaction_of_a_bound_time_stops_the_ingest_with_both_named() -> None:
+    """As by an instance of a version that decodes otherwise."""
+    with world(1) as made:
+        made.house.add("Graz")
+        instance, _, files = made.instance(0)
+        made.step(0)
+        (shard,) = instance.shards
+        time = made.house.chains(made.chain)[made.chain][0].upper - 1
+
+        def foreign() -> None:
+            other, _ = made.house.place()
+            other.read([shard, made.chain])
+            state = load_state(other.chains.chain(shard))
+            blocks = author_blocks(state, [SetInfo(description="decoded otherwise")], Instant(time * 1_000_000))
+            CommitPoint(other).append([Proposal(dataset=shard, blocks=blocks, new_upper=time + 1)])
+            other.close()
+
+        files.before_commit = foreign
+        with pytest.raises(Conflict, match="this instance computed"):
+            made.step(0)
+
+
+def test_captured_bytes_that_were_changed_are_never_decoded() -> None:
+    with world(1) as made:
+        made.house.add("Graz")
+        made.step(0)
+        folder = made.house.folder / "house" / made.chain.multibase / "data"
+        (captured,) = [each for each in folder.iterdir() if b"event_time,city" in each.read_bytes()]
+        captured.write_bytes(captured.read_bytes().replace(b"Graz", b"Gras"))
+        with pytest.raises(Remote, match="has other bytes"):
+            made.step(1)
+
+
+def test_a_chain_that_binds_nothing_is_refused_by_name() -> None:
+    with world(1) as made:
+        (shard,) = made.instance(0)[0].shards
+        with pytest.raises(Invalid, match="is no reclocking chain"):
+            made.house.instance(shard, lambda: START)

@@ -1,0 +1,204 @@
+"""Instances of the ingest of one collection over a folder that may fail, each with a clock and a copy of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from chain import instant
+from chain.codec.blocks import decode_block
+from chain.ids import DatasetId
+from chain.instant import Instant, to_millis
+from chain.model.block import Block
+from chain.model.events import SetPollingSource
+from chain.model.source import FetchFilesGlob, MergeAppend, MergeLedger, ReadCsv, SourceOrdering
+from chain.statements.keys import SigningKey
+from chain.store.shards import CommitPoint, Proposal, Shard
+from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.settings import IngestSettings
+from odfd.reclock.founding import begin
+from odfd.reclock.instance import Instance
+from odfd.reclock.shared_chains import SharedChains
+from odfd.repositories.folder import Folder
+from worlds.fake_engine import FakeEngine
+
+START: Final = instant.parse("2026-01-01T00:00:00Z")
+COLUMNS: Final = ("event_time TIMESTAMP", "city STRING", "population BIGINT")
+
+
+class Died(BaseException):
+    """The process ended at a write."""
+
+
+class MortalFolder(Folder):
+    """A folder whose user dies before or after its nth write, and whose conditional write others may come before."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        super().__init__(name, root)
+        self.root = root
+        self.dies_at = 0
+        self.after = False
+        self.before_commit: Callable[[], None] | None = None
+
+    def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
+        self.dies_at -= 1
+        if self.dies_at == 0 and not self.after:
+            raise Died
+        self._keep(path, content)
+        if self.dies_at == 0:
+            raise Died
+
+    def _keep(self, path: str, content: bytes | Iterator[bytes]) -> None:
+        """Writes whole files, but does not wait for the disk."""
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged = target.parent / f".staged-{id(self)}"
+        staged.write_bytes(content if isinstance(content, bytes) else b"".join(content))
+        staged.rename(target)
+
+    def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
+        first, self.before_commit = self.before_commit, None
+        if first is not None:
+            first()
+        return super().put_if(path, content, tag)
+
+
+def declared(source: Path, *, ledger: bool) -> SetPollingSource:
+    """A source of the CSV files in a folder, in the order of their names."""
+    merge = MergeLedger(primary_key=("city",)) if ledger else MergeAppend()
+    return SetPollingSource(
+        fetch=FetchFilesGlob(path=f"{source}/*.csv", order=SourceOrdering.BY_NAME),
+        read=ReadCsv(header=True, ddl_schema=COLUMNS),
+        merge=merge,
+    )
+
+
+def end_of(kill: Callable[[], None]) -> type[MortalFolder]:
+    """A durable folder whose user ends by ``kill`` where the other one dies."""
+
+    class Deadly(MortalFolder):
+        def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
+            try:
+                super().put(path, content)
+            except Died:
+                kill()
+
+        def _keep(self, path: str, content: bytes | Iterator[bytes]) -> None:
+            Folder.put(self, path, content)
+
+    return Deadly
+
+
+def dependencies(place: SharedChains, staging: Path, now: Callable[[], Instant]) -> IngestDependencies:
+    committer: Any = None  # nothing is committed to a chain of this node
+    settings = IngestSettings(staging=staging)
+    return IngestDependencies(place.chains, place.objects, FakeEngine(), committer, now, settings)
+
+
+class House:
+    """A commit point in a folder, with a source beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.source = folder / "source"
+        self.source.mkdir()
+        self._names, self._keys = itertools.count(), itertools.count(1)
+        self.files = 0
+
+    def add(self, *cities: str) -> None:
+        """Adds a file with a row for each city."""
+        self.files += 1
+        rows = "".join(f"2024-01-01T00:00:00Z,{city},{self.files}\n" for city in cities)
+        (self.source / f"f{self.files:04}.csv").write_text(f"event_time,city,population\n{rows}")
+
+    def place(self, root: str = "house") -> tuple[SharedChains, MortalFolder]:
+        """The commit point, as one process opens it, with a new copy."""
+        name = f"copy{next(self._names)}"
+        (self.folder / name).mkdir()
+        files = MortalFolder("house", self.folder / root)
+        return SharedChains(files, self.folder / name, name), files
+
+    def begin(self, shards: int, *, ledger: bool = False, now: Instant = START) -> DatasetId:
+        place, _ = self.place()
+
+        def new_id() -> DatasetId:
+            return SigningKey(bytes([next(self._keys)]) * 32).dataset_id
+
+        by = ("city",) if shards > 1 else ()
+        chain = begin(place, new_id, (declared(self.source, ledger=ledger),), (shards, by), now)
+        place.close()
+        return chain
+
+    def instance(self, chain: DatasetId, now: Callable[[], Instant]) -> tuple[Instance, SharedChains, MortalFolder]:
+        place, files = self.place()
+        staging = self.folder / f"staging{next(self._names)}"
+        staging.mkdir()
+        return Instance(dependencies(place, staging, now), place, chain), place, files
+
+    def chains(self, chain: DatasetId, root: str = "house") -> dict[DatasetId, tuple[Shard, list[bytes]]]:
+        """All bytes of all blocks, and the frontiers, of the reclocking chain and the shards."""
+        place, _ = self.place(root)
+        shards = Instance(dependencies(place, self.folder, lambda: START), place, chain).shards
+        reading = place.read([chain, *shards])
+        found = {
+            each: (view.shard, [block.raw for block in blocks_of(place, each)]) for each, view in reading[0].items()
+        }
+        place.close()
+        return found
+
+    def as_one_alone(self, chain: DatasetId, now: Instant = START) -> dict[DatasetId, tuple[Shard, list[bytes]]]:
+        """What one instance writes from the bindings that came out, in another folder, without a death."""
+        root = self.replayed(chain, "alone")
+        place, _ = self.place(root)
+        trio.run(Instance(dependencies(place, self.folder, lambda: now), place, chain).run)
+        place.close()
+        return self.chains(chain, root)
+
+    def replayed(self, chain: DatasetId, root: str) -> str:
+        """Writes the founding of a collection and its bindings to another folder, without the shards' transactions."""
+        here, _ = self.place()
+        there, _ = self.place(root)
+        shards = Instance(dependencies(here, self.folder, lambda: START), here, chain).shards
+        here.read([chain, *shards])
+        point = CommitPoint(there)
+        for each in (chain, *shards):
+            blocks = blocks_of(here, each)
+            founding = [block for block in blocks if block.system_time == blocks[0].system_time]
+            point.append([_proposal(each, founding)])
+        for block in blocks_of(here, chain)[len(founding_of(here, chain)) :]:
+            self._bind(here, there, chain, block)
+        here.close()
+        there.close()
+        return root
+
+    def _bind(self, here: SharedChains, there: SharedChains, chain: DatasetId, block: Block) -> None:
+        for source in (self.folder / "house" / chain.multibase / "data").iterdir():
+            there.objects.add_bytes(source.read_bytes())
+            there.put_objects(chain, [type(block.hash).parse(source.name)])
+        CommitPoint(there).append([_proposal(chain, [block])])
+
+
+def _proposal(dataset: DatasetId, blocks: list[Block]) -> Proposal:
+    return Proposal(dataset=dataset, blocks=blocks, new_upper=to_millis(blocks[0].system_time) + 1)
+
+
+def blocks_of(place: SharedChains, dataset: DatasetId) -> list[Block]:
+    chain = place.chains.chain(dataset)
+    head = chain.head()
+    assert head is not None
+    return [chain.block_at(number) for number in range(head.size)]
+
+
+def rows_in(raws: Sequence[bytes]) -> int:
+    """The number of rows in the blocks of a chain."""
+    slices = [getattr(decode_block(raw).event, "new_data", None) for raw in raws]
+    return sum(each.offset_interval.end - each.offset_interval.start + 1 for each in slices if each is not None)
+
+
+def founding_of(place: SharedChains, dataset: DatasetId) -> list[Block]:
+    blocks = blocks_of(place, dataset)
+    return [block for block in blocks if block.system_time == blocks[0].system_time]
