@@ -70,7 +70,7 @@ from odfd.flows.tasks import TYPE as TASK
 from odfd.network.node_names import node_names
 from odfd.node.own_parts import own_resources_of
 from odfd.node.parts import NodeParts
-from odfd.node.rendition_parts import commit_point_of, holds_of, renditions_of
+from odfd.node.rendition_parts import commit_point_of, holds_of, reclocking_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.resources.declared import DeclaredStore
@@ -99,8 +99,7 @@ def services_of(parts: NodeParts) -> Services:
     told, more = (parts.views, declarations, flows), _more_controllers(parts, performing, portals)
     _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, more))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, judging))
-    remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
-    datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
+    datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, _remote_state(parts, holders))
     seen = _visibility(parts)
     renditions = renditions_of(parts, datasets, seen)
     return Services(
@@ -128,6 +127,7 @@ def services_of(parts: NodeParts) -> Services:
         endpoints=EndpointService(home, context, parts.flows.arrived, declarations.get),
         raw=RawService(home, parts.ingest_deps, context),
         renditions=renditions,
+        reclocking=reclocking_of(parts, declarations.values),
         unmanaged=UnmanagedService(home, parts.import_export, context),
         journal_recovery=parts.journal_recovery,
         trust=judging,
@@ -279,6 +279,10 @@ def _networks(
     mirrors.node_of = search.node_of
     search.names = networks.names = peers.names = node_names(parts.board.peer_cards, lambda: parts.node_card.current)
     return networks, peers
+
+
+def _remote_state(parts: NodeParts, holders: HolderCounts) -> RemoteState:
+    return RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
 
 
 def _pulling(

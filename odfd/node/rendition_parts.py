@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from engines.query.views import quoted
 from odfd.api.datasets.holds import HoldService
+from odfd.api.datasets.reclocking import ReclockService
 from odfd.api.datasets.rendition_derived import DerivedRenditions
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.datasets.rendition_origins import RenditionOrigins
@@ -49,6 +51,13 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
         renditions.upkeep.loop.poke()
 
     return HoldService(parts.home, parts.context, lambda: secrets.token_hex(8), released)
+
+
+def reclocking_of(parts: NodeParts, values: Callable[[str], Mapping[str, str]]) -> ReclockService:
+    """Makes the service of collections that several nodes ingest at a repository."""
+    terms = parts.jumps.ahead, lambda: secrets.token_hex(16), parts.settings.limits.disk_reserve_bytes
+    shared = parts.import_export.repositories.shared
+    return ReclockService(parts.home, parts.ingest_deps, shared, values, parts.context, terms)
 
 
 def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilityService) -> RenditionService:

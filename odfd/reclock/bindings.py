@@ -25,6 +25,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ObjectStore
 from chain.store.files import check_file
+from chain.wording import plural
 from odfd.datasets.captures import Capture, CapturedFile
 from odfd.ingest.slices import keep_slice
 
@@ -51,20 +52,20 @@ _SHARD: Final = re.compile(r"odfd/shard:(?P<did>did:odf:[0-9a-z]{1,128})\Z")
 _BY: Final = "odfd/by:"
 
 
-class Layout(NamedTuple):
+class Division(NamedTuple):
     """The shards that follow a reclocking chain, and the columns whose hash decides the shard of a row."""
 
     shards: tuple[DatasetId, ...]
     by: tuple[str, ...]
 
 
-def described(layout: Layout) -> SetInfo:
+def described(layout: Division) -> SetInfo:
     """Returns the description of a reclocking chain, which names its shards for machines."""
     words = [*(f"odfd/shard:{each}" for each in layout.shards), *(f"{_BY}{each}" for each in layout.by)]
     return SetInfo(description="Binds the bytes of a source to times (odfd reclocking chain)", keywords=tuple(words))
 
 
-def layout_of(info: SetInfo | None, name: str) -> Layout:
+def layout_of(info: SetInfo | None, name: str) -> Division:
     """Returns the shards that a chain's description names. Raises Invalid if it is no reclocking chain."""
     words = info.keywords or () if info is not None else ()
     shards = tuple(DatasetId.parse(found["did"]) for word in words if (found := _SHARD.match(word)))
@@ -73,7 +74,7 @@ def layout_of(info: SetInfo | None, name: str) -> Layout:
         raise Invalid(
             f"{name} is no reclocking chain", rule="reclock-chain", hint="odfctl reclock begin says the id of one"
         )
-    return Layout(shards, by)
+    return Division(shards, by)
 
 
 def bound(objects: ObjectStore, state: ChainState, capture: Capture, time: Instant) -> AddData:
@@ -121,7 +122,7 @@ def capture_of(objects: ObjectStore, blocks: Sequence[Block]) -> Capture:
     check_file(objects.path(event.new_data.physical_hash), event.new_data.physical_hash)
     with open_slice(objects.content(event.new_data.physical_hash)) as file:
         if not 0 < file.rows <= MAX_FILES:
-            raise Remote(f"a binding of {file.rows:,} files", rule="reclock-chain", hint=f"1 to {MAX_FILES:,}")
+            raise Remote(f"a binding of {plural(file.rows, 'file')}", rule="reclock-chain", hint=f"1 to {MAX_FILES:,}")
         rows = file.read([field.name for field in SCHEMA.fields]).to_pylist()
     try:
         files = tuple(CapturedFile(row["name"], Multihash.parse(row["object"]), row["size"]) for row in rows)

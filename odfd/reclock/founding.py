@@ -15,9 +15,10 @@ from chain.model.events import DatasetKind, MetadataEvent, Seed, SetDataSchema, 
 from chain.model.read_options import quarantine_of
 from chain.state import ChainState
 from chain.store.shards import CommitPoint, Committed, Proposal, ShardStore
+from chain.wording import plural
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
 from odfd.ingest.sharded_writes import check_source
-from odfd.reclock.bindings import SCHEMA, Layout, described
+from odfd.reclock.bindings import SCHEMA, Division, described
 from odfd.trust.signing.owner_commit import author_blocks
 
 
@@ -37,7 +38,7 @@ def begin(
     check_division(count, by)
     check_declared(declared, by)
     time = Instant(now // MILLISECOND * MILLISECOND)
-    layout = Layout(tuple(new_id() for _ in range(count)), by)
+    layout = Division(tuple(new_id() for _ in range(count)), by)
     chain = new_id()
     proposals = [
         _first(chain, (described(layout), SetDataSchema(schema=SCHEMA)), time),
@@ -52,7 +53,7 @@ def check_division(count: int, by: Sequence[str]) -> None:
     """Raises Invalid for a number of shards that cannot be, or without columns that decide the shard of a row."""
     if not 1 <= count <= MAX_SHARDS or (count > 1) != bool(by) or len(by) > MAX_SHARD_COLUMNS:
         raise Invalid(
-            f"{count} shards by {len(by)} columns",
+            f"{plural(count, 'shard')} by {plural(len(by), 'column')}",
             rule="shard-number",
             hint=f"1 without a column, or 2 to {MAX_SHARDS} by 1 to {MAX_SHARD_COLUMNS}: --shards 4 --by id",
         )

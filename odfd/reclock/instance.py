@@ -18,6 +18,7 @@ import trio
 from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, from_millis, to_millis
+from chain.model.events import SetPollingSource
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.shards import (
@@ -45,7 +46,7 @@ from odfd.ingest.settlement import IngestOutcome, Settled
 from odfd.ingest.sharded_writes import divided
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.trigger import TriggerTime, is_uncacheable
-from odfd.reclock.bindings import FOUNDING, bound, capture_of, layout_of
+from odfd.reclock.bindings import FOUNDING, Division, bound, capture_of, layout_of
 from odfd.reclock.shared_chains import SharedChains
 from odfd.runtime.tasks import outside
 from odfd.trust.signing.owner_commit import author_blocks
@@ -72,13 +73,15 @@ class Instance:
         deps: IngestDependencies,
         place: SharedChains,
         chain: DatasetId,
+        source: SetPollingSource,
         ahead: Callable[[Instant | None], int] = lambda _: 0,
     ) -> None:
-        """``chain``: the reclocking chain. ``ahead``: how far the clock was set ahead, from ``JumpWatch``.
+        """``chain``: the reclocking chain. ``source``: the only source that is read, whatever the chains declare.
 
-        Reads the shards that the chain names. Raises Invalid if it is no reclocking chain, Remote.
+        ``ahead``: how far the clock was set ahead, from ``JumpWatch``. Reads the shards that the chain names.
+        Raises Invalid if it is no reclocking chain, Remote.
         """
-        self._place, self._chain, self._ahead = place, chain, ahead
+        self._place, self._chain, self._source, self._ahead = place, chain, source, ahead
         place.read([chain])
         self._layout = layout_of(load_state(place.chains.chain(chain)).set_info, chain.short)
         self._point = CommitPoint(place)
@@ -88,7 +91,6 @@ class Instance:
             objects=place.objects,
             index=SliceIndex(),
             taken=ConsumedFileIndex(),
-            base=None,
             quarantines=None,
             given=None,
             trigger=deps.trigger or TriggerTime.of(deps.now()),
@@ -98,8 +100,8 @@ class Instance:
         self.counts = InstanceCounts()
 
     @property
-    def shards(self) -> Sequence[DatasetId]:
-        return self._layout.shards
+    def layout(self) -> Division:
+        return self._layout
 
     async def run(self, most: int | None = None) -> InstanceCounts:
         """Takes in what is new, up to ``most`` steps; for ``None`` all. Returns the counts so far.
@@ -114,12 +116,23 @@ class Instance:
     async def step(self) -> bool:
         """Writes one transaction, or proposes one binding; false if there is nothing new."""
         reading = await trio.to_thread.run_sync(self._place.read, [self._chain, *self._layout.shards])
+        await trio.to_thread.run_sync(self._check_source)
         least = min(reading.views[each].shard.upper for each in self._layout.shards)
         time = reading.views[self._chain].next_time(least)
         if time is None:
             return await self._bind()
         await self._write(reading, time)
         return True
+
+    def _check_source(self) -> None:
+        """Raises Refused if the shards declare another source, which whoever writes there could choose."""
+        state = load_state(self._place.chains.chain(self._layout.shards[0]))
+        if state.polling_source != self._source:
+            raise Refused(
+                f"the shards of {self._chain.short} declare another source than this node's dataset",
+                rule="reclock-source",
+                hint="a node reads only a source that it declares itself: apply the same manifest here",
+            )
 
     async def _write(self, reading: Reading, time: int) -> None:
         """Computes the transaction that is bound to a time, and proposes it to all shards."""

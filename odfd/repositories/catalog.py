@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
 from odfd.repositories.bucket import Bucket, open_bucket
+from odfd.repositories.folder import Folder
 from odfd.repositories.manifest import IPFS, NODE, SFTP_SECRETS, TOKEN, Kind, Place, node_place, place_of
 from odfd.repositories.sftp import SftpFiles, open_sftp
 from odfd.resources.declared import DeclaredResource, DeclaredStore
@@ -80,6 +82,14 @@ class Repositories:
                 )
                 self._opened[resource.id] = said, files
         return files
+
+    def shared(self, name: str) -> Bucket | SftpFiles | Folder:
+        """Returns the files of a repository that several may write: a folder, a bucket or on an SFTP server.
+
+        Raises NotFound, Invalid, Refused, Environment.
+        """
+        place = _place(self._named(name))
+        return Folder(name, Path(place.root)) if place.kind == "folder" else self.files(name)
 
     def close(self) -> None:
         """Ends connections to SFTP servers."""

@@ -83,6 +83,7 @@ LAYERS = {
         "control site",
         "network",
         "mirrors ipfs",
+        "reclock",
         "repositories",
         "published",
         "trust",

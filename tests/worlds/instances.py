@@ -106,6 +106,7 @@ class House:
         self.folder = folder
         self.source = folder / "source"
         self.source.mkdir()
+        self.declared = declared(self.source, ledger=False)
         self._names, self._keys = itertools.count(), itertools.count(1)
         self.files = 0
 
@@ -129,7 +130,8 @@ class House:
             return SigningKey(bytes([next(self._keys)]) * 32).dataset_id
 
         by = ("city",) if shards > 1 else ()
-        chain = begin(place, new_id, (declared(self.source, ledger=ledger),), (shards, by), now)
+        self.declared = declared(self.source, ledger=ledger)
+        chain = begin(place, new_id, (self.declared,), (shards, by), now)
         place.close()
         return chain
 
@@ -137,12 +139,12 @@ class House:
         place, files = self.place()
         staging = self.folder / f"staging{next(self._names)}"
         staging.mkdir()
-        return Instance(dependencies(place, staging, now), place, chain), place, files
+        return Instance(dependencies(place, staging, now), place, chain, self.declared), place, files
 
     def chains(self, chain: DatasetId, root: str = "house") -> dict[DatasetId, tuple[Shard, list[bytes]]]:
         """All bytes of all blocks, and the frontiers, of the reclocking chain and the shards."""
         place, _ = self.place(root)
-        shards = Instance(dependencies(place, self.folder, lambda: START), place, chain).shards
+        shards = Instance(dependencies(place, self.folder, lambda: START), place, chain, self.declared).layout.shards
         reading = place.read([chain, *shards])
         found = {
             each: (view.shard, [block.raw for block in blocks_of(place, each)]) for each, view in reading[0].items()
@@ -154,7 +156,7 @@ class House:
         """What one instance writes from the bindings that came out, in another folder, without a death."""
         root = self.replayed(chain, "alone")
         place, _ = self.place(root)
-        trio.run(Instance(dependencies(place, self.folder, lambda: now), place, chain).run)
+        trio.run(Instance(dependencies(place, self.folder, lambda: now), place, chain, self.declared).run)
         place.close()
         return self.chains(chain, root)
 
@@ -162,7 +164,7 @@ class House:
         """Writes the founding of a collection and its bindings to another folder, without the shards' transactions."""
         here, _ = self.place()
         there, _ = self.place(root)
-        shards = Instance(dependencies(here, self.folder, lambda: START), here, chain).shards
+        shards = Instance(dependencies(here, self.folder, lambda: START), here, chain, self.declared).layout.shards
         here.read([chain, *shards])
         point = CommitPoint(there)
         for each in (chain, *shards):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from odfd.control.wire.node import *
     from odfd.control.wire.portals import *
     from odfd.control.wire.queries import *
+    from odfd.control.wire.reclocking import *
     from odfd.control.wire.renditions import *
     from odfd.control.wire.replication import *
     from odfd.control.wire.resources import *
@@ -44,6 +45,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration", "endpoints", "portals",
+    "renditions", "alteration", "endpoints", "portals", "reclocking",
 )  # fmt: skip
 """Modules in the order of search: those that most commands need first, then the quickest to load."""

@@ -19,7 +19,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains
-from worlds.instances import dependencies, end_of
+from worlds.instances import declared, dependencies, end_of
 
 
 def main(folder: Path, chain: DatasetId, copy: str) -> None:
@@ -30,7 +30,7 @@ def main(folder: Path, chain: DatasetId, copy: str) -> None:
     (own / "staging").mkdir(parents=True, exist_ok=True)
     place = SharedChains(files, own, f"{copy} {os.getpid()}")
     deps = dependencies(place, own / "staging", lambda: Instant(time.time_ns() + wrong))
-    counts = trio.run(Instance(deps, place, chain).run)
+    counts = trio.run(Instance(deps, place, chain, declared(folder / "source", ledger=False)).run)
     sys.stdout.write(f"{counts.bound} {counts.forgotten} {counts.written} {counts.repeated}\n")
     place.close()
 

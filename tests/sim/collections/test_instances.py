@@ -25,7 +25,7 @@ from odfd.reclock.bindings import FOUNDING
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains
 from odfd.trust.signing.owner_commit import author_blocks
-from worlds.instances import START, Died, House, MortalFolder
+from worlds.instances import START, Died, House, MortalFolder, declared
 
 CITIES = ("Graz", "Linz", "Wels", "Steyr", "Enns", "Melk", "Krems")
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -163,7 +163,7 @@ def test_another_transaction_of_a_bound_time_stops_the_ingest_with_both_named() 
         made.house.add("Graz")
         instance, _, files = made.instance(0)
         made.step(0)
-        (shard,) = instance.shards
+        (shard,) = instance.layout.shards
         time = made.house.chains(made.chain)[made.chain][0].upper - 1
 
         def foreign() -> None:
@@ -192,6 +192,15 @@ def test_captured_bytes_that_were_changed_are_never_decoded() -> None:
 
 def test_a_chain_that_binds_nothing_is_refused_by_name() -> None:
     with world(1) as made:
-        (shard,) = made.instance(0)[0].shards
+        (shard,) = made.instance(0)[0].layout.shards
         with pytest.raises(Invalid, match="is no reclocking chain"):
             made.house.instance(shard, lambda: START)
+
+
+def test_only_the_source_that_the_node_itself_declares_is_read() -> None:
+    """Whoever writes to the repository could name files of this machine, or a command, in the shards' declaration."""
+    with world(1) as made:
+        made.house.add("Graz")
+        made.house.declared = declared(made.house.folder, ledger=False)
+        with pytest.raises(Refused, match="declare another source than this node's dataset"):
+            made.step(0)

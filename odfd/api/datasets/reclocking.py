@@ -1,0 +1,156 @@
+"""Begins collections at a repository, and ingests them as one of several instances, for the API.
+
+Spec: docs/spec/collections.md#reclocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import trio
+
+from chain.errors import Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import SetPollingSource
+from chain.state import load_state
+from odfd.api.resources.dataset_batch import BASE_KIND
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.creation import declaration
+from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.templates import redacted
+from odfd.reclock.bindings import layout_of
+from odfd.reclock.founding import begin, check_declared, check_division
+from odfd.reclock.instance import Instance, InstanceCounts
+from odfd.reclock.shared_chains import SharedChains, SharedFiles
+from odfd.resources.store import Resources
+from odfd.runtime.about import about
+from odfd.runtime.slots import KeyedLocks
+from odfd.runtime.tasks import Report
+from odfd.state.directory import RECLOCK, StateDirectory
+
+
+class ReclockService:
+    """The API service for collections that several nodes ingest."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        ingest: IngestDependencies,
+        files: Callable[[str], SharedFiles],
+        values: Callable[[str], Mapping[str, str]],
+        context: Context,
+        terms: tuple[Callable[[Instant | None], int], Callable[[], str], int],
+    ) -> None:
+        """``files`` opens a repository; ``values``: variables that a dataset's source may use.
+
+        ``terms``: how far the clock was set ahead, names of writers, bytes of the disk that stay free.
+        """
+        self._home, self._ingest, self._files, self._values = home, ingest, files, values
+        self._board, self._clock = context.board, context.clock
+        self._ahead, self._new_name, self._reserve = terms
+        self._copies = KeyedLocks()
+
+    async def run(self, ref: str, request: wire.ReclockRequest) -> wire.TaskRef:
+        """Begins a collection by a dataset's declaration, or takes in what is new as one of its instances.
+
+        Result: ReclockView. Raises NotFound, Invalid, Refused.
+        """
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
+        source = await trio.to_thread.run_sync(self._source, entry)
+        chain = None if request.chain is None else DatasetId.parse(request.chain)
+        if chain is None:
+            check_division(request.shards, request.by)
+        files = await trio.to_thread.run_sync(self._files, request.at)
+
+        async def work(report: Report) -> wire.ReclockView:
+            report.begin(f"ingesting {entry.name} at {request.at}", None, "transactions")
+            if chain is None:
+                return await trio.to_thread.run_sync(self._begun, entry, request, files)
+            async with self._copies.of(str(chain)):
+                return await self._ingested(entry, source, (request.at, chain), files)
+
+        return task_ref(self._board.submit("reclock", entry.name, work, about(entry.id)))
+
+    def _source(self, entry: DatasetEntry) -> SetPollingSource:
+        """Returns the source that this node declares for a dataset. Raises Refused without one."""
+        if not self._home.keys.has_dataset_key(entry.id):
+            raise Refused(
+                f"{entry.name} is another node's: its source is not read here",
+                rule="reclock-source",
+                hint="apply a manifest with the same source, under a name of its own",
+            )
+        source = load_state(self._home.chains.chain(entry.id)).polling_source
+        if source is None:
+            raise Refused(
+                f"{entry.name} has no polling source",
+                rule="reclock-source",
+                hint="a collection that several instances ingest polls one source: SetPollingSource",
+            )
+        return source
+
+    def _begun(self, entry: DatasetEntry, request: wire.ReclockRequest, files: SharedFiles) -> wire.ReclockView:
+        """Begins the chains, with keys of this node; they are deleted if the chains do not begin."""
+        known = load_state(self._home.chains.chain(entry.id))
+        declared = declaration(known, entry.name).metadata
+        check_declared(declared, request.by)
+        keys: list[DatasetId] = []
+
+        def new_id() -> DatasetId:
+            keys.append(self._home.keys.new_dataset_key().dataset_id)
+            return keys[-1]
+
+        settle = self._home.keys.discard_dataset_key
+        with closing(self._opened(files, f"new-{entry.id.multibase}")) as place:
+            try:
+                chain = begin(place, new_id, declared, (request.shards, request.by), self._clock.now())
+                settle = self._home.keys.keep_dataset_key
+            finally:
+                for each in keys:
+                    settle(each)
+            place.read([chain])
+            layout = layout_of(load_state(place.chains.chain(chain)).set_info, chain.short)
+        return wire.ReclockView(chain=str(chain), at=request.at, shards=tuple(map(str, layout.shards)), by=layout.by)
+
+    async def _ingested(
+        self, entry: DatasetEntry, source: SetPollingSource, where: tuple[str, DatasetId], files: SharedFiles
+    ) -> wire.ReclockView:
+        at, chain = where
+        said = await trio.to_thread.run_sync(self._values, entry.name)
+        settings = msgspec.structs.replace(self._ingest.settings, variables={**self._ingest.settings.variables, **said})
+        deps = replace(self._ingest, base=lambda _: self._base(entry.id), settings=settings)
+        place = await trio.to_thread.run_sync(self._opened, files, chain.multibase)
+        try:
+            instance = await trio.to_thread.run_sync(Instance, deps, place, chain, source, self._ahead)
+            with redacted(settings.variables):
+                counts: InstanceCounts = await instance.run()
+        finally:
+            place.close()
+        return wire.ReclockView(
+            chain=str(chain),
+            at=at,
+            shards=tuple(map(str, instance.layout.shards)),
+            by=instance.layout.by,
+            bound=counts.bound,
+            forgotten=counts.forgotten,
+            written=counts.written,
+            repeated=counts.repeated,
+        )
+
+    def _base(self, dataset: DatasetId) -> Path | None:
+        """Returns the folder that relative paths of a dataset's manifest start from."""
+        with self._home.database.read() as connection:
+            found = Resources(connection).get(BASE_KIND, str(dataset))
+        return Path(found.spec.decode()) if found is not None and found.spec else None
+
+    def _opened(self, files: SharedFiles, name: str) -> SharedChains:
+        folder = self._home.folder(RECLOCK) / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return SharedChains(files, folder, self._new_name(), self._reserve)

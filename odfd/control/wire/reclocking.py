@@ -1,0 +1,41 @@
+"""Defines values of reclocking: one source ingested by several nodes at once.
+
+Spec: docs/spec/collections.md#reclocking.
+"""
+
+from __future__ import annotations
+
+from odfd.control.wire.value import Request, Value
+
+
+class ReclockRequest(Request, frozen=True, kw_only=True):
+    """Asks to begin a collection at a repository by a dataset's declaration, or to be one of its instances."""
+
+    at: str
+    """Name of the repository: a folder, a bucket or on an SFTP server."""
+    chain: str | None = None
+    """Id of the reclocking chain, to ingest as one of several instances; null: a new collection begins."""
+    shards: int = 1
+    """For a new one: the number of chains that its rows are in."""
+    by: tuple[str, ...] = ()
+    """For a new one: the columns whose hash decides the shard of a row."""
+
+
+class ReclockView(Value, frozen=True, kw_only=True):
+    """A collection that several instances ingest, and what this one did now."""
+
+    chain: str
+    """Id of the reclocking chain."""
+    at: str
+    """The repository."""
+    shards: tuple[str, ...]
+    """Ids of the shards."""
+    by: tuple[str, ...] = ()
+    bound: int = 0
+    """Bindings of this instance."""
+    forgotten: int = 0
+    """Bindings that came after one of another instance, and were dropped."""
+    written: int = 0
+    """Transactions that this instance was the first to write."""
+    repeated: int = 0
+    """Transactions that were there already, with the same content."""
