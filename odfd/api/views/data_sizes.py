@@ -25,6 +25,10 @@ AT_ONCE: Final = 128
 """Blocks that one request sums, for all its datasets together: about three milliseconds."""
 STEP_BLOCKS: Final = 512
 """Blocks that one step sums: about three milliseconds, in which other threads wait for the interpreter."""
+CHAIN_BLOCKS: Final = 16
+"""Blocks of which the sum costs as much as the look at a chain: a step looks at 32 short chains, or sums one long one."""
+SINGLY: Final = 8
+"""Fewer blocks are decoded one by one: short chains do not wait until NumPy is loaded."""
 PAUSE_SECONDS: Final = 0.005
 """Between two steps, so that requests go first."""
 FEW: Final = 32
@@ -76,23 +80,30 @@ class DataSizes:
         return found
 
     def step(self) -> None:
-        """Sums more blocks of one dataset that a request found behind; gives up at a block that cannot be read."""
+        """Sums more blocks of datasets that a request found behind; gives up at a block that cannot be read."""
+        left = self._step
+        while left > 0 and (read := self._sum_next(left)) is not None:
+            left -= max(read, CHAIN_BLOCKS)
+
+    def _sum_next(self, most: int) -> int | None:
+        """Sums up to ``most`` blocks of one dataset. Returns the number read; ``None`` if no dataset is behind."""
         with self._lock:
             dataset = next(iter(self._behind), None)
             if dataset is None:
-                return
+                return None
             del self._behind[dataset]
             known = self._summed.get(dataset, _NOTHING)
         head = self._home.chains.chain(dataset).head()
         if head is None:
-            return
+            return 0
         # Blocks are read outside of the lock, so that no question waits: one of two sums of the same blocks is dropped.
-        further, read = self._further(dataset, known, head.size, self._step)
+        further, read = self._further(dataset, known, head.size, most)
         with self._lock:
             if self._summed.get(dataset, _NOTHING) == known:
                 self._summed[dataset] = further
-            if further.last != head.hash and read == self._step:
+            if further.last != head.hash and read == most:
                 self._behind[dataset] = None
+        return read
 
     def _heads(self, wanted: Sequence[DatasetId]) -> Mapping[DatasetId, Head | None]:
         """Returns the heads of ``wanted``: a query each for few, one in all for many, which also drops deleted ones."""
@@ -122,19 +133,30 @@ class DataSizes:
 
 def sum_sizes(raws: Sequence[bytes]) -> tuple[int, int]:
     """Sums slice sizes of blocks up to the first damaged one. Returns the number of these blocks, and the bytes."""
+    if len(raws) < SINGLY:
+        return _sum_singly(raws)
     total = 0
     for stretch in (page := Pages().sort(None, raws)).stretches:
         if stretch.groups:
             total += sum(map(_bytes_of, stretch.groups))
             continue
-        for number in range(stretch.start, stretch.stop):
-            try:
-                event = decode_block(raws[number]).event
-            except Invalid:
-                return number, total
-            if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
-                total += event.new_data.size
+        count, size = _sum_singly(raws[stretch.start : stretch.stop])
+        total += size
+        if count < stretch.stop - stretch.start:
+            return stretch.start + count, total
     return len(page.raws), total
+
+
+def _sum_singly(raws: Sequence[bytes]) -> tuple[int, int]:
+    total = 0
+    for number, raw in enumerate(raws):
+        try:
+            event = decode_block(raw).event
+        except Invalid:
+            return number, total
+        if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
+            total += event.new_data.size
+    return len(raws), total
 
 
 def _bytes_of(group: Group) -> int:

@@ -66,6 +66,21 @@ async def test_a_long_chain_is_summed_beside_the_questions(world: Any) -> None:
         assert not sizes.is_behind
 
 
+async def test_one_step_sums_many_short_chains(world: Any) -> None:
+    """A list of a thousand datasets is followed by a few steps, not by a thousand."""
+    many = 2 * data_sizes.STEP_BLOCKS // data_sizes.CHAIN_BLOCKS
+    async with world.running("node") as node:
+        await node.apply(*(ROOT.replace("cities", f"cities-{number}", 1) for number in range(many)))
+        datasets = [node.dataset(f"cities-{number}") for number in range(many)]
+        sizes = DataSizes(node.home, at_once=0)
+        assert sizes.of(datasets) == {}
+        for _ in range(2):
+            assert sizes.is_behind
+            sizes.step()
+        assert not sizes.is_behind
+        assert sizes.of(datasets) == dict.fromkeys(datasets, 0)
+
+
 async def test_a_node_sums_a_long_chain_after_one_question(world: Any) -> None:
     async with world.running("node") as node:
         await node.apply(ROOT)
