@@ -57,7 +57,22 @@ export async function ask(method, path, body, signal) {
   return answer.json();
 }
 
-export const get = (path, signal) => ask("GET", path, undefined, signal);
+const sent = new Map();
+
+/** Asks before the view is there that will: the answer is on its way while other files still come. */
+export function askAhead(path) {
+  const answer = ask("GET", path);
+  answer.catch(() => {}); // told to the view
+  sent.set(path, answer);
+  return answer;
+}
+
+/** What the API says at `path`; it may have been asked ahead, which is good once. */
+export function get(path, signal) {
+  const answer = sent.get(path) || ask("GET", path, undefined, signal);
+  sent.delete(path);
+  return answer;
+}
 
 /** Values of an answer that has no end, as they come. */
 export async function* lines(path, signal) {

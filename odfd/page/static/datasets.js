@@ -17,8 +17,9 @@ const MEANS = {
 
 export function Datasets({ status, asked }) {
   const datasets = useAsk("/node/v1alpha1/datasets", 10);
-  const doctor = useAsk("/node/v1alpha1/doctor", 60);
-  const tasks = useAsk("/node/v1alpha1/tasks?brief=1", 30);
+  const later = (path) => (datasets.value ? path : ""); // what takes the node longer than the list does
+  const doctor = useAsk(later("/node/v1alpha1/doctor"), 60);
+  const tasks = useAsk(later("/node/v1alpha1/tasks?brief=1"), 30);
   return html`<h1>Datasets</h1>
     <${Answer} of=${datasets}>${(all) => html`
       <${Needed} needs=${needs(all, doctor.value || [], status, tasks.value || [])} looked=${Boolean(doctor.value && status)} />
@@ -45,8 +46,6 @@ function needs(datasets, probes, status, tasks) {
     found.push({ rank: 1, state: "failed", name, means: `This flow failed ${plural(times, "time")} in a row.`, told: "", href: "#/work", to: "See flows" });
   for (const task of tasks.filter((one) => one.state === "failed" || one.finding).slice(0, 5))
     found.push({ rank: 3, state: task.finding ? "not ok" : "failed", tone: task.finding ? "bad" : "warn", name: `${task.kind} ${task.target}`, means: task.fault ? task.fault.detail : task.finding, told: "", href: "#/work", to: "See tasks" });
-  if (status && status.lostJournals)
-    found.push({ rank: 0, state: "failed", name: "keys", means: `${plural(status.lostJournals, "key")} of this node sign nothing: it is not known what they said.`, told: "odfctl trust sign" });
   return found.sort((one, other) => one.rank - other.rank);
 }
 

@@ -2,6 +2,7 @@
 
 import { render } from "/vendor/preact.js";
 import { useEffect, useRef, useState } from "/vendor/hooks.js";
+import { opened } from "/first.js";
 import { begin, leave, Problem } from "/api.js";
 import { Failed, Guard, html, Text, useAsk } from "/parts.js";
 import { Datasets } from "/datasets.js";
@@ -121,24 +122,22 @@ function Closed({ problem }) {
 
 async function start() {
   const root = document.getElementById("page");
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
   let refused = null;
-  if (token) {
-    history.replaceState(null, "", "/#/datasets");
-    try {
-      await begin(token);
-    } catch (problem) {
-      refused = problem;
-    }
+  let first = null;
+  try {
+    first = await opened;
+  } catch (problem) {
+    refused = problem;
   }
   root.replaceChildren();
   render(refused ? html`<${Closed} problem=${refused} />` : html`<${Page} />`, root);
   if (refused) return;
-  const rest = () => Object.keys(LOADS).forEach((view) => bring(view).catch(() => {})); // told when it is looked at
-  (window.requestIdleCallback || setTimeout)(rest, { timeout: 5000 });
   addEventListener("hashchange", () => {
     if (location.hash.startsWith("#token=")) location.reload();
   });
+  await first.answered; // which other files would only delay
+  const rest = () => Object.keys(LOADS).forEach((view) => bring(view).catch(() => {})); // told when it is looked at
+  (window.requestIdleCallback || setTimeout)(rest, { timeout: 5000 });
 }
 
 start();

@@ -19,9 +19,10 @@ export function useAsk(path, every = 0) {
     const look = async () => {
       try {
         const value = await get(path, stop.signal);
+        if (stop.signal.aborted) return;
         set({ path, value, problem: null });
       } catch (problem) {
-        if (problem.name === "AbortError") return;
+        if (stop.signal.aborted) return;
         set((old) => ({ path, value: old.path === path ? old.value : null, problem }));
       }
       if (every) timer = setTimeout(() => (document.hidden ? wait() : look()), every * 1000);
