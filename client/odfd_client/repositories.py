@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from dataclasses import replace
 from typing import Any, Final, NoReturn, Self
 
 from odfd_client.errors import Invalid, NotFound, OdfdError, Refused
@@ -12,6 +13,7 @@ from odfd_client.expressions import instant
 from odfd_client.places import Place, open_place
 from odfd_client.relations import Dataset, Selection
 from odfd_client.stored_chains import Cut, StoredChain
+from odfd_client.stored_collections import SEALED, StoredCollection, beside, shards_in
 from odfd_client.stored_datasets import StoredDataset, refused
 from odfd_client.stored_slices import CheckedObjects
 from odfd_client.values import DatasetInfo
@@ -44,18 +46,28 @@ class Repository:
         self._chains: dict[str, StoredChain] = {}
         self._folders: dict[str, str] = {}
         """Folders of ids that were found."""
+        self._collections: dict[str, str] = {}
+        """Folders of collections, by the ids of their first shards."""
 
     def datasets(self) -> list[DatasetInfo]:
         """Lists the datasets. Raises Refused if the place does not tell its folders."""
-        return [_info(name, self._of(folder)) for name, folder in self._listed()]
+        return [self._info(name, folder) for name, folder in self._listed()]
+
+    def _info(self, name: str, folder: str) -> DatasetInfo:
+        found = _info(name, self._of(folder))
+        if name == "." or (collection := self.collection(name)) is None:
+            return found
+        return replace(found, records=sum(each.last_offset() + 1 for each in collection.cuts()))
 
     def open(self, ref: str = "") -> Dataset:
         """Returns a dataset by the name of its folder or by its id; none is named for the folder of one dataset.
 
-        A name means the rendition that is active; an id means one rendition. Raises NotFound.
+        A name means the rendition that is active, with all its shards; an id means one chain. Raises NotFound.
         """
         found = StoredDataset(self, Selection(ref or "."))
         self.chain(ref or ".").id()
+        if (collection := self.collection(ref or ".")) is not None:
+            collection.heads()
         return found
 
     def at(self, time: str | datetime.date | None, *refs: str) -> ReadTogether:
@@ -66,7 +78,7 @@ class Repository:
         """
         if len(set(refs)) != len(refs) or not refs:
             raise Invalid("name each dataset once, and one at least", rule="dataset", hint='r.at(None, "a", "b")')
-        uppers = {ref: self.chain(ref).upper() for ref in refs}
+        uppers = {ref: self._upper(ref) for ref in refs}
         open_ones = [each for each in uppers.values() if each is not None]
         if time is not None:
             said = instant(time)
@@ -93,7 +105,7 @@ class Repository:
             raise Invalid("a dataset is named by a text", rule="dataset", hint='r.open("weather")')
         if ref.startswith(_DID):
             return self._of_id(ref)
-        found = self._of(_folder_of(ref))
+        found = self._of(self._first_folder(_folder_of(ref)))
         if found.head_name() is None:
             raise NotFound(f"there is no dataset {ref} in {self.shown}", rule="dataset", hint=_HINT)
         self._folders[found.id()] = found.folder
@@ -106,6 +118,51 @@ class Repository:
             except NotFound:
                 break  # whoever listens is told where it goes on
         return found
+
+    def collection(self, ref: str) -> StoredCollection | None:
+        """Returns the shards that a name means; ``None``: it means one chain. Raises NotFound, Invalid.
+
+        An id means the shards of the opened collection whose first shard it is.
+        """
+        folder = self._collections.get(ref, "") if ref.startswith(_DID) else _folder_of(ref)
+        signed = shards_in(self._place, folder) if folder else None
+        if signed is None:
+            return None
+        chains = tuple(self._of(beside(folder, each.id)) for each in signed)
+        self._folders.update({each.id: chain.folder for each, chain in zip(signed, chains, strict=True)})
+        self._collections[signed[0].id] = folder
+        if not ref.startswith(_DID) and chains[0].head_name() is not None and self._has_gone_on(chains[0]):
+            return None
+        return StoredCollection(ref if not ref.startswith(_DID) else folder, chains, signed)
+
+    def _has_gone_on(self, first: StoredChain) -> bool:
+        """Whether the collection handed over to a rendition that is in the repository."""
+        after = self.succession(first)
+        try:
+            return bool(after) and self._of_id(after[-1][1]) is not first
+        except NotFound:
+            return False
+
+    def _first_folder(self, folder: str) -> str:
+        """Returns the folder of the chain that a name means: that of the first shard, if there are several."""
+        signed = shards_in(self._place, folder)
+        if signed is None:
+            return folder
+        if not folder:
+            raise Refused(f"{self.shown} is the folder of a collection, whose shards lie beside it",
+                          rule="repository-collection", hint="open the folder above, and name it there")  # fmt: skip
+        self._folders.setdefault(signed[0].id, beside(folder, signed[0].id))
+        if self._of(beside(folder, signed[0].id)).head_name() is None:
+            StoredCollection(folder, (self._of(beside(folder, signed[0].id)),), signed[:1]).heads()
+        return beside(folder, signed[0].id)
+
+    def _upper(self, ref: str) -> int | None:
+        """Returns the time in milliseconds before which a dataset is complete; ``None``: sealed."""
+        collection = self.collection(ref)
+        if collection is None:
+            return self.chain(ref).upper()
+        upper = collection.upper()
+        return None if upper >= SEALED else upper
 
     def succession(self, dataset: str | StoredChain) -> list[tuple[int, str, str]]:
         chain = self._of_id(dataset) if isinstance(dataset, str) else dataset
@@ -157,7 +214,14 @@ class Repository:
                 return []
             raise Refused(f"{self.shown} does not tell which datasets it has", rule="repository-listing",
                           hint="open one by the name of its folder")  # fmt: skip
-        return [(each, each) for each in folders if self._of(each).head_name() is not None]
+        found = {each: shards_in(self._place, each) for each in folders}
+        shards = {one.id.removeprefix(_DID) for each in found.values() for one in each or ()}
+        there = {each: each if signed is None else beside(each, signed[0].id) for each, signed in found.items()}
+        return [
+            (each, folder)
+            for each, folder in there.items()
+            if (quietly or each not in shards) and self._of(folder).head_name() is not None
+        ]
 
     def _served(self) -> list[str] | None:
         """Returns the names in the list of a node's site; ``None``: it has none."""

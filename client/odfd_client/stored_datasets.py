@@ -20,6 +20,7 @@ from odfd_client.relations import Dataset, Demand, Selection
 from odfd_client.slice_files import SliceFiles
 from odfd_client.snapshots import Snapshot
 from odfd_client.stored_chains import Cut, StoredChain
+from odfd_client.stored_collections import StoredCollection
 from odfd_client.stored_slices import CheckedObjects, StoredSlices
 from odfd_client.subscription import Source, Update, listen
 from odfd_client.transport import Transport
@@ -27,6 +28,7 @@ from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
 
 UNSIGNED: Final = "unsigned"
 """Standing of what a repository says: all is hashed from its head, whose signatures were not checked."""
+_DID: Final = "did:"
 _AS_OF, _AT_BLOCK, _AS_AT = "FOR SYSTEM_TIME AS OF", "AT BLOCK", "AS AT"
 
 
@@ -39,6 +41,9 @@ class Chains(Protocol):
     def chain(self, ref: str, time: int | None = None) -> StoredChain:
         """Returns the chain of a dataset: of a name, that of the rendition which is active, at ``time`` (in
         nanoseconds) or now. Raises NotFound."""
+
+    def collection(self, ref: str) -> StoredCollection | None:
+        """Returns the shards that a name, or the id of the first of them, means; ``None``: it means one chain."""
 
     def succession(self, dataset: str) -> list[tuple[int, str, str]]:
         """Returns the handovers after a rendition: time in milliseconds, id and head of the next one. Those that
@@ -79,32 +84,44 @@ class StoredDataset(Dataset):
         is_whole = not asked.current and asked.where is None and asked.limit is None
         if keep or not is_whole or any(words == _AS_AT for words, _ in asked.clauses):
             return None
-        cut = self.cut()
-        found = StoredSlices(self._chains.objects, cut, self._tell(cut))
+        cuts = self.cuts()
+        if len(cuts) > 1:
+            return None
+        (cut,) = cuts
+        found = StoredSlices(self._chains.objects, cut, self._tell(cuts))
         if missing := [name for name in asked.columns if name not in found.schema.names]:
             raise _no_column(missing[0], found.schema)
         return found
 
-    def cut(self) -> Cut:
-        """Returns the part of the chain that is read. Raises NotFound, Invalid."""
+    def cuts(self) -> list[Cut]:
+        """Returns the parts of all chains that are read, of one time. Raises NotFound, Invalid."""
         times = {words: _nanos(said) for words, said in self._selection.clauses if words == _AS_OF}
-        if len(self._pins) > 1:
-            raise refused("shards of a collection as one table", "read each shard by its id")
         if self._pins:
-            chain = self._chains.chain(self._pins[0].id)
-            return Cut(chain, chain.block(self._pins[0].block), self._pins[0].id)
-        chain = self._chains.chain(self._selection.name, times.get(_AS_OF))
+            chains = [self._chains.chain(pin.id) for pin in self._pins]
+            return [
+                Cut(chain, chain.block(pin.block), pin.id) for chain, pin in zip(chains, self._pins, strict=True)
+            ]  # fmt: skip
+        name = self._selection.name
+        collection = None if name.startswith(_DID) else self._chains.collection(name)
+        if collection is not None:
+            blocks = [said for words, said in self._selection.clauses if words == _AT_BLOCK]
+            moments = [*times.values(), *map(collection.of_block, blocks)]
+            return collection.cuts(min(moments, default=None))
+        chain = self._chains.chain(name, times.get(_AS_OF))
         chain.id()  # so that the whole chain was read, from its head to the block that names the dataset
         head = chain.head()
         for words, said in self._selection.clauses:
             if words == _AT_BLOCK:
                 head = _block(chain, head, said)
-        return Cut(chain, chain.until(times[_AS_OF], head) if times else head)
+        return [Cut(chain, chain.until(times[_AS_OF], head) if times else head)]
 
     def last_offset(self) -> int:
-        cut = self.cut()
-        self._tell(cut)
-        return cut.last_offset()
+        cuts = self.cuts()
+        self._tell(cuts)
+        if len(cuts) > 1:
+            raise Invalid(f"{self._selection.name} has {len(cuts)} shards, each with offsets of its own",
+                          rule="query-pin", hint="chains() has each of them")  # fmt: skip
+        return cuts[0].last_offset()
 
     def cross(self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0) -> Any:
         from odfd_client.handovers import cross
@@ -114,7 +131,9 @@ class StoredDataset(Dataset):
         position = Position.parse(after) if isinstance(after, str) else after
 
         def log(dataset: str) -> Source:
-            return StoredLog(self._chains, replace(self._selection, name=dataset))
+            found = StoredLog(self._chains, replace(self._selection, name=dataset))
+            found.together = not self._selection.name.startswith(_DID)
+            return found
 
         switching = StoredHandovers(self._chains, self._selection)
         return cross(log, self._selection.name, switching, position, follow=follow, seconds=seconds)
@@ -137,29 +156,57 @@ class StoredDataset(Dataset):
 
     def _subscribed(self, *, follow: bool, seconds: float) -> Generator[Snapshot | Update, None, None]:
         log = StoredDataset(self._chains, Selection(self._selection.name))
-        position = Position(log.pin.id, log.last_offset(), log.pin.block, log.pin.sequence_number)
+        parts = [(each.pin, each.last_offset()) for each in log.chains()]
+        position = Position.of([Position(pin.id, last, pin.block, pin.sequence_number) for pin, last in parts])
         yield Snapshot(self._made(replace(self._selection, current=True), log.pins, self._demand), position)
         yield from self.listen(position, follow=follow, seconds=seconds)
 
     def _made(self, selection: Selection, pins: Sequence[Pin], demand: Demand) -> Dataset:
         return StoredDataset(self._chains, selection, pins, demand)
 
-    def _tell(self, cut: Cut) -> NodeMetadata:
+    def _tell(self, cuts: Sequence[Cut]) -> NodeMetadata:
         clauses = ", ".join(f"{words} {said}" for words, said in self._selection.clauses)
-        self._told = told(cut, self._selection.name, clauses)
+        self._told = told(cuts, self._selection.name, clauses)
         self._pins = self._told.pins
         return self._told
 
     def _known(self) -> NodeMetadata:
-        return self._told or self._tell(self.cut())
+        return self._told or self._tell(self.cuts())
 
     def _ask(self, *, explain: bool = False, prove: bool = False) -> Answer:
         if prove:
             raise refused("a proof of an answer", "a node signs it: connect().sql(…).prove()")
-        cut = self.cut()
-        metadata = self._tell(cut)
-        slices = StoredSlices(self._chains.objects, cut, metadata)
-        return StoredAnswer(metadata, *rows_of(cut, slices, self._selection, none=explain))
+        cuts = self.cuts()
+        metadata = self._tell(cuts)
+        slices = together(self._chains.objects, cuts, metadata)
+        return StoredAnswer(metadata, *rows_of_all(cuts, slices, self._selection, none=explain))
+
+
+def together(objects: CheckedObjects, cuts: Sequence[Cut], metadata: NodeMetadata) -> list[StoredSlices]:
+    """Returns the slices of each shard, all with the columns of all. Raises NotFound if none has rows."""
+    found = [StoredSlices(objects, cut, metadata) for cut in cuts if len(cuts) == 1 or cut.last_offset() >= 0]
+    found = found or [StoredSlices(objects, cuts[0], metadata)]
+    if len(found) > 1:
+        try:
+            schema = pa.unify_schemas([each.schema for each in found])
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            hint = "a node reads columns whose types changed"
+            raise Invalid(f"the shards have different columns: {error}", rule="repository-slice", hint=hint) from error
+        for each in found:
+            each.schema = schema
+    return found
+
+
+def rows_of_all(
+    cuts: Sequence[Cut], slices: Sequence[StoredSlices], asked: Selection, *, none: bool = False
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Returns the rows of a selection of all shards, shard by shard: rows that fold together are in one."""
+    of = {each.folder: each for each in slices}
+    parts = [(cut, of[cut.chain.folder]) for cut in cuts if cut.chain.folder in of]
+    whole = replace(asked, limit=None) if len(parts) > 1 else asked
+    shown, _ = rows_of(*parts[0], whole, none=True)
+    rows = (batch for part in parts for batch in rows_of(*part, whole, none=none)[1])
+    return shown, rows if asked.limit is None else _limited(rows, asked.limit)
 
 
 def rows_of(
@@ -219,10 +266,10 @@ def _until(cut: Cut, asked: Selection, schema: pa.Schema) -> Any:
 
 def _limited(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield batch[:most]
-        most -= batch.num_rows
         if most <= 0:
             return
+        yield batch[:most]
+        most -= batch.num_rows
 
 
 class StoredAnswer(Answer):
@@ -249,6 +296,9 @@ class StoredLog(Source):
         self._chains, self._selection = chains, selection
 
     def named(self, ref: str) -> dict[str, Any]:
+        collection = self._chains.collection(ref) if self.together else None
+        if collection is not None:
+            return {"id": collection.ids[0], "name": collection.name, "shards": collection.ids}
         chain = self._chains.chain(ref)
         return {"id": chain.id(), "name": ref}
 
@@ -265,15 +315,18 @@ class StoredLog(Source):
         return bool(after) and after[-1][1] != dataset
 
     def cut(self, name: str) -> tuple[Pin, ...]:
+        collection = self._chains.collection(name)
+        if collection is not None:
+            return told(collection.cuts(), name, "").pins
         chain = self._chains.chain(name)
-        return told(Cut(chain, chain.head()), name, "").pins
+        return told([Cut(chain, chain.head())], name, "").pins
 
     def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
         import pyarrow.compute as pc
 
         chain = self._chains.chain(dataset)
         cut = Cut(chain, chain.head() if pin is None else chain.block(pin.block))
-        metadata = told(cut, dataset, "")
+        metadata = told([cut], dataset, "")
         if cut.last_offset() <= offset:
             return StoredAnswer(metadata, pa.schema([]), iter(()))
         slices = StoredSlices(self._chains.objects, cut, metadata, offset)
@@ -286,11 +339,11 @@ class StoredLog(Source):
         return StoredAnswer(metadata, shown.append(pa.field(mark, pa.int64())), rows)
 
 
-def told(cut: Cut, name: str, clauses: str) -> NodeMetadata:
-    """Describes an answer: its pin, and that only hashes speak for it."""
-    pin = Pin(name, cut.dataset, cut.head.hash, cut.head.number, clauses)
-    standing = ReadStanding(name, UNSIGNED, 0, cut.head.number + 1)
-    return NodeMetadata((pin,), UNSIGNED, (standing,), ())
+def told(cuts: Sequence[Cut], name: str, clauses: str) -> NodeMetadata:
+    """Describes an answer: its pins, and that only hashes speak for it."""
+    pins = tuple(Pin(name, cut.dataset, cut.head.hash, cut.head.number, clauses) for cut in cuts)
+    standings = tuple(ReadStanding(name, UNSIGNED, 0, cut.head.number + 1) for cut in cuts)
+    return NodeMetadata(pins, UNSIGNED, standings, ())
 
 
 def _block(chain: StoredChain, head: Any, said: str) -> Any:

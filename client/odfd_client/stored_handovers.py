@@ -14,7 +14,7 @@ from odfd_client.folding import difference
 from odfd_client.handovers import Ending, Switched
 from odfd_client.relations import Demand, Query, Selection
 from odfd_client.stored_chains import Cut
-from odfd_client.stored_datasets import Chains, NoNode, StoredAnswer, rows_of, told
+from odfd_client.stored_datasets import Chains, NoNode, StoredAnswer, refused, rows_of, told
 from odfd_client.stored_slices import StoredSlices
 from odfd_client.subscription import Source
 from odfd_client.values import NodeMetadata, Pin, Position
@@ -29,8 +29,10 @@ class StoredHandovers:
     def __init__(self, chains: Chains, selection: Selection) -> None:
         self._chains, self._selection = chains, selection
 
-    def ending(self, source: Source, dataset: str) -> Ending:  # noqa: ARG002  a node is asked through it
+    def ending(self, source: Source, dataset: str) -> Ending:
         """Returns the end of a rendition. Raises NotFound if the next one is not in the repository."""
+        if source.together and self._chains.collection(dataset) is not None:
+            raise refused("crossing from several shards", "cross at a node, or begin anew with the next rendition")
         time, successor, block = self._chains.succession(dataset)[0]
         old = self._chains.chain(dataset)
         try:
@@ -44,7 +46,7 @@ class StoredHandovers:
         notice = old.last_of(SET_INFO, old.head())
         assert notice is not None
         end = notice if notice.prev is None else old.block(notice.prev, notice.number - 1)
-        pins = [told(cut, cut.dataset, "").pins for cut in (Cut(old, end), Cut(new, new.block(block)))]
+        pins = [told([cut], cut.dataset, "").pins for cut in (Cut(old, end), Cut(new, new.block(block)))]
         at = datetime.datetime.fromtimestamp(time / 1000, datetime.UTC).isoformat(timespec="milliseconds")
         return Ending(at.replace("+00:00", "Z"), pins[0], pins[1], equal=False, columns=None)
 
@@ -72,7 +74,7 @@ class StoredHandovers:
     def _current(self, cut: Cut) -> pa.Table:
         if cut.last_offset() < 0:
             return pa.table({})
-        slices = StoredSlices(self._chains.objects, cut, told(cut, cut.chain.id(), ""))
+        slices = StoredSlices(self._chains.objects, cut, told([cut], cut.chain.id(), ""))
         schema, rows = rows_of(cut, slices, Selection("", current=True, where=self._selection.where))
         return pa.Table.from_batches(rows, schema)
 

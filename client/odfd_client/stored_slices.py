@@ -108,7 +108,7 @@ class StoredSlices(SliceFiles):
         self._files_here = [StoredFile(objects, cut.chain, each) for each in cut.slices(after)]
         rows = sum(each.last - each.first + 1 for each in self._files_here)
         super().__init__(told, _schema(cut, self._files_here), (), rows)
-        self._chain = cut.chain
+        self._chain, self.folder = cut.chain, cut.chain.folder
 
     @property
     def last_offset(self) -> int:

@@ -21,7 +21,7 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement, decode_any
 from config.model import Settings
 from engines.query.reader import QueryProcesses
-from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.collection_transfer import CollectionTransfer
 from odfd.api.datasets.visibility import askable_peers, settle_visibility
 from odfd.api.network.site_library import open_site
 from odfd.api.transforms import TransformCheck
@@ -303,7 +303,7 @@ class NodeParts:
         self.handovers = HandoverFollowing(home, self.scheduler, self.visibility, context, self._derived_here)
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repair(home, self.sync, mender, self._caught_up)
-        self.import_export = ImportExport(
+        self.import_export = CollectionTransfer(
             home, self.remotes, self.object_fetcher, context.clock, self.moved, self.board
         )
 

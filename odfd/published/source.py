@@ -90,6 +90,10 @@ class PublishedSource:
             raise Invalid(f"{root} has no {file}, which its head names", rule="published-tree")
         return raw
 
+    async def file(self, root: str, path: str, limit: int) -> bytes | None:
+        """Reads a small file under a root; ``None``: there is none. Raises Remote."""
+        return await self._transport.files.cat(f"{root}/{path}", limit)
+
     async def dataset_at(self, place: str, now: Instant) -> DatasetId:
         """Returns the dataset published at a place, by its own statement. Raises Remote, Invalid."""
         return (await self.edition(await self.resolve(place, now))).head.dataset

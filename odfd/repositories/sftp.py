@@ -368,7 +368,7 @@ async def _settled(file: asyncssh.SFTPClientFile) -> None:
 
 
 def _is_versioned(path: str) -> bool:
-    return path.endswith("/head")
+    return path.endswith(("/head", "/collection"))
 
 
 def _successor(path: str, tag: str | None) -> str:

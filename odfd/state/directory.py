@@ -284,6 +284,12 @@ class StateDirectory:
         with self.database.read() as connection:
             return renditions.member_of(connection, dataset) is not None
 
+    def first_shard(self, dataset: DatasetId) -> DatasetId | None:
+        """Returns the first shard of the rendition that a chain is one of several shards of; ``None``: it is none."""
+        with self.database.read() as connection:
+            member = renditions.member_of(connection, dataset)
+        return None if member is None else member.dataset
+
     def is_later_shard(self, dataset: DatasetId) -> bool:
         """Whether a chain is one of several shards, and not the first, which its collection's name means."""
         with self.database.read() as connection:

@@ -16,6 +16,7 @@ from odfd.ipfs import transport as ipfs_transport
 from odfd.ipfs.publishing import Publisher
 from odfd.ipfs.repository import RepositoryPublisher
 from odfd.ipfs.transport import IpfsTransport
+from odfd.published.collection import COLLECTION, MAX_COLLECTION, beside, collection_in
 from odfd.published.replication import WithPublished
 from odfd.published.source import PublishedSource
 from odfd.published.staging import StagingQuota
@@ -31,7 +32,7 @@ from odfd.smart.transport import SmartTransport
 from odfd.state.directory import STAGED, StateDirectory
 from p2p.kubo.rpc import Ipfs, Kubo
 from p2p.pace import Bandwidth
-from p2p.ports import Replication, StatementStore
+from p2p.ports import Judgement, PeerId, Replication, StatementStore, Topic
 from p2p.web import folder_url as web_place
 from p2p.web.site import Web
 from p2p.web.transfer import WebTransfers
@@ -58,7 +59,7 @@ class Remotes:
         kubo = settings.ipfs
         self._ipfs = Kubo(kubo.api, kubo.token, pace=bandwidth.down) if ipfs is None and kubo.api else ipfs
         self._web = Web(pace=bandwidth.down)
-        self._clock = clock
+        self._clock, self._statements = clock, network[1]
         self.reserve = settings.limits.disk_reserve_bytes
         self.staging = StagingQuota(lambda: self.reserve)
         staged = home.folder(STAGED)
@@ -105,9 +106,28 @@ class Remotes:
             raise ipfs_transport.no_ipfs()
         return self._shelves
 
-    async def found(self, place: str) -> DatasetId:
-        """Returns the id of the dataset at a place, as the place states it. Raises Remote, Invalid, Refused."""
-        return await self._source_of(place).dataset_at(place, self._clock.now())
+    async def found(self, place: str) -> tuple[DatasetId, str]:
+        """Returns the id of the dataset at a place, as the place states it, and where it is.
+
+        Of a collection of several shards that is the first, whose card is taken to the statements. Raises Remote,
+        Invalid, Refused.
+        """
+        if web_place.place_of(place) is None:
+            return await self._source_of(place).dataset_at(place, self._clock.now()), place
+        raw = await self.file_at(place, COLLECTION, MAX_COLLECTION)
+        if raw is None:
+            return await self._source_of(place).dataset_at(place, self._clock.now()), place
+        collection = collection_in(raw, place)
+        for each in collection.raws:
+            judged = await trio.to_thread.run_sync(self._statements.judge, Topic.HEADS, each, PeerId(place))
+            if judged is Judgement.REJECT:
+                raise Invalid(f"a statement under {place} does not hold", rule="published-statement")
+        return collection.ids[0], beside(place, collection.ids[0])
+
+    async def file_at(self, place: str, file: str, limit: int) -> bytes | None:
+        """Reads a small file of the layout at a place; ``None``: there is none. Raises Remote, Refused."""
+        source = self._source_of(place)
+        return await source.file(await source.resolve(place, self._clock.now()), file, limit)
 
     def check(self, place: str) -> None:
         """Raises Refused for a place that this node cannot read."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
-from chain.data.partition import FUNCTION
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.statements.card import CardShards
@@ -26,13 +25,13 @@ from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.mirrors.shard_union import unite
+from odfd.published.collection import beside
 from odfd.renditions import tables
-from odfd.renditions.mirrored import united
 from odfd.resources.store import Resources
 from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.cards import Cards
-from odfd.trust.ledger.log import Ledger
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -105,7 +104,7 @@ class ShardFollowing:
             listed.spec,
             dataset=str(shard),
             name=listed.name_of(place),
-            via=None if listed.spec.is_from_web else listed.spec.via,
+            via=_via(listed, shard),
             expect=None,
         )
         is_told = await trio.to_thread.run_sync(self._check_new, listed, spec)
@@ -150,18 +149,10 @@ class ShardFollowing:
 
     def _united(self, listed: _Listed) -> str | None:
         """Stores the collection; returns what it waits for instead, or ``None``."""
-        ids = listed.shards.ids
-        if listed.shards.function != FUNCTION:
-            return f"its shards are divided by {listed.shards.function}, which this version does not know"
         with self._home.database.write() as connection:
-            for each in ids:
-                newest = Ledger(connection).newest_head(each)
-                if newest is None or newest[0].collection != ids[0]:
-                    return f"no head of {self._home.name_of(each)} says yet that it is one of {len(ids)} shards of it"
-            state = united(tables.of(connection, ids[0]), ids, listed.shards.by)
-            if state is None:
-                return "it was read as one chain here before: mirror the collection under another name"
-            tables.keep(connection, state)
+            waits = unite(connection, listed.shards, self._home.name_of)
+            if waits is not None:
+                return waits
             self._name(connection, listed)
         return None
 
@@ -175,6 +166,14 @@ class ShardFollowing:
                 catalog.rename(catalog.resolve(str(each)), name, now)
             if spec is not None and spec.name != name:
                 mirror_specs.keep(resources, msgspec.structs.replace(spec, name=name), now)
+
+
+def _via(listed: _Listed, shard: DatasetId) -> str | None:
+    """Returns the place of a shard: on a web server it lies beside the first, if that lies in the folder of its id."""
+    via = listed.spec.via
+    if via is None or not listed.spec.is_from_web:
+        return via
+    return beside(via, shard) if via.endswith(f"/{listed.spec.id.multibase}") else None
 
 
 def _shards_of(connection: sqlite3.Connection, dataset: DatasetId) -> CardShards | None:

@@ -38,6 +38,7 @@ from odfd.network import invitation
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.network.statement_subjects import subject_of
 from odfd.published import packs as site_packs
+from odfd.published.collection import collection_in
 from odfd.published.signed import head_in
 from odfd.published.source import PublishedSource
 from odfd.state.directory import open_state_directory
@@ -82,6 +83,7 @@ from p2p.wire.frames import DelimitedReader
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session
+from worlds.collection_bytes import KEYS, written
 from worlds.site_bytes import ANSWERS, KUBO_ANSWERS, archives, folder_of, kubo, unpacking, website
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -640,6 +642,11 @@ TARGETS: Sequence[Target] = (
         lambda raw: site_packs.packed(site_packs.read_pack(raw)) == raw,
     ),
     simple(head_in, SEALED, lambda raw: head_in(raw, "x")),
+    simple(
+        collection_in,
+        [written(KEYS[:2], [(1, None), (2, 3)]), written(KEYS[:3], [(9, 9), (1, 1), (1, None)])],
+        lambda raw: collection_in(raw, "x").content == raw,
+    ),
     Target(PublishedSource.edition, [*SEALED, str(SID).encode(), BLOCK], folder_of, dear=5),
     simple(
         record.check_cid,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
 from chain.errors import Conflict, Fault, Invalid, Refused
-from odfd.api.datasets.import_export import ImportExport
+from chain.ids import DID_ODF, DatasetId
+from odfd.api.datasets.collection_transfer import CollectionTransfer
 from odfd.api.views.steps_shown import show_failures
 from odfd.control import wire
 from odfd.control.board import task_ref
@@ -27,11 +28,18 @@ PRIVATE: Final = "push-private"
 RACED: Final = "push-raced"
 
 
+class _Asked(NamedTuple):
+    """A dataset to push, and its shards if it is pushed with all of several."""
+
+    entry: DatasetEntry
+    shards: tuple[DatasetId, ...] = ()
+
+
 class PushService:
     """The API service for pushes."""
 
     def __init__(
-        self, home: StateDirectory, visibility: Visibility, import_export: ImportExport, board: TaskBoard
+        self, home: StateDirectory, visibility: Visibility, import_export: CollectionTransfer, board: TaskBoard
     ) -> None:
         self._home = home
         self._visibility = visibility
@@ -41,52 +49,79 @@ class PushService:
 
     async def push(self, request: wire.PushRequest) -> wire.TaskRef:
         """Pushes datasets to repositories. Result: PushResult."""
-        entries = await trio.to_thread.run_sync(self._wanted, request)
-        targets = await trio.to_thread.run_sync(self._targets, entries, request.to)
+        wanted = await trio.to_thread.run_sync(self._wanted, request)
+        targets = await trio.to_thread.run_sync(self._targets, wanted, request.to)
 
         async def work(report: Report) -> wire.PushResult:
-            items = [await self._one(entry, target, request, report) for entry, target in targets]
+            items = [await self._one(asked, target, request, report) for asked, target in targets]
             show_failures(report, items)
             return wire.PushResult(items=tuple(items))
 
-        return task_ref(self._board.submit("push", ", ".join(entry.name for entry in entries), work))
+        return task_ref(self._board.submit("push", ", ".join(asked.entry.name for asked in wanted), work))
 
     async def push_for(self, ref: str, by: str, named: str, key: str) -> wire.TaskRef:
         """Pushes a dataset to the repository that the resource of a type and name refers to. Result: PushResult."""
         name = await trio.to_thread.run_sync(self._repositories.meant, by, named, key)
-        return await self.push(wire.PushRequest(refs=(ref,), to=name))
+        whole = await trio.to_thread.run_sync(self._whole, ref)
+        return await self.push(wire.PushRequest(refs=(whole,), to=name))
 
-    def _wanted(self, request: wire.PushRequest) -> Sequence[DatasetEntry]:
-        with self._home.catalog() as catalog:
-            entries = catalog.entries() if request.all else [self._home.one_chain(ref) for ref in request.refs]
-        if request.to is not None and "/" in request.to and (request.all or len(entries) != 1):
+    def _whole(self, ref: str) -> str:
+        """Returns the name of the collection that a dataset is a shard of; else what was given."""
+        entry = self._home.resolve(ref)
+        first = self._home.first_shard(entry.id)
+        return ref if first is None else self._home.name_of(first)
+
+    def _wanted(self, request: wire.PushRequest) -> Sequence[_Asked]:
+        if request.all:
+            with self._home.catalog() as catalog:
+                entries = catalog.entries()
+            wanted = [self._asked(entry) for entry in entries if not self._home.is_later_shard(entry.id)]
+        else:
+            wanted = list(dict.fromkeys(map(self._named, request.refs)))
+        if request.to is not None and "/" in request.to and (request.all or len(wanted) != 1):
             text = f"{request.to[:80]} is the place of one dataset"
             raise Invalid(text, rule="repository", hint="leave out what follows the /: each goes under its own name")
-        return entries
+        return wanted
 
-    def _targets(self, entries: Sequence[DatasetEntry], to: str | None) -> list[tuple[DatasetEntry, Target]]:
-        return [(entry, self._repositories.to_push(to, entry.name)) for entry in entries]
+    def _named(self, ref: str) -> _Asked:
+        """Returns what a reference means: an id one chain, a name all shards. Raises NotFound, Invalid."""
+        entry = self._home.resolve(ref)
+        if ref.startswith(DID_ODF):
+            return _Asked(entry)
+        self._home.check_united(entry)
+        return self._asked(entry)
 
-    async def _one(
-        self, entry: DatasetEntry, target: Target, request: wire.PushRequest, report: Report
-    ) -> wire.PushItem:
+    def _asked(self, entry: DatasetEntry) -> _Asked:
+        shards = self._home.shards_of(entry.id)
+        return _Asked(entry, shards if len(shards) > 1 else ())
+
+    def _targets(self, wanted: Sequence[_Asked], to: str | None) -> list[tuple[_Asked, Target]]:
+        return [(asked, self._repositories.to_push(to, asked.entry.name)) for asked in wanted]
+
+    async def _one(self, asked: _Asked, target: Target, request: wire.PushRequest, report: Report) -> wire.PushItem:
+        entry = asked.entry
         is_public = request.private or await trio.to_thread.run_sync(self._visibility.is_public, entry.id)
         if request.all and not is_public:
             return wire.PushItem(ref=entry.name, outcome="private", place=str(target))
         try:
             with sole_faults():
-                if request.all:
-                    await trio.to_thread.run_sync(self._home.one_chain, entry.name)
+                if request.all and not asked.shards:
+                    await trio.to_thread.run_sync(self._home.check_united, entry)
                 if not is_public:
                     raise _private(entry, target)
-                return await self._pushed(entry, target, report)
+                return await self._pushed(asked, target, report)
         except Fault as fault:
             problem = wire.Problem.of(fault)
             return wire.PushItem(ref=entry.name, outcome="failed", place=str(target), fault=problem)
 
-    async def _pushed(self, entry: DatasetEntry, target: Target, report: Report) -> wire.PushItem:
+    async def _pushed(self, asked: _Asked, target: Target, report: Report) -> wire.PushItem:
+        entry, shards = asked
         try:
-            done = await self._import_export.push(entry, target, report)
+            done = (
+                await self._import_export.push_collection(entry, shards, target, report)
+                if shards
+                else await self._import_export.push(entry, target, report)
+            )
         except Conflict as fault:
             raise await trio.to_thread.run_sync(partial(_explained, fault, target, entry)) from None
         return wire.PushItem(

@@ -106,8 +106,8 @@ class MirrorService:
                 assert place is not None
                 report.begin(f"asking {place}", None, "bytes")
                 async with outside(place):
-                    dataset = await self._remotes.found(place)
-                mirror = await self._begin(request, dataset, place)
+                    dataset, at = await self._remotes.found(place)
+                mirror = await self._begin(request, dataset, at)
             report.begin(f"mirroring {mirror.spec.name}", None, "bytes")
             wait = self._wait(mirror)
             async with outside(f"peers of {mirror.spec.name}"):
@@ -129,8 +129,6 @@ class MirrorService:
 
     async def _all_shards(self, mirror: Mirror, report: Report) -> None:
         """Waits until the other shards of a collection are here too, as far as they can come."""
-        if mirror.spec.via is not None:
-            return  # cards come from peers of networks; what comes later is followed in the background
         others = await self.shards(mirror.spec.id)
         for each in others:
             other = self._scheduler.find(each)

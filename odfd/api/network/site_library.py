@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from chain.statements.card import Card
@@ -15,6 +15,7 @@ from odfd.datasets.visibility import Visibility
 from odfd.kamu.application import KamuApplication
 from odfd.kamu.ports import PublicAnswers
 from odfd.network.library import ServingLibrary
+from odfd.published.collection import COLLECTION, collection_state
 from odfd.published.packs import MAX_PACK, PACK, packed
 from odfd.published.signed import signed_state
 from odfd.runtime.http import Application
@@ -97,6 +98,8 @@ class NodeSiteLibrary:
 
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
         """Returns a statement file; ``None`` until all blocks up to the signed head are served, which readers need."""
+        if path == COLLECTION:
+            return self._collection(dataset)
         try:
             signed = signed_state(self._home.database, self._home.chains, dataset)
         except NotFound:
@@ -104,6 +107,18 @@ class NodeSiteLibrary:
         if not signed.is_here or self._library.size(dataset) < signed.size:
             return None
         return dict(signed.files).get(path)
+
+    def _collection(self, dataset: DatasetId) -> bytes | None:
+        """Returns what says which shards belong together; ``None`` for one chain, and until all of it is served."""
+        shards = self._home.shards_of(dataset)
+        if len(shards) < 2:
+            return None
+        try:
+            found, states = collection_state(self._home.database, self._home.chains, shards)
+        except (NotFound, Refused):
+            return None
+        is_served = all(self._library.size(each) >= of.size for each, of in zip(shards, states, strict=True))
+        return found.content if is_served else None
 
     def object_size(self, name: Multihash) -> int | None:
         return self._library.object_size(name)

@@ -1,0 +1,225 @@
+"""Pushes collections of several shards to repositories, and takes them in from there, all shards as one.
+
+A push writes each shard as a dataset of its own, in a folder of its id, and last, on condition, the file that says
+which shards belong together and how far (``trust/collection``). So whoever reads meanwhile sees the cut before or the
+one after. A pull checks what that file says of every shard before it takes one in. ADR 80.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.codec.blocks import MAX_BLOCK
+from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.instant import to_millis
+from chain.store.base import Append, UpperMove
+from chain.store.layout import BLOCKS, HEAD
+from odfd.api.datasets.import_export import ImportExport
+from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.rendition_names import shard_name
+from odfd.errors import sole_faults
+from odfd.mirrors.shard_union import unite
+from odfd.published.collection import (
+    COLLECTION,
+    MAX_COLLECTION,
+    PublishedCollection,
+    beside,
+    collection_in,
+    collection_state,
+)
+from odfd.published.signed import MAX_STATEMENT
+from odfd.repositories.catalog import Target
+from odfd.repositories.folder import Folder
+from odfd.repositories.shards import ConditionalFiles
+from odfd.runtime.slots import KeyedLocks
+from odfd.runtime.tasks import Report, outside
+from odfd.transfer.folders import Transfer
+from odfd.trust.ledger.log import Ledger
+from p2p.ports import Judgement, PeerId, Topic
+
+TRIES: Final = 4
+"""Attempts to write a collection's file that others write too; each failure is progress of another writer."""
+HOLDING: Final = ("folder", "web", "bucket", "sftp")
+"""Kinds of repositories that hold collections."""
+_RULE: Final = "shard-missing"
+
+
+class CollectionTransfer(ImportExport):
+    """Imports and exports, also of collections of several shards."""
+
+    _pushing = KeyedLocks()
+
+    async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
+        if target.place.kind in HOLDING and await self._read(target, COLLECTION, MAX_COLLECTION) is not None:
+            raise Conflict(f"{target} is a collection of several shards", rule="export-diverged")
+        return await super().push(entry, target, report)
+
+    async def push_collection(
+        self, entry: DatasetEntry, shards: Sequence[DatasetId], target: Target, report: Report
+    ) -> Transfer:
+        """Pushes all shards, and then what says that they belong together. Raises as ``push``; Refused."""
+        if target.place.kind not in HOLDING:
+            hint = "push it to a folder, a bucket or an SFTP server, or each shard by its id"
+            raise Refused(f"{target} holds single chains alone", rule="shard-whole", hint=hint)
+        async with self._pushing.of(str(target), report.waits_to_write(entry.name)):
+            if await self._read(target, HEAD, MAX_STATEMENT) is not None:
+                raise Conflict(f"{target} is one chain, and {entry.name} has several", rule="export-diverged")
+            chains = self._home.chains
+            # Read first: the blocks of these heads are written by the time that the file names them.
+            found, _ = await trio.to_thread.run_sync(collection_state, self._home.database, chains, shards)
+            all_done = None
+            for each in shards:
+                one = DatasetEntry(name=entry.name, id=each, created_at=entry.created_at)
+                part = target._replace(dataset=beside(target.dataset, each))
+                all_done = _added(all_done, await super().push(one, part, report))
+            assert all_done is not None, "a collection has shards"
+            await trio.to_thread.run_sync(self._name_together, target, found)
+        return all_done
+
+    def _name_together(self, target: Target, found: PublishedCollection) -> None:
+        """Writes which shards belong together, over the version that was read."""
+        in_folder = target.place.kind == "folder"
+        files: ConditionalFiles = (
+            Folder(target.repository, Path(target.place.root))
+            if in_folder
+            else self.repositories.files(target.repository)
+        )
+        path, is_tested = f"{target.dataset}/{COLLECTION}", False
+        for _ in range(TRIES):
+            there = files.get(path, MAX_COLLECTION)
+            try:
+                said = found if there is None else found.newer(collection_in(there.content, str(target)))
+            except Invalid as fault:
+                raise Conflict(f"{target}: {fault.message}", rule="export-diverged") from None
+            if there is not None and there.content == said.content:
+                return
+            if not is_tested:
+                files.check_conditions()
+                is_tested = True
+            if files.put_if(path, said.content, None if there is None else there.tag):
+                return
+        raise Conflict("what says which shards belong together is written by others too", rule="compare-and-append")
+
+    async def pull(self, target: Target, as_name: str | None, report: Report) -> wire.PullItem:
+        try:
+            with sole_faults():
+                raw = await self._read(target, COLLECTION, MAX_COLLECTION) if target.place.kind in HOLDING else None
+                if raw is not None:
+                    return await self._pull_all(target, collection_in(raw, str(target)), as_name, report)
+        except Fault as fault:
+            return wire.PullItem(
+                ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault)
+            )  # fmt: skip
+        return await super().pull(target, as_name, report)
+
+    async def _pull_all(
+        self, target: Target, found: PublishedCollection, as_name: str | None, report: Report
+    ) -> wire.PullItem:
+        parts = [target._replace(dataset=beside(target.dataset, each)) for each in found.ids]
+        for head, part in zip(found.heads, parts, strict=True):
+            await self._check_there(part, head.dataset, f"{BLOCKS}/{head.head}")
+        name = await trio.to_thread.run_sync(self._named, found, as_name or target.dataset.rpartition("/")[2])
+        with ExitStack() as attended:
+            for each in found.ids:
+                attended.enter_context(self._board.attend(each))
+            await trio.to_thread.run_sync(self._judge, target, found)
+            blocks = 0
+            for place, part in enumerate(parts):
+                item = await super().pull(part, shard_name(name, 0, place) if place else name, report)
+                if item.fault is not None:
+                    return msgspec.structs.replace(item, ref=str(target), message=f"{part}: {item.message}")
+                blocks += item.blocks
+            await trio.to_thread.run_sync(self._unite, found)
+        self._changed(found.ids[0])
+        outcome: Final = "updated" if blocks else "up-to-date"
+        return wire.PullItem(ref=name, outcome=outcome, message=f"from {target}", blocks=blocks)
+
+    async def _check_there(self, part: Target, dataset: DatasetId, block: str) -> None:
+        """Raises NotFound for a shard that is not there, or not as far as its signed head says."""
+        if await self._read(part, block, MAX_BLOCK) is not None:
+            return
+        is_there = await self._read(part, HEAD, MAX_STATEMENT) is not None
+        why = "is stale: it does not hold the block of its signed head" if is_there else "is missing"
+        raise NotFound(f"shard {dataset} {why}: {part}", rule=_RULE, hint="its publisher pushes the collection again")
+
+    def _named(self, found: PublishedCollection, wished: str) -> str:
+        """Returns the local name of a collection. Raises Invalid if it is taken, or a shard is in another one."""
+        first = found.ids[0]
+        together = self._home.shards_of(first)
+        if len(together) > 1 and together != found.ids:
+            raise Invalid(f"{first} has other shards here", rule="shard-here", hint="odfctl get renditions NAME")
+        with self._home.catalog() as catalog:
+            known = catalog.find(first)
+            name = catalog.check(wished, first) if known is None else known.name
+            for place, each in enumerate(found.ids[1:], start=1):
+                catalog.check(shard_name(name, 0, place), each)
+        return name
+
+    def _judge(self, target: Target, found: PublishedCollection) -> None:
+        """Passes the statements to the board. Raises Invalid if one does not hold."""
+        for raw in found.raws:
+            if self._board.judge(Topic.HEADS, raw, PeerId(str(target))) is Judgement.REJECT:
+                raise Invalid(f"a statement in {COLLECTION} of {target} does not hold", rule="published-statement")
+
+    def _unite(self, found: PublishedCollection) -> None:
+        """Moves the frontiers to what is signed, and makes the name mean all shards. Raises Invalid, NotFound."""
+        home = self._home
+        for each in found.ids:
+            if not home.keys.has_dataset_key(each):
+                self._keep_upper(each)
+        if home.shards_of(found.ids[0]) == found.ids:
+            return
+        assert found.card.shards is not None, "checked when it was read"
+        with home.database.write() as connection:
+            waits = unite(connection, found.card.shards, home.name_of)
+        if waits is not None:
+            raise NotFound(waits, rule=_RULE, hint="pull it again; each shard is read by its id")
+
+    def _keep_upper(self, dataset: DatasetId) -> None:
+        """Moves the frontier of a shard to what its newest head states. Raises Invalid if a block here breaks it."""
+        chains = self._home.chains
+        with self._home.database.read() as connection:
+            newest = Ledger(connection).newest_head(dataset)
+        chain = chains.chain(dataset)
+        here = chain.head()
+        if newest is None or newest[0].upper is None or here is None or here.size < newest[0].size:
+            return
+        said, upper = newest[0], newest[0].upper
+        if chain.block_at(said.size - 1).hash != said.head:
+            return
+        if here.size > said.size and to_millis(chain.block_at(said.size).system_time) < upper:
+            text = f"block #{said.size} of {dataset} has a time that its signed head says is complete"
+            raise Invalid(text, rule="trust.upper", hint="ask its publisher")
+        if upper > (reached := chains.upper(dataset)):
+            move = UpperMove(reached, upper)
+            chains.commit([Append(dataset=dataset, expected=here, blocks=(), upper=move)])
+
+    async def _read(self, target: Target, file: str, limit: int) -> bytes | None:
+        """Reads a small file of a dataset in a repository; ``None``: there is none. Raises Remote, Refused."""
+        kind = target.place.kind
+        if kind == "folder":
+            folder = Folder(target.repository, Path(target.place.root))
+            found = await trio.to_thread.run_sync(partial(folder.get, f"{target.dataset}/{file}", limit))
+            return None if found is None else found.content
+        place = target.at if kind == "web" else str(target)
+        async with outside(place):
+            return await self._remotes.file_at(place, file, limit)
+
+
+def _added(before: Transfer | None, more: Transfer) -> Transfer:
+    """Adds up what was transferred; the head is that of the first."""
+    if before is None:
+        return more
+    return msgspec.structs.replace(
+        before,
+        blocks=before.blocks + more.blocks, objects=before.objects + more.objects, bytes=before.bytes + more.bytes,
+    )  # fmt: skip

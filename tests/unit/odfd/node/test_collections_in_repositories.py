@@ -1,0 +1,237 @@
+"""Collections of several shards in repositories: pushed, pulled, mirrored and read as one, and refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from unit.odfd.node.test_client_repositories import ARCHIVE, pushed
+from unit.odfd.node.test_mirrored_shards import brought, sharded, signed
+from unit.odfd.node.test_remote_repositories import SFTP
+from unit.odfd.node.test_repositories import BUCKET
+from unit.odfd.node.test_shards import standing
+
+from chain.statements import envelope, statement
+from chain.store.layout import DirectoryChain, DirectoryObjects
+from odfd.control import wire
+from odfd.published.collection import COLLECTION, collection_in
+from odfd.verify.verify import VerificationRequest, verify_chain
+from odfd_client import Invalid, NotFound, Repository, Snapshot, Update, open_repository
+from odfd_client.places import StorePlace
+from p2p.wire.frames import frame
+from worlds.s3_server import new_bucket, s3_server
+from worlds.served_node import away
+from worlds.sftp import PASSWORD, sftp_served
+from worlds.web_site import Site
+
+
+class Kept(NamedTuple):
+    """A repository of one kind."""
+
+    manifest: str
+    """For whoever pushes."""
+    opened: Callable[[], Repository]
+    """Opens it with the client."""
+    reading: str = ""
+    """For whoever pulls, if that is another manifest."""
+    folder: Path | None = None
+    """Where its files lie."""
+
+
+@pytest.fixture(
+    params=[
+        "folder", "web", pytest.param("bucket", marks=pytest.mark.slow), pytest.param("sftp", marks=pytest.mark.slow)
+    ]
+)  # fmt: skip
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    store = tmp_path / "archive"
+    store.mkdir()
+    if request.param == "folder":
+        yield Kept(ARCHIVE % store.as_uri(), lambda: Repository(StorePlace(store.as_uri())), folder=store)
+    elif request.param == "web":
+        with Site(store).open() as site:
+            yield Kept(ARCHIVE % store.as_uri(), lambda: open_repository(site.url), ARCHIVE % site.url, store)
+    elif request.param == "bucket":
+        with s3_server() as server:
+            url = new_bucket(server, "house")
+            yield Kept(BUCKET % url, lambda: open_repository(f"{server}/house/odf"))
+    else:
+        with sftp_served(tmp_path) as served:
+            manifest = SFTP % (PASSWORD, served.url("/archive", "reader"), served.host_key)
+            yield Kept(manifest, lambda: open_repository(store), folder=store)
+
+
+async def test_a_collection_is_pushed_pulled_and_read_as_one(world: Any, worlds: Any, kept: Kept) -> None:
+    """The same at each kind of repository; no transaction is read in part, and each shard is a dataset by itself."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(kept.manifest)
+        await bob.apply(kept.reading or kept.manifest)
+        await sharded(world, worlds, alice)
+        await pushed(alice, "cities", "archive")
+        shards = alice.home.shards_of(alice.dataset("cities"))
+        (item,) = await bob.pull("archive/cities")
+        assert (item.ref, item.outcome, item.fault) == ("cities", "updated", None), item
+        assert bob.home.shards_of(bob.dataset("cities")) == shards
+        assert await standing(bob, "cities") == await standing(alice, "cities")
+        assert (await bob.pull("archive/cities"))[0].outcome == "up-to-date"
+        saved = await away(lambda: begun(kept.opened()))
+        await brought(world, alice, 2, "Krems")
+        for each in shards:  # pushed by themselves, by their ids: nothing says yet that the transaction is whole
+            await pushed(alice, str(each), f"archive/{each.multibase}")
+        assert len(await away(lambda: current(kept.opened()))) == 5
+        await pushed(alice, "cities", "archive")
+        await away(lambda: continued(kept.opened(), saved))
+        assert (await bob.pull("archive/cities"))[0].outcome == "updated"
+        assert await standing(bob, "cities") == await standing(alice, "cities")
+        frontiers = (await bob.api.datasets.get("cities")).frontiers
+        assert frontiers == (await alice.api.datasets.get("cities")).frontiers
+        if kept.folder is not None:
+            assert sorted(each.name for each in kept.folder.iterdir() if not each.name.startswith(".")) == sorted(
+                ["cities", *(each.multibase for each in shards)]
+            )
+            for each in shards:
+                path = kept.folder / each.multibase
+                chain, objects = DirectoryChain(path), DirectoryObjects(path)
+                assert verify_chain(chain, objects, VerificationRequest(ref=str(path), start=0)).ok
+
+
+def current(repository: Repository) -> list[str]:
+    found: list[str] = repository.open("cities").current().to_arrow()["city"].to_pylist()
+    return found
+
+
+def begun(repository: Repository) -> str:
+    cities = repository.open("cities")
+    assert len(cities.pins) == 3
+    assert cities.to_arrow().num_rows == 5
+    assert cities.select("city").limit(2).to_arrow().num_rows == 2
+    assert sum(each.last_offset() + 1 for each in cities.chains()) == 5
+    pinned = repository.open("cities").pinned(*cities.pins)
+    assert pinned.to_arrow().equals(cities.to_arrow())
+    assert cities.at_block(cities.pins[1].block).to_arrow().num_rows == 5
+    with repository.at(None, "cities") as read:
+        assert read["cities"].to_arrow().num_rows == 5
+    *items, last = cities.listen(follow=False)
+    assert [each.complete for each in (*items, last)] == [*[False] * len(items), True]
+    assert sum(each.batch.num_rows for each in (*items, last)) == 5
+    snapshot, *later = cities.subscribe(follow=False)
+    assert isinstance(snapshot, Snapshot)
+    assert (snapshot.rows.to_arrow().num_rows, later, len(snapshot.position.parts)) == (5, [], 3)
+    assert snapshot.position == last.position
+    with pytest.raises(Exception, match="each with offsets of its own"):
+        cities.last_offset()
+    return str(last.position)
+
+
+def continued(repository: Repository, saved: str) -> None:
+    (update,) = repository.open("cities").listen(saved, follow=False)
+    assert (update.batch.column("city").to_pylist(), update.complete) == (["Krems"], True)
+    assert len(current(repository)) == 6
+    assert [type(each) for each in repository.open("cities").cross(saved, follow=False)] == [Update]
+
+
+async def test_a_shard_that_is_missing_stale_or_foreign_is_refused_by_name(
+    world: Any, worlds: Any, tmp_path: Path
+) -> None:
+    store = tmp_path / "archive"
+    store.mkdir()
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(ARCHIVE % store.as_uri())
+        await bob.apply(ARCHIVE % store.as_uri())
+        await sharded(world, worlds, alice)
+        await pushed(alice, "cities", "archive")
+        first, _, last = alice.home.shards_of(alice.dataset("cities"))
+        facts, shard = store / "cities" / COLLECTION, store / last.multibase
+        good = facts.read_bytes()
+
+        async def refused(kind: type[Exception], why: str) -> None:
+            with pytest.raises(kind, match=f"{last}.*{why}"):
+                await away(lambda: open_repository(store).open("cities"))
+            (item,) = await bob.pull("archive/cities")
+            assert item.fault is not None
+            assert (item.fault.rule, str(last) in item.message) == ("shard-missing", True), item
+            assert bob.home.chains.chain(first).head() is None, "nothing was taken"
+
+        shard.rename(store / "away")
+        await refused(NotFound, "is missing")
+        (store / "away").rename(shard)
+        head = collection_in(good, "here").heads[2]
+        block = shard / "blocks" / str(head.head)
+        block.rename(store / "block")
+        await refused(NotFound, "is stale")
+        (store / "block").rename(block)
+        card, one, two, _ = collection_in(good, "here").raws
+        alone = statement.encode(head.__class__(**{
+            name: getattr(head, name) for name in head.__struct_fields__ if name != "collection"
+        }))  # fmt: skip
+        foreign = envelope.seal(alone, alice.home.keys.dataset_key(last))
+        facts.write_bytes(b"".join(map(frame, (card, one, two, foreign))))
+        await refused(Invalid, "does not say that it is a shard")
+        facts.write_bytes(b"".join(map(frame, (card, one, two))))
+        with pytest.raises(NotFound, match=f"no head of its shard {last}"):
+            await away(lambda: open_repository(store).open("cities"))
+        facts.write_bytes(good)
+        assert (await bob.pull("archive/cities"))[0].outcome == "updated"
+
+
+async def test_a_late_push_takes_no_frontier_back(world: Any, worlds: Any, tmp_path: Path) -> None:
+    """What an older push says meanwhile is joined with what is there; another collection is left alone."""
+    store = tmp_path / "archive"
+    async with world.running("alice") as alice:
+        await alice.apply(ARCHIVE % store.as_uri())
+        await sharded(world, worlds, alice)
+        await pushed(alice, "cities", "archive")
+        facts = store / "cities" / COLLECTION
+        older = collection_in(facts.read_bytes(), "older")
+        await brought(world, alice, 2, "Krems")
+        await pushed(alice, "cities", "archive")
+        newer = collection_in(facts.read_bytes(), "newer")
+        assert [each.upper for each in newer.heads] > [each.upper for each in older.heads]
+        assert older.newer(newer).content == newer.content == newer.newer(older).content
+        at = alice.api.pushing._repositories.to_push("archive", "cities")
+        alice.parts.import_export._name_together(at, older)
+        assert facts.read_bytes() == newer.content
+        name = alice.home.name_of(newer.ids[1])
+        done = await alice.done(alice.api.pushing.push(wire.PushRequest(all=True, to="archive")))
+        assert [(each.ref, each.outcome) for each in done.items] == [("cities", "up-to-date"), ("cities.r0", "private")]
+        assert alice.api.pushing._whole(name) == "cities"
+        request = wire.PushRequest(refs=(str(newer.ids[0]),), to="archive")
+        (one,) = (await alice.done(alice.api.pushing.push(request))).items
+        assert one.fault is not None
+        assert one.fault.rule == "push-diverged"
+
+
+async def test_a_private_collection_has_nothing_that_says_so(world: Any, worlds: Any, tmp_path: Path) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(ARCHIVE % (tmp_path / "archive").as_uri())
+        await sharded(world, worlds, alice)
+        await alice.unpublish("cities")
+        await signed(alice)
+        request = wire.PushRequest(refs=("cities",), to="archive", private=True)
+        (item,) = (await alice.done(alice.api.pushing.push(request))).items
+        assert item.fault is not None
+        assert item.fault.rule == "shard-card"
+
+
+async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: Any, worlds: Any, tmp_path: Path) -> None:
+    """By a node that never meets the publisher, also when a shard got no block of a transaction."""
+    store = tmp_path / "archive"
+    rows = []
+    with Site(store).open() as site:
+        for day in (2, 3):
+            async with world.running("alice") as alice:
+                if day == 2:
+                    await alice.apply(ARCHIVE % store.as_uri())
+                    await sharded(world, worlds, alice)
+                await brought(world, alice, day, "Krems")
+                await pushed(alice, "cities", "archive")
+                rows = await standing(alice, "cities")
+            async with world.running("bob") as bob:
+                if day == 2:
+                    request = wire.MirrorRequest(source=f"{site.url}/cities", as_name="cities")
+                    await bob.done(bob.api.mirrors.add(request))
+                (item,) = await bob.pull("cities")
+                assert item.fault is None
+                assert await standing(bob, "cities") == rows
