@@ -50,6 +50,7 @@ from engines.errors import (
     DISK,
     JVM_LOST,
     MEMORY,
+    SESSION,
     TRACE,
     EngineFault,
     EngineLost,
@@ -69,6 +70,7 @@ from engines.io_plan import (
     plan_transform,
 )
 from engines.request_control import CallLimits
+from engines.session import SessionRequest, SessionState
 from engines.staging import Staging
 
 Q = TypeVar("Q", bound=msgspec.Struct)
@@ -84,6 +86,7 @@ class _Call(Protocol):
 
 _FAULTS: Final[dict[str, type[Environment] | type[LimitExceeded]]] = {
     JVM_LOST: EngineLost,
+    SESSION: EngineLost,
     DEADLINE: LimitExceeded,
     MEMORY: LimitExceeded,
     DISK: LimitExceeded,
@@ -117,6 +120,10 @@ class GrpcEngine:
 
     async def identity(self) -> EngineIdentity:
         return await self._ask(codec.IDENTITY, IdentityRequest())
+
+    async def session(self, *, starts: bool) -> SessionState:
+        """Returns whether requests that need more than the process find it; ``starts``: makes it so first."""
+        return await self._ask(codec.SESSION, SessionRequest(starts=starts))
 
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
         return await self._ask(codec.VALIDATE, request)

@@ -17,6 +17,7 @@ from chain.codec import flat
 from chain.multibase import varint
 from engines import contract
 from engines.errors import BadFrame
+from engines.session import SessionRequest, SessionState
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 A = TypeVar("A", bound=msgspec.Struct)
@@ -58,6 +59,7 @@ INGEST: Final = Method("/odfd.Engine/ExecuteIngest", contract.IngestRequest, con
 VALIDATE: Final = Method("/odfd.Engine/ValidateQuery", contract.ValidateRequest, contract.ValidateResponse, False)
 MIGRATE: Final = Method("/odfd.Engine/MigrateQuery", contract.MigrateRequest, contract.MigrateResponseRoot)
 IDENTITY: Final = Method("/odfd.Engine/Identity", contract.IdentityRequest, contract.EngineIdentity, False)
+SESSION: Final = Method("/odfd.Engine/Session", SessionRequest, SessionState, False)
 PROVENANCE: Final = Method("/odfd.Engine/DeriveProvenance", contract.ProvenanceRequest, contract.ProvenanceResponseRoot)
 
 

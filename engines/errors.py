@@ -9,6 +9,8 @@ from chain.errors import Environment, Invalid, Refused
 
 JVM_LOST: Final = "engine-jvm"
 """Rule of an EngineLost where only the JVM ended and its process lives on; the next request gets another JVM."""
+SESSION: Final = "engine-session"
+"""Rule of an EngineLost where Java did not start for a request; the process lives on, and most ingests run."""
 ALIVE: Final = "engine-alive"
 """Rule of an EngineLost where the process ended or became unreachable after it had the request."""
 NOT_INSTALLED: Final = "engine-missing"

@@ -61,6 +61,15 @@ class RequestControl:
         """Sets the stage (``engines.progress.STAGES``) for the next progress report. Costs nothing."""
         self._stage = name
 
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """Sets the stage while the block lasts, then the one before."""
+        before, self._stage = self._stage, name
+        try:
+            yield
+        finally:
+            self._stage = before
+
     def count_tasks(self, counts: Callable[[], Progress]) -> None:
         """Sets ``counts`` as the source of task counts in progress reports, unless ``measured`` gives a better one."""
         self._tasks = counts

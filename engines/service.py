@@ -53,6 +53,7 @@ from engines.contract import (
 from engines.errors import DEADLINE, DISK, MAX_BACKTRACE, MEMORY, TRACE
 from engines.listen_address import READY, cannot_listen, check_free, parse_address
 from engines.request_control import RequestControl
+from engines.session import SessionRequest, SessionState
 
 MAX_STATUS: Final = 3_000
 """Most characters of a message in the status of a call, which gRPC bounds."""
@@ -70,6 +71,8 @@ class Handler(Protocol):
     """
 
     def identity(self) -> EngineIdentity: ...
+
+    def session(self, request: SessionRequest) -> SessionState: ...
 
     def validate(self, request: ValidateRequest) -> ValidateResponse: ...
 
@@ -175,6 +178,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         self._unary: dict[str, tuple[codec.Method[Any, Any], Callable[[Any], Any]]] = {
             codec.VALIDATE.path: (codec.VALIDATE, handler.validate),
             codec.IDENTITY.path: (codec.IDENTITY, lambda _: handler.identity()),
+            codec.SESSION.path: (codec.SESSION, handler.session),
         }
 
     def service(self, details: Any) -> Any:

@@ -10,22 +10,26 @@ import importlib
 import shutil
 import tempfile
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from engines.errors import MAX_BACKTRACE
+from engines.errors import MAX_BACKTRACE, EngineLost
+from engines.errors import SESSION as NO_SESSION
 from engines.io_plan import View
-from engines.listen_address import READY
+from engines.listen_address import READY, SESSION
 from engines.provision.settings import ENGINE_FAILED, OnEvent, WarmSettings
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.process import ConfinedProcess, start
+from engines.session import SESSION_STATES
 from engines.staging import Staging
 
 if TYPE_CHECKING:
     from engines.client import GrpcEngine
 
+READY_STATE: Final = "ready"
 _MAX_LINE: Final = 8192
 """Most bytes of one line that an engine prints; longer lines come in pieces."""
 _LAST_WORDS: Final = 12
@@ -49,6 +53,11 @@ class EngineProcess:
         self.client: GrpcEngine | None = None
         self.ready = trio.Event()
         self.gone = trio.Event()
+        self.session = READY_STATE
+        """State of what only some requests need (``engines.contract.SESSION_STATES``), as the process told it last."""
+        self.session_used = trio.current_time()
+        self._started_session = False
+        self._opening = trio.Lock()
         self.leases = 0
         self.last_used = trio.current_time()
 
@@ -136,7 +145,9 @@ class EngineProcess:
                 lines, rest = [*lines, rest], b""
             for line in lines:
                 text = line.decode(errors="replace").rstrip()
-                if client is not None and self.client is None and text.startswith(READY):
+                if client is not None and text.startswith(SESSION):
+                    self._note_session(text.removeprefix(SESSION))
+                elif client is not None and self.client is None and text.startswith(READY):
                     self.client = client
                     self.last_used = trio.current_time()
                     self.ready.set()
@@ -144,12 +155,52 @@ class EngineProcess:
                     self._last_words.append(text)
                     self._log("engine-said", line=text)
 
+    def _note_session(self, state: str) -> None:
+        if state in SESSION_STATES:
+            self._started_session = self.client is not None and state == READY_STATE
+            self.session, self.session_used = state, trio.current_time()
+            self._log("engine-session", state=state)
+
+    async def open_session(self, starting: Callable[[], None] = lambda: None) -> None:
+        """Waits until requests that need a session find one. Raises EngineLost if it does not start, and what
+        ``while_starting`` raises.
+
+        One caller at a time asks, so that those who wait take no place from requests that need none.
+        """
+        self.session_used = trio.current_time()
+        if self.session == READY_STATE:
+            return
+        starting()
+        async with self._settings.while_starting(), self._opening:
+            if self.session == READY_STATE or self.client is None:
+                return
+            with trio.move_on_after(self._settings.limits.start) as patience:
+                answer = await self.client.session(starts=True)
+        if patience.cancelled_caught:
+            raise self._no_session("it took too long", "engine.start-seconds is how long a start may take")
+        if answer.state == "failed":
+            raise self._no_session(answer.message, "`odfctl doctor` tries each of its parts")
+        self.session = answer.state
+
+    def _no_session(self, why: str, hint: str) -> EngineLost:
+        name = self._settings.name
+        return EngineLost(
+            f"the {name} engine could not start what this request needs: {why}", rule=NO_SESSION, hint=hint
+        )
+
     async def _leave_when_idle(self) -> None:
         idle = self._settings.limits.idle
         while True:
-            await trio.sleep_until(trio.current_time() + idle if self.leases else self.last_used + idle)
-            if self.client is not None and not self.leases and trio.current_time() >= self.last_used + idle:
+            last = min(self.last_used, self.session_used) if self._started_session else self.last_used
+            now = trio.current_time()
+            await trio.sleep_until(now + idle if self.leases or last + idle <= now else last + idle)
+            now = trio.current_time()
+            if self.client is None or self.leases:
+                continue
+            if now >= self.last_used + idle:
                 self.leave("idle")
+            elif self._started_session and now >= self.session_used + idle:
+                self.leave("what it started for a query is idle")  # the next ingest gets a process without
 
     def note_failure(self, message: str, backtrace: str) -> None:
         """Logs a fault of the engine itself, whose backtrace is of no use to the caller."""

@@ -7,6 +7,7 @@ by the coordinator safe. ``run`` owns everything started and lives as long as th
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import trio
 
-from chain.errors import Invalid
+from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from engines.contract import (
     Engine,
@@ -37,7 +38,7 @@ from engines.contract import (
     ValidateResponse,
     ignored,
 )
-from engines.errors import ALIVE, DEADLINE, JVM_LOST, EngineFault, EngineLost, LimitExceeded
+from engines.errors import ALIVE, DEADLINE, JVM_LOST, SESSION, EngineFault, EngineLost, LimitExceeded
 from engines.progress import STARTING
 from engines.provision.process import EngineProcess
 from engines.provision.processes import Processes
@@ -73,6 +74,8 @@ class Running:
     dataset: str
     """The only dataset for which it works; empty: any."""
     busy: bool
+    session: str
+    """State of what only some requests need (``engines.contract.SESSION_STATES``)."""
 
 
 class _Delegating(ABC):
@@ -92,7 +95,10 @@ class _Delegating(ABC):
         return await self._with(request.dataset_id, lambda engine: engine.transform(request, on_progress), on_progress)
 
     async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
-        return await self._with(request.dataset_id, lambda engine: engine.ingest(request, on_progress), on_progress)
+        needs = request.preprocess is not None
+        return await self._with(
+            request.dataset_id, lambda engine: engine.ingest(request, on_progress), on_progress, session=needs
+        )
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
         return await self._with(None, lambda engine: engine.raw_query(request, on_progress), on_progress)
@@ -108,8 +114,11 @@ class _Delegating(ABC):
         )
 
     @abstractmethod
-    async def _with(self, dataset: DatasetId | None, work: Work[A], on_progress: OnProgress) -> A:
-        """Returns the result of ``work``, which is about ``dataset``, and reports when a process has to be started."""
+    async def _with(
+        self, dataset: DatasetId | None, work: Work[A], on_progress: OnProgress, *, session: bool = True
+    ) -> A:
+        """Returns the result of ``work``, which is about ``dataset``, and reports when a process, or a session that the
+        work needs for certain, has to be started."""
 
 
 class WarmEngine(_Delegating):
@@ -126,8 +135,15 @@ class WarmEngine(_Delegating):
     def running(self) -> tuple[Running, ...]:
         """Lists the processes that take requests now; none of those of ``fresh``."""
         return tuple(
-            Running(process.pid, tenant, process.leases > 0) for tenant, process in self._processes.running().items()
+            Running(process.pid, tenant, process.leases > 0, process.session)
+            for tenant, process in self._processes.running().items()
         )
+
+    async def warm(self) -> None:
+        """Starts the shared process and its session, for a request that will come soon. A failure is that request's."""
+        with contextlib.suppress(Environment):
+            async with self._processes.lease("") as process:
+                await process.open_session()
 
     @asynccontextmanager
     async def fresh(self) -> AsyncIterator[Engine]:
@@ -153,12 +169,14 @@ class WarmEngine(_Delegating):
         apart = self._settings.isolation is Isolation.DATASET and dataset is not None
         return str(dataset) if apart else ""
 
-    async def _with(self, dataset: DatasetId | None, work: Work[A], on_progress: OnProgress) -> A:
+    async def _with(
+        self, dataset: DatasetId | None, work: Work[A], on_progress: OnProgress, *, session: bool = True
+    ) -> A:
         def starting() -> None:
             on_progress(Progress(stage=STARTING))
 
         async with self._processes.lease(self._tenant(dataset), starting) as process:
-            return await _Held(self._settings, process)._with(dataset, work, on_progress)
+            return await _Held(self._settings, process)._with(dataset, work, on_progress, session=session)
 
 
 class _Held(_Delegating):
@@ -168,10 +186,14 @@ class _Held(_Delegating):
         super().__init__(settings)
         self._process = process
 
-    async def _with(self, _dataset: DatasetId | None, work: Work[A], _on_progress: OnProgress) -> A:
+    async def _with(
+        self, _dataset: DatasetId | None, work: Work[A], on_progress: OnProgress, *, session: bool = True
+    ) -> A:
         process = self._process
         assert process.client is not None
         try:
+            if session:
+                await process.open_session(lambda: on_progress(Progress(stage=STARTING)))
             answer = await work(process.client)
         except LimitExceeded as fault:
             if fault.rule == DEADLINE:
@@ -182,7 +204,7 @@ class _Held(_Delegating):
                 process.note_failure(fault.message, fault.backtrace)
             raise
         except EngineLost as lost:
-            if lost.rule == JVM_LOST:
+            if lost.rule in (JVM_LOST, SESSION):
                 raise
             # The socket breaks a moment before the process is reaped; its last output makes the better message.
             with trio.move_on_after(self._settings.limits.grace):
@@ -192,6 +214,9 @@ class _Held(_Delegating):
                 rule=ALIVE,
                 hint="signal 9 is mostly a lack of memory: give it more heap; else see its lines in the log",
             ) from lost
+        finally:
+            if session:
+                process.session_used = trio.current_time()
         if isinstance(answer, InternalError):
             process.note_failure(answer.message, answer.backtrace or "")
         return answer

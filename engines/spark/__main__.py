@@ -1,7 +1,9 @@
 """Runs the engine process: ``python -m engines.spark``, or ``odfd engine spark`` for one without a daemon.
 
-Prints one line when it is ready, then serves until it is told to stop (SIGTERM, SIGINT) or its parent is gone. It reads
-and writes the paths that requests name, with the rights of its user, and keeps nothing from one start to the next.
+Prints one line when it is ready, and one whenever Java starts or ends, then serves until it is told to stop (SIGTERM,
+SIGINT) or its parent is gone. Java starts with the first request that needs it: most ingests need none (ADR 82). It
+reads and writes the paths that requests name, with the rights of its user, and keeps nothing from one start to the
+next.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from chain.struct_types import learn_struct_types
 from chain.visible import visible
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
-from engines.listen_address import DEFAULT, Address, check_free, parse_address
+from engines.listen_address import DEFAULT, SESSION, Address, check_free, parse_address
 from engines.service import ServiceLimits, serve
 from engines.spark.handler import SparkHandler
 from engines.spark.runtime.cluster import Cluster, read_settings
@@ -45,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         address = parse_address(args.listen)
         if not args.record_archive:
-            check_free(address)  # before Spark starts: that takes seconds
+            check_free(address)  # before a cluster is asked for executors: that takes seconds
         with _scratch(args.scratch) as scratch:
             _limit_memory(heap_bytes(args.heap) + MEMORY_BEYOND_HEAP)
             java = find_java(os.environ, scratch)
@@ -83,9 +85,12 @@ def _record(options: SessionOptions, java: Java) -> None:
 
 def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, java: Java, told: int) -> None:
     """Serves until a byte can be read from ``told``."""
-    spark = Jvm(options)
+    spark = Jvm(options, _tell)
     try:
-        spark.session()
+        if options.cluster is not None:
+            spark.session()  # a cluster without executors is of no use to anybody
+        else:
+            _tell("stopped")
         handler = SparkHandler(
             spark,
             functools.cache(lambda: _identity(java, options.scratch, args.sandbox)),
@@ -100,6 +105,12 @@ def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, 
         server.stop(args.grace)
     finally:
         spark.stop()
+
+
+def _tell(state: str) -> None:
+    """Tells the parent what the session is, in one write: threads may tell at the same time."""
+    sys.stdout.write(f"{SESSION}{state}\n")
+    sys.stdout.flush()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +39,11 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
+from engines.errors import EngineLost
 from engines.faults import Diagnostic, Severity
+from engines.progress import STARTING
 from engines.request_control import RequestCancelled, RequestControl
+from engines.session import SessionRequest, SessionState
 from engines.spark.analysis.declarations import Query, Reading, read_query
 from engines.spark.analysis.determinism import misplaced
 from engines.spark.analysis.functions import Use
@@ -92,6 +96,15 @@ class SparkHandler:
 
     def identity(self) -> EngineIdentity:
         return self._identity()
+
+    def session(self, request: SessionRequest) -> SessionState:
+        """Returns whether Java runs; starts it first if that is asked."""
+        if not isinstance(self._source, Jvm):
+            return SessionState(state="ready")
+        if request.starts:
+            with contextlib.suppress(EngineLost):  # the state says it
+                self._source.session()
+        return self._source.state
 
     def validate(self, request: ValidateRequest) -> ValidateResponse:
         """Describes what a query does, or lists its faults; reads no data."""
@@ -176,7 +189,8 @@ class SparkHandler:
         used: list[SparkSession] = []
 
         def opened() -> SparkSession:
-            root = self._spark
+            with control.within(STARTING) if self.session(SessionRequest()).state != "ready" else nullcontext():
+                root = self._spark
             used.append(root)
             root.sparkContext.setJobGroup(group, "request", interruptOnCancel=True)
             control.register_cancel(stop)
@@ -191,7 +205,7 @@ class SparkHandler:
             if used and isinstance(self._source, Jvm):
                 self._source.end_if_busy(group, STOP_SECONDS)
 
-        with self._disk.over(stop) if self._disk is not None else contextlib.nullcontext() as watched:
+        with self._disk.over(stop) if self._disk is not None else nullcontext() as watched:
             try:
                 yield opened
             except (PySparkException, Py4JError, OSError, EOFError, ValueError, Environment) as fault:

@@ -283,9 +283,12 @@ def _engines(_now: Instant) -> tuple[TableColumn[wire.EngineView], ...]:
 
 
 def _processes(row: wire.EngineView) -> str:
-    """Formats each process by its pid and dataset; a star marks busy ones."""
+    """Formats each process by its pid and dataset; a star marks busy ones, a word those without Java."""
     return ", ".join(
-        f"{one.pid}{'*' if one.state == 'busy' else ''}" + (f" {one.name}" if one.name else "") for one in row.processes
+        f"{one.pid}{'*' if one.state == 'busy' else ''}"
+        + (f" {one.name}" if one.name else "")
+        + (f" (Java {one.session})" if one.session != "ready" else "")
+        for one in row.processes
     )
 
 

@@ -76,6 +76,7 @@ from odfd.page.server import PageServer
 from odfd.resources.declared import DeclaredStore
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
+from odfd.transform.pending import ahead
 from odfd.volumes.mover import volume_in_use
 from odfd.workers.reconciler import Controller
 
@@ -295,8 +296,9 @@ def _pulling(
         lambda: parts.settings.limits.disk_reserve_bytes,
     )
     others = IngestPullParts(
-        uploads, parts.import_export, parts.repairing, declarations.values, promises, parts.views.readers, portals
-    )
+        uploads, parts.import_export, parts.repairing, declarations.values, promises, parts.views.readers, portals,
+        partial(ahead, parts.home.chains, parts.home.keys.has_dataset_key, parts.engine.warm),
+    )  # fmt: skip
     return IngestPullService(
         parts.home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, others, parts.context
     )

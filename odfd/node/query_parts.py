@@ -12,7 +12,6 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from config.check import is_loopback
 from config.model import Settings
-from engines.contract import Engine
 from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcesses
 from odfd.api.queries.answer_proofs import Signer
@@ -34,12 +33,13 @@ from odfd.state.access_tokens import TokenStore
 from odfd.state.component_settings import query_isolation
 from odfd.state.damage import DamageRegistry
 from odfd.state.directory import FOLDS, STAGING, StateDirectory
+from odfd.workers.engine import NodeEngine
 
 
 def queries_of(
     home: StateDirectory,
     planner: Planner,
-    computes: tuple[QueryProcesses, Engine],
+    computes: tuple[QueryProcesses, NodeEngine],
     damage: DamageRegistry,
     served: Callable[[DatasetId], int],
     settings: Settings,
@@ -55,7 +55,7 @@ def queries_of(
     store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
     folding = FoldCache(home, store, processes, inputs, failed)
     room = home.folder(STAGING), settings.query.temporary_mib << 20
-    by_engines = EngineQueries(EnginePool({"spark": engine}), inputs, *room)
+    by_engines = EngineQueries(EnginePool({"spark": engine}), engine.warm, inputs, *room)
     queries = QueryService(
         planner, processes, inputs, Signer(home.keys.node_key, context.clock.now, *room), (folding, by_engines)
     )

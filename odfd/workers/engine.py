@@ -6,6 +6,7 @@ refused with the reason. The node tries again to start one, at growing intervals
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -36,7 +37,7 @@ from engines.contract import (
 )
 from engines.errors import NOT_INSTALLED, EngineLost
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
-from engines.provision.settings import ENGINE_FAILED
+from engines.provision.settings import ENGINE_FAILED, Isolation
 from engines.provision.warm import WarmEngine
 from odfd.control import wire
 from odfd.runtime.supervision import Life, Logger
@@ -58,6 +59,8 @@ class NodeEngine:
         self._host: HostEngine | None = None
         self._why_not: Fault | None = None
         self._known = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._is_warming = False
         self.changed: Callable[[], None] = lambda: None
         """Called when an engine, or the reason why there is none, is found; set by the component that reports it."""
 
@@ -79,7 +82,7 @@ class NodeEngine:
         async with trio.open_nursery() as nursery:
             await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
             # Set only now: the tasks that waited for it want to use it.
-            self._host, self._why_not = host, None
+            self._host, self._why_not, self._nursery = host, None, nursery
             self._known.set()
             self.changed()
 
@@ -121,7 +124,9 @@ class NodeEngine:
             state="busy" if any(one.busy for one in running) else "idle" if running else "stopped",
             isolation=self._options.isolation.value,
             processes=tuple(
-                wire.EngineProcess(pid=one.pid, dataset=one.dataset or None, state="busy" if one.busy else "idle")
+                wire.EngineProcess(
+                    pid=one.pid, dataset=one.dataset or None, state="busy" if one.busy else "idle", session=one.session
+                )
                 for one in running
             ),
         )
@@ -148,6 +153,25 @@ class NodeEngine:
         """Runs a new engine process for this caller alone. Raises EngineLost."""
         async with (await self._engine()).fresh() as engine:
             yield engine
+
+    def warm(self) -> None:
+        """Starts what queries and transforms need of the shared engine process, in the background, if it is not there.
+
+        A failure is told by the request that needs it. With a process for each dataset nothing is started: the one in
+        question is not known here.
+        """
+        if self._nursery is None or self._is_warming or self._options.isolation is not Isolation.SHARED:
+            return
+        self._is_warming = True
+        # Without the context of the requester: log lines must not name its task, as others use the process.
+        contextvars.Context().run(self._nursery.start_soon, self._warm)
+
+    async def _warm(self) -> None:
+        try:
+            assert self._host is not None
+            await self._host.engine.warm()
+        finally:
+            self._is_warming = False
 
     def drop(self, dataset: DatasetId, why: str) -> None:
         """Ends the process that works for a dataset; requests of others to it are repeated."""

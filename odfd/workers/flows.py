@@ -20,7 +20,7 @@ from chain.errors import Conflict, Environment, Fault, NotFound, Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.model.events import SetTransform
-from chain.state import load_state, transform_of
+from chain.state import transform_of
 from odfd.control.assembly import Context
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
@@ -34,6 +34,7 @@ from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
 from odfd.state.abouts import about_flow
 from odfd.state.directory import StateDirectory
+from odfd.transform.pending import is_behind
 from odfd.workers.arrivals import Arrivals
 
 RUNNING: Final = 128
@@ -303,15 +304,7 @@ class FlowWorker:
         there = self.scheduler.find(key)
         if not plan.inputs or (there is not None and there.plan == plan and not everything):
             return False
-        state = load_state(self._home.chains.chain(plan.target))
-        read = state.input_positions
-        if state.set_transform is None:
-            return False
-        heads = {each: self._home.chains.chain(each).head() for each in plan.inputs}
-        return any(
-            head is not None and (each not in read or read[each].block_hash != head.hash)
-            for each, head in heads.items()
-        )
+        return is_behind(self._home.chains, plan.target, plan.inputs)
 
     async def _run(self, firing: Firing) -> None:
         try:

@@ -48,7 +48,7 @@ LAYERS = {
         "staging output_check key_bounds skipped request_control",
         "codec io_plan identity listen_address footers",
         "contract",
-        "faults progress",
+        "faults progress session",
         "tables closure",
         "errors",
         ".",

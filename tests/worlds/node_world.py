@@ -142,6 +142,7 @@ class SmallEngine(FakeEngine):
         self.wrong: Callable[[Any], None] | None = None
         self.generations = 0
         self.transforms = 0
+        self.warmed = 0
         self.host = None
         self.why_not = None
 
@@ -154,6 +155,9 @@ class SmallEngine(FakeEngine):
 
     def drop(self, dataset: Any, why: str) -> None:
         """There is no process to end."""
+
+    def warm(self) -> None:
+        self.warmed += 1
 
     @asynccontextmanager
     async def fresh(self) -> AsyncIterator[SmallEngine]:

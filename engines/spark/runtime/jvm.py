@@ -1,7 +1,8 @@
-"""Keeps Spark running in an engine process: a query can end a JVM, and the next request then starts another.
+"""Runs Spark in an engine process from the first request that needs it. A query can end a JVM; the next starts another.
 
-Made when the process starts and stopped with it. Requests that were in work when a JVM ended are told how it ended,
-never that the query is wrong; nothing is retried here.
+Made when the process starts, without a JVM, and stopped with it. A failed start is an error of the requests that need
+one; for a growing pause they get the same error at once, since the cause mostly lasts longer than a request. Requests
+that were in work when a JVM ended are told how it ended, never that the query is wrong; nothing is retried here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,8 +21,10 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from chain.backoff import Backoff
 from chain.visible import visible
-from engines.errors import JVM_LOST, EngineLost
+from engines.errors import JVM_LOST, SESSION, EngineLost
+from engines.session import SessionState
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 
 _OUT_OF_MEMORY: Final = 3
@@ -28,6 +32,8 @@ _OUT_OF_MEMORY: Final = 3
 REAPED_SECONDS: Final = 2.0
 """Most seconds from a broken connection until the process is seen to have ended."""
 _POLL_SECONDS: Final = 0.02
+AGAIN: Final = Backoff(first=1.0, most=60.0)
+"""Pauses after failed starts."""
 _QUIET_SECONDS: Final = 0.5
 """Seconds without a task of a cancelled request after which it counts as ended: Spark reports a task
 with some delay."""
@@ -48,10 +54,24 @@ class _Life:
 
 
 class Jvm:
-    """Owns the JVM of this process, and starts another if it ended. Safe to use from several threads."""
+    """Owns the JVM of this process, starts it when it is needed, and another if it ended. Safe to use from several
+    threads."""
 
-    def __init__(self, options: SessionOptions) -> None:
+    def __init__(
+        self,
+        options: SessionOptions,
+        on_state: Callable[[str], None] = lambda _: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``on_state`` is called with each new state (``engines.contract.SESSION_STATES``), in the thread that caused
+        it."""
         self._options = options
+        self._on_state = on_state
+        self._now = now
+        self._state = SessionState(state="stopped")
+        self._failures = 0
+        self._not_before = 0.0
+        self._why_not: EngineLost | None = None
         self._lock = threading.Lock()
         self._settled = threading.Condition()
         self._doubts = 0
@@ -80,11 +100,47 @@ class Jvm:
             if self._life is not None and self._life.code is not None:
                 self._bury(self._life)
                 self._life = None
+                self._tell("stopped")
             if self._life is None:
-                spark = start_session(self._options)
-                gateway = spark.sparkContext._gateway
-                self._life = _Life(spark, gateway, gateway.proc)
+                self._life = self._start()
             return self._life.spark
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a request finds a JVM."""
+        life = self._life
+        return life is not None and life.code is None
+
+    @property
+    def state(self) -> SessionState:
+        """The present state; does not wait for a start."""
+        found = self._state
+        return SessionState(state="stopped") if found.state == "ready" and not self.is_started else found
+
+    def _start(self) -> _Life:
+        """Starts a JVM. Raises EngineLost; at once in the pause after a failure."""
+        wait = self._not_before - self._now()
+        if self._why_not is not None and wait > 0:
+            raise EngineLost(self._why_not.message, rule=SESSION, hint=f"next attempt in {wait:.0f} s")
+        self._tell("starting")
+        try:
+            spark = start_session(self._options)
+        except BaseException as fault:
+            _forget()
+            told = fault if isinstance(fault, EngineLost) else EngineLost(f"Java did not start: {fault}")
+            self._failures += 1
+            self._not_before = self._now() + AGAIN.whole(self._failures)
+            self._why_not = EngineLost(told.message, rule=SESSION, hint=told.hint)
+            self._tell("failed", str(self._why_not))
+            raise self._why_not from fault
+        self._failures, self._why_not = 0, None
+        self._tell("ready")
+        gateway = spark.sparkContext._gateway
+        return _Life(spark, gateway, gateway.proc)
+
+    def _tell(self, state: str, message: str = "") -> None:
+        self._state = SessionState(state=state, message=message)
+        self._on_state(state)
 
     def why_lost(self, patience: float) -> EngineLost | None:
         """Returns how the JVM ended; ``None`` if it still runs after ``patience`` seconds, as its
@@ -167,10 +223,19 @@ class Jvm:
         if life.process.stdin is not None:
             with contextlib.suppress(OSError):
                 life.process.stdin.close()
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        _forget()
         for part in ("spark", "tmp"):
             shutil.rmtree(self._options.scratch / part, ignore_errors=True)
+
+
+def _forget() -> None:
+    """Makes PySpark forget its JVM, which it would use again; ends it if it runs, as after a start that failed late."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None and process.poll() is None:
+        process.kill()
+        process.wait()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def _is_busy(tracker: Any, group: str) -> bool:

@@ -25,7 +25,7 @@ from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.promises import Promises
-from odfd.api.datasets.pull_remarks import newest, note_pulled, repeated
+from odfd.api.datasets.pull_remarks import newest, note_pulled, repeated, uncacheable
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.dataset_batch import BASE_KIND
@@ -84,6 +84,8 @@ class IngestPullParts(NamedTuple):
     promises: Promises
     derivatives: DerivativeIndex
     portals: PortalService
+    ahead: Callable[[Sequence[DatasetId]], Awaitable[None]]
+    """Called with the datasets of a pull; starts ahead what their transforms will need of an engine."""
 
 
 class IngestPullService:
@@ -101,7 +103,8 @@ class IngestPullService:
         self._ingest, self._transform = dependencies
         self._scheduler = scheduler
         self._uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
-        self._values, self._promises, self._portals = parts.values, parts.promises, parts.portals
+        self._values, self._promises, self._ahead = parts.values, parts.promises, parts.ahead
+        self._portals = parts.portals
         self._board = context.board
         self._events = context.events
         self._meter = context.meter
@@ -241,6 +244,7 @@ class IngestPullService:
             brought: list[wire.PullItem] = []
             # The datasets of a pull have their own slots, so its task gives up the one that it holds.
             async with waiting(connected=False), trio.open_nursery() as nursery:
+                await self._ahead([] if request.repair else list(over))
                 for entry, first in await trio.to_thread.run_sync(self._after, entries, request.repair):
                     nursery.start_soon(one, entry, first)
                 for target in targets:
@@ -394,10 +398,7 @@ class IngestPullService:
         rows = rows_view(outcome.counts)
         reason = outcome.reason
         if reason == ingesting.UNCACHEABLE:
-            reason = (
-                f"{reason}: its source cannot tell whether it changed, and was read before; to read it again:"
-                f" odfctl pull {entry.name} --fetch-uncacheable"
-            )
+            reason = uncacheable(entry.name, reason)
         message = "; ".join(part for part in (reason, aside) if part)
         return wire.PullItem(ref=entry.name, outcome="up-to-date", message=message, rows=rows)
 

@@ -36,3 +36,11 @@ def note_pulled(seen: Span, item: wire.PullItem | None) -> None:
     elif item is not None and item.outcome == "updated":
         seen.note("odfd.blocks", item.blocks)
         seen.note("odfd.rows", item.records)
+
+
+def uncacheable(name: str, reason: str) -> str:
+    """Says why a source was not read again, and how it is."""
+    return (
+        f"{reason}: its source cannot tell whether it changed, and was read before; to read it again:"
+        f" odfctl pull {name} --fetch-uncacheable"
+    )

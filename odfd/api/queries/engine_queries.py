@@ -6,7 +6,7 @@ than whole slices: folds of a log, cuts by event time, changed schemas. The engi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +34,11 @@ STATEMENT: Final = "SELECT * FROM answer"
 class EngineQueries:
     """Runs queries on an engine of transforms; ``most``: bytes of a view, and of an answer."""
 
-    def __init__(self, engines: EnginePool, inputs: QueryInputs, folder: Path, most: int) -> None:
-        self._engines, self._inputs, self.folder, self._most = engines, inputs, folder, most
+    def __init__(
+        self, engines: EnginePool, warm: Callable[[], None], inputs: QueryInputs, folder: Path, most: int
+    ) -> None:
+        """``warm`` starts what queries need of an engine, in the background."""
+        self._engines, self._warm, self._inputs, self.folder, self._most = engines, warm, inputs, folder, most
 
     def check(self, request: wire.QueryRequest) -> None:
         """Raises Invalid for an engine that is not here, Refused for a request that only a query process can answer."""
@@ -43,6 +46,7 @@ class EngineQueries:
         asked = {"a proof": request.prove, "a plan": request.explain, "parameters": bool(request.parameters)}
         if refused := [name for name, is_asked in asked.items() if is_asked]:
             raise Refused(f"{request.engine} answers without {refused[0]}", rule=_RULE, hint="leave --engine out")
+        self._warm()  # while a query process prepares the query
 
     async def prepared(
         self, process: QueryProcess, plan: QueryPlan, views: Sequence[SliceView], place: Path

@@ -125,7 +125,17 @@ def _engine(engine: wire.EngineView | None) -> str:
     digest = formatting.digest(engine.digest) if engine.digest else ""
     sandbox = f"sandbox {engine.sandbox}" if engine.sandbox else ""
     state = engine.state.replace("-", " ") + (f": {clean(engine.message, WHOLE)}" if engine.message else "")
-    return "  ".join(filter(None, (engine.name, digest, sandbox, state)))
+    return "  ".join(filter(None, (engine.name, digest, sandbox, state + _session(engine))))
+
+
+def _session(engine: wire.EngineView) -> str:
+    """Says whether Java runs in the engine's processes, where it does not run in all."""
+    found = {one.session for one in engine.processes} - {"ready"}
+    if "failed" in found:
+        return "; Java did not start for a request: odfctl doctor"
+    if "starting" in found:
+        return "; Java starts"
+    return "; ingests and merges run, Java starts with the first query" if found else ""
 
 
 def _flows(flows: wire.FlowCounts | None) -> str:

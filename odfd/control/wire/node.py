@@ -19,6 +19,9 @@ class EngineProcess(Value, frozen=True, kw_only=True):
     name: str | None = None
     """Name of that dataset on this node, or the beginning of its id."""
     state: Literal["idle", "busy"] = "idle"
+    session: str = "ready"
+    """State of Java, which only queries, transforms and some ingests need: ``stopped`` (they start it), ``starting``,
+    ``ready`` or ``failed`` (the next one tries again)."""
 
 
 class EngineView(Value, frozen=True, kw_only=True):

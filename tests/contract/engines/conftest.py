@@ -33,6 +33,7 @@ from engines.contract import (
 from engines.io_plan import View
 from engines.request_control import CallLimits, RequestControl
 from engines.service import Server, ServiceLimits, serve
+from engines.session import SessionState
 from engines.staging import Staging
 
 IDENTITY = EngineIdentity(name="scripted", version="1", digest="sha256:00", sandbox="none", platform="linux/amd64")
@@ -48,6 +49,10 @@ class Scripted:
 
     def identity(self) -> EngineIdentity:
         return IDENTITY
+
+    def session(self, request: Any) -> SessionState:
+        self.seen.append(request)
+        return SessionState(state="ready" if request.starts else "stopped")
 
     def validate(self, request: Any) -> ValidateResponse:
         self.seen.append(request)

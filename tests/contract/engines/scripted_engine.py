@@ -12,9 +12,24 @@ from typing import Any
 from chain.model.events import OffsetInterval
 from engines.contract import EngineIdentity, InvalidQuery, RawQuerySuccess, Success, ValidateResponse
 from engines.service import serve
+from engines.session import SessionState
 
 
 class Handler:
+    """``lazy``: it starts what validation and transforms need when it is asked to; ``broken``: that fails."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.state = "stopped" if mode in ("lazy", "broken") else "ready"
+
+    def session(self, request: Any) -> SessionState:
+        if not request.starts or self.state == "ready":
+            return SessionState(state=self.state)
+        print("odf-engine session starting", flush=True)
+        self.state = "failed" if self.mode == "broken" else "ready"
+        print(f"odf-engine session {self.state}", flush=True)
+        return SessionState(state=self.state, message="no room for the heap" if self.state == "failed" else "")
+
     def identity(self) -> EngineIdentity:
         return EngineIdentity(name="scripted", version="1", digest="", sandbox="", platform="")
 
@@ -51,7 +66,10 @@ class Handler:
         Path(request.new_data_path).write_bytes(b"".join(Path(path).read_bytes() for path in paths))
         return Success(new_offset_interval=OffsetInterval(start=0, end=1))
 
-    ingest = transform
+    def ingest(self, request: Any, control: Any) -> Any:
+        Path(request.new_data_path).write_bytes(self.state.encode())
+        return Success(new_offset_interval=OffsetInterval(start=0, end=1))
+
     migrate = transform
 
     def derive_provenance(self, request: Any, control: Any) -> Any:
@@ -66,7 +84,10 @@ def main(listen: str, mode: str) -> None:
         sys.exit("no Java here")
     if mode == "mute":
         time.sleep(60)
-    server = serve(Handler(), listen)
+    handler = Handler(mode)
+    server = serve(handler, listen)
+    if handler.state != "ready":
+        print("odf-engine session stopped", flush=True)
     print(server.ready_line, flush=True)
 
     def lifeline() -> None:

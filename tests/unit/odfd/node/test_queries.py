@@ -295,6 +295,7 @@ async def test_an_engine_of_transforms_answers_over_the_same_cuts(world: Any, wo
             sql = f"SELECT * FROM {table}"
             expected, rows = await ask(alice, f'{sql} order by "offset"', plain=True)
             head, found = await ask(alice, sql, engine="spark", plain=True)
+            assert alice.engine.warmed >= 1
             assert (head, sorted(found, key=lambda row: row["offset"])) == (expected, rows), table
         pinned = await ask(alice, "SELECT * FROM c", engine="spark", by_pins=True,
                            pins=(msgspec.structs.replace(head.pins[0], name="c"),))  # fmt: skip

@@ -19,6 +19,7 @@ from chain.state import load_state
 from engines.contract import InternalError, InvalidQuery, RawQueryRequest, Success
 from engines.errors import EngineFault
 from odfd.transform.driver import ATTEMPTS, Committed, plan_next, run_transform
+from odfd.transform.pending import ahead
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
 from odfd.transform.replay import Replayed, replay, replay_step
 from worlds.fake_engine import FakeEngine
@@ -45,6 +46,22 @@ async def test_first_transaction_brings_schema_and_rows(world: Any) -> None:
     assert world.rows(event.new_data).column("k").to_pylist() == [1, 2, 3]
     assert world.rows(event.new_data).column("system_time").to_pylist()[0].timestamp() * 1000 == world.time
     assert not any((world.folder / "staging").iterdir())
+
+
+async def test_an_engine_is_warmed_only_for_unread_input(world: Any) -> None:
+    asked: list[str] = []
+
+    async def pull(is_own: bool = True) -> int:
+        await ahead(world.chains, lambda _: is_own, lambda: asked.append("warm"), [ROOT, DERIVED])
+        return len(asked)
+
+    world.found()
+    world.add_rows([1])
+    assert (await pull(False), await pull()) == (0, 1)
+    await run_transform(world.deps, DERIVED)
+    assert await pull() == 1
+    world.add_rows([2])
+    assert await pull() == 2
 
 
 async def test_nothing_new_is_up_to_date_and_writes_nothing(world: Any) -> None:

@@ -1,0 +1,26 @@
+"""Declares the question what an engine has started beyond its process, for requests that need it (ADR 82)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engines.tables import Table
+
+
+class SessionRequest(Table, frozen=True, kw_only=True):
+    """Asks what an engine has started beyond its process, which only some requests need: for Spark, Java."""
+
+    starts: bool = False
+    """Start it, and answer when it is ready or has failed."""
+
+
+SESSION_STATES: Final = ("stopped", "starting", "ready", "failed")
+
+
+class SessionState(Table, frozen=True, kw_only=True):
+    """Tells what an engine has started: if not ``ready``, requests without need of a session, as most ingests are, run at
+    once, and others start one. ``failed``: the last start failed; a later request tries again."""
+
+    state: str
+    message: str = ""
+    """Reason of a failure."""
