@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
@@ -23,6 +24,8 @@ from chain.visible import visible
 from chain.yaml_text import render_yaml
 from p2p.ip import is_global, parse_ip
 
+FORMAT: Final = "https://docs.kamu.dev/odf/spec/"
+"""What distributions of Open Data Fabric conform to (``odfd.published.dcat``)."""
 MAX_FEED: Final = 16 << 20
 MAX_SOURCES: Final = 1000
 """Most sources taken from one feed; further ones are counted."""
@@ -91,7 +94,7 @@ def read_feed(raw: bytes, place: str) -> Feed:
     taken: set[str] = set()
     for number, dataset in enumerate(datasets[:MAX_SOURCES], start=1):
         title = _text(dataset, "title") or f"dataset {number}"
-        source = _source(nodes, dataset, title, taken)
+        source = _source(nodes, dataset, title, taken, place)
         if isinstance(source, str):
             left_out.append(LeftOut(title, source))
         else:
@@ -122,7 +125,7 @@ class _Nodes:
         return self._by_id.get(identity, node) if len(node) == 1 and isinstance(identity, str) else node
 
 
-def _source(nodes: _Nodes, dataset: Node, title: str, taken: set[str]) -> FoundSource | str:
+def _source(nodes: _Nodes, dataset: Node, title: str, taken: set[str], feed: str) -> FoundSource | str:
     """Makes a source of a dataset, or returns the reason why none can be made."""
     identity = dataset.get("@id")
     if isinstance(identity, str) and identity.startswith(DID_ODF):
@@ -131,7 +134,7 @@ def _source(nodes: _Nodes, dataset: Node, title: str, taken: set[str]) -> FoundS
         except Invalid:
             return "its did:odf is none"
         name = _name(title, taken)
-        return FoundSource(name, place, "odf", _mirror(name, place))
+        return FoundSource(name, place, "odf", _mirror(name, place, _served_at(nodes, dataset, feed)))
     forms: dict[str, str] = {}
     why = "no file in a format that is read: " + ", ".join(READS)
     for each in nodes.under(dataset, "distribution")[:MAX_DISTRIBUTIONS]:
@@ -177,8 +180,34 @@ def _form(distribution: Node) -> str | None:
     return next((form for each in ends if (form := _ALIASES.get(each, each)) in READS), None)
 
 
-def _mirror(name: str, place: str) -> str:
-    return render_yaml({"$schema": "Mirror", "headers": {"name": name}, "spec": {"source": place}})
+def _served_at(nodes: _Nodes, dataset: Node, feed: str) -> str | None:
+    """Returns where the site of a feed serves a dataset of Open Data Fabric, so that it is found without a network.
+
+    An address at the site that a person named is taken as it is, any other like that of a file.
+    """
+    site = _origin(feed)
+    for each in nodes.under(dataset, "distribution")[:MAX_DISTRIBUTIONS]:
+        if FORMAT not in _addresses(each, "conformsTo"):
+            continue
+        for url in _addresses(each, "accessURL"):
+            with suppress(ValueError):
+                whole = url if site is None else urljoin(feed, url)
+                is_theirs = site is not None and _origin(whole) == site and _ADDRESS.fullmatch(whole) is not None
+                if is_theirs or _refusal(whole) is None:
+                    return whole
+    return None
+
+
+def _origin(url: str) -> tuple[str, str] | None:
+    """Returns scheme and host of an address of the web without a password; ``None`` for all else."""
+    parts = urlsplit(url)
+    is_place = parts.scheme in ("http", "https") and "@" not in parts.netloc and len(url) <= MAX_URL
+    return (parts.scheme, parts.netloc) if is_place else None
+
+
+def _mirror(name: str, place: str, via: str | None) -> str:
+    spec = {"source": place} if via is None else {"source": place, "via": via}
+    return render_yaml({"$schema": "Mirror", "headers": {"name": name}, "spec": spec})
 
 
 def _polled(name: str, dataset: Node, form: str, url: str) -> str:

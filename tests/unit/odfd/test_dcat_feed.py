@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from chain.errors import Invalid
 from chain.ids import parse_name
 from chain.model.events import DatasetSnapshot, SetInfo, SetPollingSource
 from odfd.published import dcat
-from odfd.sampling.dcat_feed import MAX_KEYWORDS, MAX_SOURCES, MAX_TEXT, Feed, read_feed
+from odfd.sampling.dcat_feed import FORMAT, MAX_KEYWORDS, MAX_SOURCES, MAX_TEXT, Feed, read_feed
 
 DID = "did:odf:fed014e55dd4d4d4e1a1a3ad0d7e5ad3f5c1e3a7a9a5f9c9a8b0a17aa4cbb2bd2b94c"
 CSV = {"dcat:downloadURL": {"@id": "https://data.example.org/a.csv"}, "dcat:mediaType": "text/csv"}
@@ -51,7 +52,36 @@ def test_a_dataset_with_a_file_is_polled() -> None:
 def test_a_dataset_of_open_data_fabric_is_mirrored() -> None:
     (source,) = feed({"@id": DID, "@type": ["dcat:Dataset"], "dct:title": "cities"}).found
     assert (source.name, source.form, source.place) == ("cities", "odf", DID)
+    assert "via" not in source.manifest
     assert "$schema: Mirror" in source.manifest
+
+
+@pytest.mark.parametrize(
+    ("place", "url", "via"),
+    [
+        ("http://127.0.0.1:8093/catalog.jsonld", "cities/", "http://127.0.0.1:8093/cities/"),
+        ("https://a.example.org/x/catalog.jsonld", "cities/", "https://a.example.org/x/cities/"),
+        ("https://a.example.org/c", "https://b.example.org/cities/", "https://b.example.org/cities/"),
+        ("https://a.example.org/c", "http://10.0.0.7/cities/", None),
+        ("https://a.example.org/c", "http://a.example.org:1/", "http://a.example.org:1/"),
+        ("https://a.example.org/c", "https://me:secret@a.example.org/", None),
+        ("https://a.example.org/c", "${{ env.SECRET }}", None),
+        ("https://a.example.org/c", "file:///etc/passwd", None),
+        ("https://a.example.org/c", "http://[::1", None),
+        ("catalog.jsonld", "cities/", None),
+        ("catalog.jsonld", "https://a.example.org/cities/", "https://a.example.org/cities/"),
+    ],
+)
+def test_a_mirror_is_looked_for_where_the_catalogue_says_that_it_is_served(
+    place: str, url: str, via: str | None
+) -> None:
+    """Only by what says that it is of Open Data Fabric, and never at an address that nobody named."""
+    served = {"dcat:accessURL": {"@id": url}, "dct:conformsTo": {"@id": FORMAT}}
+    page = {"dcat:accessURL": {"@id": "https://portal.example.org/page"}}
+    told = {"@id": DID, "@type": "dcat:Dataset", "dct:title": "cities", "dcat:distribution": [page, served]}
+    document = {"@context": dcat.CONTEXT, "@type": "dcat:Catalog", "dcat:dataset": [told]}
+    (source,) = read_feed(json.dumps(document).encode(), place).found
+    assert yaml.safe_load(source.manifest)["spec"] == {"source": DID} | ({"via": via} if via else {})
 
 
 @pytest.mark.parametrize(
