@@ -6,6 +6,7 @@ takes nobody else's place. Made with the driver, ends with it.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
@@ -36,6 +37,8 @@ GROW: Final = 5.0
 """Seconds between dials by which the node gains connections of its own choice."""
 GROW_ALONE: Final = 0.5
 """The same for a node that has no connection at all."""
+AFTER_A_MOVE: Final = 5.0
+"""Seconds in which a node whose machine moved dials as often as one that is alone: it lost all that it had dialled."""
 STEADY: Final = 1.0
 """Seconds that a connection to a bootstrap peer must last; one that ends earlier counts as a failed dial."""
 _LOG = structlog.get_logger("p2p.driver")
@@ -68,6 +71,8 @@ class Mesh:
         self._rng = rng
         self._under_way = RoundSlots()
         self._lost = trio.Event()
+        self._moved = trio.Event()
+        self._moved_at = -math.inf
         self._holders = HolderConnections()
 
     async def run(self) -> None:
@@ -98,6 +103,12 @@ class Mesh:
     def _tell_lost(self) -> None:
         self._lost.set()
         self._lost = trio.Event()
+
+    def moved(self) -> None:
+        """Notes that the machine moved to another network: peers are dialled again at once."""
+        self._moved_at = trio.current_time()
+        self._moved.set()
+        self._moved = trio.Event()
 
     async def connect(self, address: str) -> PeerId:
         """Dials an address that the owner named, at once. Raises PeerFault or Invalid."""
@@ -194,11 +205,14 @@ class Mesh:
     async def _grow(self) -> None:
         """Keeps up ``degree`` connections: dials peers met before or heard of, one at a time.
 
-        A node without any connection dials more often: its bootstrap peers may be gone for good.
+        A node without any connection dials more often, since its bootstrap peers may be gone for good; so does one that
+        moved.
         """
         while True:
             connected = self._standing.book.connected_peers()
-            await trio.sleep((GROW if connected else GROW_ALONE) * (0.5 + self._rng.random()))
+            has_moved = trio.current_time() - self._moved_at < AFTER_A_MOVE
+            with trio.move_on_after((GROW if connected and not has_moved else GROW_ALONE) * (0.5 + self._rng.random())):
+                await self._moved.wait()
             if len(self._standing.book.connected_peers()) >= self._settings.degree:
                 continue
             met_before = self._standing.book.acquaintances(trio.current_time())

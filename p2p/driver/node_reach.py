@@ -47,6 +47,9 @@ class JoinedNetwork(Protocol):
     def look_again(self) -> None:
         """Notes that other addresses are to be announced."""
 
+    def moved(self) -> None:
+        """Notes that the machine is in another network, and connections were lost."""
+
 
 class ReachSettings(msgspec.Struct, frozen=True, kw_only=True):
     relays: tuple[str, ...] = ()
@@ -89,7 +92,7 @@ class NodeReach:
         direct = host.direct
         self.autonat = AutoNat(host, direct, DialBacks(DialBackLimits(), rng), rng, self.look_again)
         self.holes = HolePunching(host, direct, self.autonat.seen_at, self._addresses_of)
-        self.moves = Moves(direct, (self.autonat.forget, self.holes.forget, self.look_again))
+        self.moves = Moves(direct, (self.autonat.forget, self.holes.forget, self.look_again, self._tell_moved))
         host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
         self.invites = InvitationDesk(host, settings.redeem)
         self.proposals = ProposalDesk(host, settings.point)
@@ -118,6 +121,10 @@ class NodeReach:
     def look_again(self) -> None:
         for network in self._networks():
             network.look_again()
+
+    def _tell_moved(self) -> None:
+        for network in self._networks():
+            network.moved()
 
     def _addresses_of(self, peers: Iterable[PeerId]) -> Sequence[str]:
         asked = tuple(peers)

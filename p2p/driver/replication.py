@@ -206,6 +206,10 @@ class ReplicationDriver:
         """Closes every connection to a peer; the peer may connect again."""
         await self._host.disconnect(peer)
 
+    def moved(self) -> None:
+        """Dials peers again, as the machine moved to another network."""
+        self._mesh.moved()
+
     def look_again(self) -> None:
         """Updates our presence after a change of what the library serves."""
         self._discovery.look_again()

@@ -224,6 +224,8 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self._reader = trio.lowlevel.ParkingLot()
         self._ended = trio.Event()
         self.fault: PeerFault | None = None
+        self.is_replaced = False
+        """Whether it ended because its peer made another and was silent on this one: what was sent here may be lost."""
         self.on_end: Callable[[], None] = _nothing
         self.event_started = trio.Event()
         self.event_closed = trio.Event()
@@ -274,6 +276,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self.kick()
         await trio.sleep(PROOF)
         if self.session.heard < asked:
+            self.is_replaced = self.fault is None
             self.end(StreamBroken(str(self.peer_id), "the peer connected again, and is silent here"))
 
     def end(self, fault: PeerFault) -> None:

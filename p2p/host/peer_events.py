@@ -12,7 +12,7 @@ from p2p.ports import PeerId
 
 
 class PeerConnected(msgspec.Struct, frozen=True):
-    """The first connection with a peer was made."""
+    """The first connection with a peer was made; or one took the place of another, on which messages were lost."""
 
     peer: PeerId
     address: str
@@ -59,6 +59,8 @@ class Notices(INotifee):  # type: ignore[misc]
         left = self._connections.get(peer, 0) - 1
         if left > 0:
             self._connections[peer] = left
+            if conn.muxed_conn.is_replaced:
+                self._notify(PeerConnected(peer, "", True))
         elif self._connections.pop(peer, None):
             self._notify(PeerDisconnected(peer, str(getattr(conn.muxed_conn, "fault", ""))))
 

@@ -38,6 +38,8 @@ class Town:
 
     def look_again(self) -> None: ...
 
+    def moved(self) -> None: ...
+
     async def is_member(self, _peer: object) -> bool:
         await trio.lowlevel.checkpoint()
         return False

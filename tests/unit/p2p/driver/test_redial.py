@@ -70,3 +70,25 @@ async def test_a_network_is_joined_by_who_was_met_before_when_every_bootstrap_is
     again.driver.book.restore(kept, trio.current_time())
     await trio.sleep(240.0)  # a dial at a time, each after a random pause
     assert again.host.links == {friend.peer for friend in friends}
+
+
+async def test_a_node_that_moved_dials_those_it_knew_at_once(autojump_clock: Any, town: Any) -> None:
+    """One connection is back; the others came one by one, each some seconds after the last one."""
+    took = {}
+    for has_moved, (first, seeds) in {False: (10, (11, 12, 13)), True: (20, (21, 22, 23))}.items():
+        node = await town.known(first)
+        others = [await town.known(seed, degree=0) for seed in seeds]
+        for other in others:
+            await node.driver.connect(other.host.address)
+        await trio.sleep(1.0)
+        for other in others[1:]:
+            town.fabric.part(node.host, other.host)
+        begun = trio.current_time()
+        if has_moved:
+            node.driver.moved()
+        for _ in range(1000):
+            await trio.sleep(0.05)
+            if all(other.host.peer_id in node.host.links for other in others):
+                break
+        took[has_moved] = trio.current_time() - begun
+    assert took[True] < 2.5 < took[False], took
