@@ -26,7 +26,7 @@ AT_ONCE: Final = 128
 STEP_BLOCKS: Final = 512
 """Blocks that one step sums: about three milliseconds, in which other threads wait for the interpreter."""
 CHAIN_BLOCKS: Final = 16
-"""Blocks that cost as much to sum as the look at a chain: a step looks at 32 short chains, or sums one long one."""
+"""Blocks whose sum costs as much as a look at their chain: a step sums 32 short chains, or a part of a long one."""
 SINGLY: Final = 8
 """Fewer blocks are decoded one by one: short chains do not wait until NumPy is loaded."""
 PAUSE_SECONDS: Final = 0.005
