@@ -16,6 +16,7 @@ from package import image as node_image
 from package.libraries import copy_libraries
 from package.programs import HOME, PYTHON, leave_out, move_sql, programs
 from package.staging import SHARED, TREE, project, split, stage
+from package.symbols import strip_libraries
 
 OUT: Final = TREE / "out"
 SOURCE_DATE: Final = "1767225600"
@@ -189,22 +190,10 @@ def _lay_out(tree: Path) -> None:
     leave_out(home)
     for folder in [*home.rglob("__pycache__")]:
         shutil.rmtree(folder, ignore_errors=True)
-    _strip(home)
+    strip_libraries(home)
     # In the Python of the package: this one may be another, whose compiled files it cannot read.
     compile_words = "import sys; from pathlib import Path; from package.programs import compile_all;"
     _run(PYTHON, "-c", f"{compile_words} compile_all(Path(sys.argv[1]), {SOURCE_DATE})", home)
-
-
-def _strip(home: Path) -> None:
-    """Removes symbols that only debuggers read, as Debian's own packages do.
-
-    Not of libraries that wheels carry in ``*.libs``: their tables were rewritten for that, and do not survive it.
-    """
-    if shutil.which("strip") is None:
-        print("binutils is not installed: libraries keep their symbols, and the package is larger", file=sys.stderr)
-        return
-    libraries = [path for path in home.rglob("*.so*") if not path.is_symlink() and ".libs" not in path.parent.suffix]
-    _run("strip", "--strip-unneeded", "--preserve-dates", *libraries)
 
 
 def _document(folder: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 from engines.image.build import EPOCH, architecture, base_items, install_wheels
 from engines.image.oci import Item, LayerContent, files_below, write_image, write_layers
 from package.programs import HOME, leave_out, programs
+from package.symbols import strip_libraries
 
 USER: Final = 10001
 """Of the node inside, and its group; hosts have none of this number: nobody's files would be the node's."""
@@ -69,6 +70,7 @@ def build(layout: Path, locks: Path, wheel: Path, cache: Path) -> str:
 
 def _shipped(site: Path) -> Iterator[Item]:
     leave_out(site)
+    strip_libraries(site)
     return files_below(site, HOME)
 
 
