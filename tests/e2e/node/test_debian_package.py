@@ -42,6 +42,17 @@ os.environ["DEBIAN_FRONTEND"] = "teletype"
 sys.exit(os.waitstatus_to_exitcode(pty.spawn(["apt-get", "purge", "-qq", "-y", "odfd"], seen)))
 """
 """A person at a terminal, who reads the question before they answer."""
+PAGE = """
+import re, sys, urllib.request
+base = sys.argv[1].partition("/#")[0]
+def read(path):
+    with urllib.request.urlopen(base + path, timeout=60) as answer:
+        return answer.headers["content-security-policy"], answer.read().decode()
+policy, html = read("/")
+files = re.findall(r'(?:src|href)="(/[^"]+)"', html)
+print(*{policy, *(read(each)[0] for each in files)}, *files, sep="\\n")
+"""
+"""The policies of the page and of all that it begins with, and the names of these files."""
 
 
 class Debian:
@@ -121,6 +132,7 @@ def debian(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         shutil.copyfile(each, root / "root" / each.name)
     (root / "root" / "kept.yaml").write_text(MANIFEST)
     (root / "root" / "purge.py").write_text(PURGE)
+    (root / "root" / "page.py").write_text(PAGE)
     command = ("systemd-nspawn", "-q", "-D", str(root), "--register=no", "--keep-unit", "--private-network")
     console = root.with_name("console.log")
     with console.open("wb") as said, subprocess.Popen(
@@ -164,7 +176,9 @@ def test_the_package_lives_and_goes_as_its_page_says(debian: Debian) -> None:
     debian.run("apt-get remove -qq -y odfd")
     assert debian.state_is_left()
     assert not (debian.root / "usr/lib/odfd").exists()
-    assert debian.run("systemctl list-units --all --plain --no-legend 'odfd*'") == ""
+    until(
+        lambda: debian.run("systemctl list-units --all --plain --no-legend 'odfd*'") == ""
+    )  # forgotten when it is idle
 
     debian.install("odfd.deb")
     assert debian.node_id() == first
@@ -190,6 +204,9 @@ def test_any_user_sees_in_the_recorded_node_who_was_refuted_and_why(demo: str, d
     assert [each["group"] for each in trust["dissent"]] == ["eve"]
     (cell,) = trust["evidence"][0]["cells"]
     assert (cell["column"], cell["published"], cell["computed"]) == ("delay", "1980.00", "2980.00")
-    assert "http://127.0.0.1:" in debian.run(ask.format("ui -q"))
+    address = debian.run(ask.format("ui -q")).split()[0]
+    policy, *files = debian.run(f"python3 page.py '{address}'").splitlines()
+    assert "default-src 'none'; script-src 'self'" in policy, "one for all"
+    assert {"/first.js", "/main.js", "/datasets.js", "/style.css"} <= {*files}
     debian.run("kill $(cat /home/anna/pid)")
     until(lambda: not (debian.root / "home/anna/carol/control.sock").exists())
