@@ -112,6 +112,11 @@ def get(settings: Settings, path: tuple[str, ...]) -> Any:
     return value
 
 
+def changed(before: Settings, after: Settings) -> tuple[str, ...]:
+    """Returns the names of the settings that differ."""
+    return tuple(key.name for key in every() if get(before, key.path) != get(after, key.path))
+
+
 def accept(key: Key, value: Any, place: str) -> tuple[Any, Problem | None]:
     """Converts ``value``, as TOML gives it, to the setting's type within its bounds; or reports the mistake."""
     try:

@@ -17,7 +17,7 @@ import structlog
 from chain.errors import Fault
 from config.load import Loaded
 from config.model import Settings
-from config.schema import ConfigError
+from config.schema import ConfigError, changed
 from engines.sandbox.cgroups import limit_node
 from odfd import __version__
 from odfd.control import endpoint
@@ -157,6 +157,8 @@ def _reload(load_again: Callable[[], Loaded], in_force: SettingsInForce, assembl
     except Fault as fault:
         logger.error("settings not taken over", problem=str(fault), rule=fault.rule)
         return f"settings not taken over: {fault}"
+    names = changed(in_force.loaded.settings, loaded.settings)
+    logger.info("settings changed", names=", ".join(names) or "none")
     in_force.loaded = loaded
     log.configure_by(loaded.settings.node)
     return "settings taken over"

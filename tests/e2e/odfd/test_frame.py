@@ -115,6 +115,7 @@ def test_hangup_reloads_and_bad_settings_are_not_taken_over(daemon: Daemon) -> N
     daemon.process.send_signal(signal.SIGHUP)
     assert daemon.note().startswith("RELOADING=1\nMONOTONIC_USEC=")
     assert daemon.note() == "READY=1\nSTATUS=settings taken over"
+    assert [line["names"] for line in told(daemon) if line["event"] == "settings changed"] == ["node.name"]
     daemon.file.write_text("[node]\nnam = 1\n")
     daemon.process.send_signal(signal.SIGHUP)
     daemon.note()

@@ -237,3 +237,10 @@ def test_levels_of_parts_name_a_part_and_a_level(tmp_path: Path, entry: str) -> 
         f"odfd.toml:2: node.log-levels: '{entry}' is no part with a level, one of debug, info, warning, error"
         "  (write it like p2p.driver=debug)"
     ]
+
+
+def test_settings_that_differ_are_named() -> None:
+    before = Settings()
+    after = dataclasses.replace(before, node=dataclasses.replace(before.node, name="other"))
+    assert schema.changed(before, before) == ()
+    assert schema.changed(before, after) == ("node.name",)
