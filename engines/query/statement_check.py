@@ -37,6 +37,11 @@ _WORDS: Final = {"SHOW_REF": "DESCRIBE, SHOW or SUMMARIZE", "PIVOT": "PIVOT", "C
 _HINT: Final = "a query is one SELECT over datasets of this node, and functions that compute from their arguments"
 _NEAR: Final = 0.7
 """Similarity of names from which on one is taken for a typing error. At difflib's 0.6, reflect is near array_select."""
+_KEYWORDS: Final = (
+    "SELECT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "QUALIFY", "LIMIT", "OFFSET", "JOIN", "USING", "UNION",
+    "VALUES", "WITH", "DISTINCT", "BETWEEN",
+)  # fmt: skip
+"""Keywords that a misspelt word may stand for."""
 _MAX_DEPTH: Final = 200
 """Greatest depth of nested nodes: more than a person writes, and less than Python's stack."""
 
@@ -132,7 +137,19 @@ def _unparsed(tree: Mapping[str, Any], statement: bytes) -> Invalid:
         return Invalid(f"{word[:40]} is not a query", rule="query-statement", hint=_HINT)
     at = str(tree.get("position", ""))
     place = place_of(statement, int(at)) if at.isdecimal() else ""
-    return Invalid(message, rule="query-syntax", place=place, hint="docs/sql.md shows what a query may say")
+    meant = _keyword(statement, int(at)) if at.isdecimal() else ""
+    hint = f"did you mean {meant}?" if meant else "docs/sql.md shows what a query may say"
+    return Invalid(message, rule="query-syntax", place=place, hint=hint)
+
+
+def _keyword(statement: bytes, at: int) -> str:
+    """Returns the keyword that the word at a place stands for, or the word before it; empty if neither does."""
+    before, after = (each.decode("utf-8", "replace").split() for each in (statement[:at], statement[at:]))
+    for word in (*after[:1], *before[-1:]):
+        near = difflib.get_close_matches(word.upper(), _KEYWORDS, n=1, cutoff=_NEAR)
+        if near and near[0] != word.upper():
+            return near[0]
+    return ""
 
 
 def _visit(walk: _Walk, node: Any, statement: bytes, known: frozenset[str]) -> None:

@@ -42,6 +42,8 @@ CURRENT: Final = "current"
 """Prefix of a dataset's name for its current rows in place of its log."""
 PROJECTION: Final = "projection"
 """Prefix of a projection's name, for its table."""
+_CATALOGS: Final = ("information_schema.", "pg_catalog.", "sqlite_master", "duckdb_")
+"""Prefixes of the tables in which databases describe themselves."""
 HINT_READABLE: Final = (
     "published datasets, and those that your token may read, are here: the tables of Flight, or GET /, list them"
 )
@@ -418,7 +420,9 @@ def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:
     learn of no other datasets."""
     near = f"{hint}; or, " if hint.startswith("did you mean") else ""
     how = f"{near}to mirror it: odfctl mirror add did:odf:… --as {ref[:60]}"
-    if "/" in ref and not near:
+    if ref.lower().startswith(_CATALOGS) and not near:
+        how = "SHOW TABLES lists datasets, and DESCRIBE NAME columns"
+    elif "/" in ref and not near:
         how = "a query reads datasets alone: odfctl ingest brings the rows of a file or an address into one"
     return NotFound(
         f"no dataset {ref[:200]!r} here",

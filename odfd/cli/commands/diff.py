@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
+from chain.errors import Invalid
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import show_changes
 from odfd.cli.session import FORMATS as SESSION_FORMATS
@@ -14,6 +16,10 @@ from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
+_SYSTEM: Final = 3
+"""Number of system columns, which are the first."""
+_MOST_TOLD: Final = 5
+"""Differences that a message tells."""
 commands = Commands()
 
 
@@ -46,6 +52,7 @@ def _diff(session: Session, args: argparse.Namespace) -> int:
         return _changes(session, args)
     check_form(args.output)
     one, other = (_source(text, current=args.current) for text in args.refs)
+    _check_columns(session, *map(_ref, args.refs), values=args.values)
     apart = _apart(session, args.refs[0]) if args.values else ""
     request = wire.QueryRequest(sql=difference(one, other, apart=apart))
     with without_places():
@@ -72,9 +79,36 @@ def _source(text: str, *, current: bool) -> str:
     return named(ref, current=current, as_of=cut)
 
 
+def _ref(text: str) -> str:
+    return text.rpartition("@")[0] or text
+
+
+def _check_columns(session: Session, one: str, other: str, *, values: bool) -> None:
+    """Raises Invalid for two datasets whose columns differ; those of one dataset only grow."""
+    if one == other:
+        return
+    first, second = (
+        {field.name: field.type for field in _fields(session, ref)[_SYSTEM if values else 0 :]} for ref in (one, other)
+    )
+    differences = [f"only {one} has {name}" for name in first if name not in second]
+    differences += [f"only {other} has {name}" for name in second if name not in first]
+    both = [name for name in first if name in second]
+    differences += [f"{name} is {first[name]} and {second[name]}" for name in both if first[name] != second[name]]
+    if differences:
+        more = len(differences) - _MOST_TOLD
+        raise Invalid(
+            f"{one} and {other} have different columns: {'; '.join(differences[:_MOST_TOLD])}"
+            + (f", and {more} more" if more > 0 else ""),
+            rule="diff-columns",
+            hint="compare some of them in a query: odfctl sql 'select x from one except select x from other'",
+        )
+
+
+def _fields(session: Session, ref: str) -> tuple[wire.Column, ...]:
+    return session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/schema", wire.Schema).value.fields
+
+
 def _apart(session: Session, text: str) -> str:
-    """Returns an ``EXCLUDE`` of the dataset's system columns, which are its first three."""
-    ref = text.rpartition("@")[0] or text
-    fields = session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/schema", wire.Schema).value.fields
-    names = ", ".join('"' + field.name.replace('"', '""') + '"' for field in fields[:3])
+    """Returns an ``EXCLUDE`` of the dataset's system columns."""
+    names = ", ".join('"' + field.name.replace('"', '""') + '"' for field in _fields(session, _ref(text))[:_SYSTEM])
     return f" EXCLUDE ({names})"

@@ -72,7 +72,8 @@ def difference(one: str, other: str, *, apart: str = "") -> str:
 
     Equal rows are counted, which the engine can do on disk if memory does not suffice; for EXCEPT ALL it cannot.
     """
-    both = f'SELECT *{apart}, 1 AS "odfd w" FROM {one} UNION ALL SELECT *{apart}, -1 FROM {other}'
+    minus = f'SELECT *{apart}, -1 AS "odfd w" FROM {other}'
+    both = f'SELECT *{apart}, 1 AS "odfd w" FROM {one} UNION ALL BY NAME {minus}'
     sums = (
         f'SELECT * EXCLUDE ("odfd w"), sum("odfd w") AS "odfd s" FROM ({both}) GROUP BY ALL HAVING sum("odfd w") <> 0'
     )

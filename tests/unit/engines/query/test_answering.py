@@ -106,6 +106,20 @@ def test_a_function_that_a_type_does_not_fit_is_told_in_a_line(
 
 
 @pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        ("selec city from weather", "did you mean SELECT?"),
+        ("select city from weather wher city = 'x'", "did you mean WHERE?"),
+        ("select city from weather where", "docs/sql.md"),
+    ],
+)
+def test_a_misspelt_keyword_is_told(slices: Slices, sql: str, hint: str) -> None:
+    with pytest.raises(Invalid, match="syntax error") as caught:
+        slices.ask(sql)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
     ("sql", "values", "message"),
     [
         ("select city from weather where people > ?", None, "not provided"),
