@@ -10,7 +10,7 @@ from chain.codec.arrow_schema import schema_of
 from chain.data.ddl import spell
 from chain.data.evolution import as_in_force
 from chain.data.parquet import open_slice
-from chain.errors import Environment, Invalid
+from chain.errors import Environment, Fault, Invalid
 from chain.instant import Instant
 from chain.libraries import pa
 from chain.model.block import Block, UnknownEvent
@@ -31,6 +31,7 @@ from chain.model.events import (
 from chain.model.schema import DataField, Option
 from chain.state import ChainState, Vocab
 from chain.store.base import ChainReader, ObjectStore
+from chain.store.files import DAMAGED
 from chain.wording import plural
 
 MAX_TAIL: Final = 10_000
@@ -102,6 +103,13 @@ def tail_of_shards(
     return rows.slice(max(0, rows.num_rows - limit))
 
 
+def name_damaged(fault: Fault, dataset: str, block: int | None = None) -> None:
+    """Adds to a fault of a damaged object which dataset is affected, and the command that mends it."""
+    if fault.rule == DAMAGED:
+        fault.place = dataset if block is None else f"{dataset} block #{block}"
+        fault.hint = f"odfctl pull {dataset} --repair fetches it anew from a peer that has it"
+
+
 def _rows_of(objects: ObjectStore, named: DataSlice, wanted: int) -> pa.Table:
     """Returns the last rows of one slice. Raises NotFound, or Environment for a file that our disk damaged."""
     try:
@@ -110,7 +118,7 @@ def _rows_of(objects: ObjectStore, named: DataSlice, wanted: int) -> pa.Table:
     except Invalid as error:
         raise Environment(
             f"object {named.physical_hash.short} is damaged on disk: {error.message}",
-            rule="stored-object-damaged",
+            rule=DAMAGED,
             hint="odfctl verify tells which are; odfctl pull REF --repair fetches them from peers",
         ) from error
 

@@ -13,6 +13,7 @@ from chain.multihash import Multihash
 from chain.store.files import DAMAGED, ObjectDamaged
 from engines.query.reader import QueryProcess
 from engines.query.views import SliceView
+from odfd.datasets.reading import name_damaged
 from odfd.queries.planning import PlannedView
 from odfd.queries.slices import HashedFiles
 from odfd.state.damage import DamageRegistry
@@ -62,6 +63,10 @@ class QueryInputs:
                     if each.slice.physical_hash == name
                 )
                 self._damage.found(owner.dataset, [DamagedBlock(number, DAMAGED, str(fault))])
+                with self._home.catalog() as catalog:
+                    entry = catalog.find(owner.dataset)
+                if entry is not None:
+                    name_damaged(fault, entry.name, number)
                 raise
         return found
 

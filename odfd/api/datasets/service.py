@@ -17,7 +17,7 @@ from chain.codec.bind import plain_of
 from chain.codec.manifest import block_to_builtins, to_builtins
 from chain.data.arrow_schema import to_arrow
 from chain.data.json_values import plain_rows
-from chain.errors import Environment, Invalid, NotFound, Refused
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block
@@ -299,6 +299,13 @@ class DatasetService:
 
     def _tail(self, ref: str, limit: int) -> wire.Records:
         entry = self._home.resolve(ref)
+        try:
+            return self._tail_of(ref, entry, limit)
+        except Fault as fault:
+            reading.name_damaged(fault, entry.name)
+            raise
+
+    def _tail_of(self, ref: str, entry: DatasetEntry, limit: int) -> wire.Records:
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
         described = schema_view(entry.name, state)

@@ -191,6 +191,11 @@ async def test_a_damaged_slice_is_told_and_never_skipped(world: Any, worlds: Any
         fault = await refused(alice, "select count(*) from cities")
         assert isinstance(fault, Environment)
         assert fault.rule == DAMAGED
+        assert fault.place == f"cities block #{last.sequence_number}"
+        assert "odfctl pull cities --repair" in fault.hint
+        with pytest.raises(Environment) as told:
+            await alice.api.datasets.tail("cities", 10)
+        assert (told.value.rule, told.value.place) == (DAMAGED, "cities")
         assert (await ask(alice, f"select count(*) n from cities at block '#{last.sequence_number - 1}'"))[1]
 
 
