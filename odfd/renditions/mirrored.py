@@ -34,13 +34,13 @@ class Await(msgspec.Struct, frozen=True):
     late: tuple[DatasetId, ...] = ()
 
 
-class Switch(msgspec.Struct, frozen=True):
+class Cross(msgspec.Struct, frozen=True):
     """Let the collection's name mean the successor."""
 
     member: Member
 
 
-Step: TypeAlias = Stay | Begin | Await | Switch
+Step: TypeAlias = Stay | Begin | Await | Cross
 
 
 def next_step(
@@ -62,12 +62,12 @@ def next_step(
     if not has_block:
         return Await((notice.to,))
     if notice.is_plain:
-        return Switch(member)
+        return Cross(member)
     if len(member.shards) != notice.shards:
         return Await()
     late = [each for each in active.shards if uppers.get(each, 0) < notice.time]
     late += [each for each in member.shards if uppers.get(each, 0) <= notice.time]
-    return Await(tuple(late)) if late else Switch(member)
+    return Await(tuple(late)) if late else Cross(member)
 
 
 def united(state: CollectionState, shards: tuple[DatasetId, ...], by: tuple[str, ...]) -> CollectionState | None:

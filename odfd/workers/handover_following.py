@@ -25,8 +25,7 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.renditions import tables
-from odfd.renditions.mirrored import Begin, Step, next_step
-from odfd.renditions.mirrored import Switch as SwitchStep
+from odfd.renditions.mirrored import Begin, Cross, Step, next_step
 from odfd.renditions.notice import HandoverNotice, notice_of
 from odfd.renditions.tables import MAX_RENDITIONS, CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, appended
@@ -106,7 +105,7 @@ class HandoverFollowing:
                     assert found is not None
                     await self._mirror(found)
                     await self.shards.follow(found.notice.to)
-                case SwitchStep(member=member):
+                case Cross(member=member):
                     assert found is not None
                     await self._switch(found, member)
                 case _:

@@ -173,7 +173,7 @@ class Mirror:
                 members = (*self.state.members, Member(row=row, origin="owner"))
                 self.state = msgspec.structs.replace(self.state, members=members)
                 self.mirrors.add(step.to)
-            elif isinstance(step, mirrored.Switch):
+            elif isinstance(step, mirrored.Cross):
                 notice = self._notice()
                 assert notice is not None
                 timeline = appended(self.state.timeline, Switch(notice.time, str(notice.time), step.member.row))
@@ -239,7 +239,7 @@ class ByBlock(Mirror):
         step = super().step(notice, uppers, has)
         if isinstance(step, Await) and has and notice is not None:
             member = next(each for each in self.state.members if each.dataset == notice.to)
-            return mirrored.Switch(member)
+            return mirrored.Cross(member)
         return step
 
 
