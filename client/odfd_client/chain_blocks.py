@@ -30,7 +30,9 @@ _DATA_SLOTS: Final = {ADD_DATA: (2, 4), EXECUTE_TRANSFORM: (3, 5)}
 """Slots of the slice and the watermark."""
 _MERGE_SLOTS: Final = {SET_POLLING: 7, ADD_PUSH: 5}
 _HASHES: Final = {0x16: hashlib.sha3_256, 0x12: hashlib.sha256}
-_NOTICE: Final = re.compile(r"odfd/handover:(did:odf:[0-9a-z]{1,128})@(\d{1,15}):([0-9a-z]{1,128})\Z")
+_NOTICE: Final = re.compile(
+    r"odfd/handover:(did:odf:[0-9a-z]{1,128})@(\d{1,15}):([0-9a-z]{1,128})(?::([1-9]\d?)-([1-9]\d?))?\Z"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,15 @@ class Notice:
     to: str
     time: int
     block: str
+    ended: int = 1
+    """The number of shards of the rendition that ended."""
+    shards: int = 1
+    """The number of shards of the collection from then on; ``to`` is the first."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether both are one chain each."""
+        return self.ended == self.shards == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +167,9 @@ def _hash(raw: bytes) -> str:
 
 def _notice(words: tuple[str, ...]) -> Notice | None:
     found = next((match for word in reversed(words) if (match := _NOTICE.match(word))), None)
-    return None if found is None else Notice(found[1], int(found[2]), found[3])
+    if found is None:
+        return None
+    return Notice(found[1], int(found[2]), found[3], int(found[4] or 1), int(found[5] or 1))
 
 
 class _Table:

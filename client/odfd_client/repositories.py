@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 from typing import Any, Final, NoReturn, Self
 
+from odfd_client.chain_blocks import Notice
 from odfd_client.errors import Invalid, NotFound, OdfdError, Refused
 from odfd_client.expressions import instant
 from odfd_client.places import Place, open_place
@@ -110,11 +111,11 @@ class Repository:
             raise NotFound(f"there is no dataset {ref} in {self.shown}", rule="dataset", hint=_HINT)
         self._folders[found.id()] = found.folder
         last = None if time is None else time // _MILLI
-        for at, successor, _block in self.succession(found):
-            if last is not None and at > last:
-                break
+        for notice in self.succession(found):
+            if (last is not None and notice.time > last) or not notice.is_plain:
+                break  # one shard would be taken for all; whoever listens is told where it goes on
             try:
-                found = self._of_id(successor)
+                found = self._of_id(notice.to)
             except NotFound:
                 break  # whoever listens is told where it goes on
         return found
@@ -139,7 +140,7 @@ class Repository:
         """Whether the collection handed over to a rendition that is in the repository."""
         after = self.succession(first)
         try:
-            return bool(after) and self._of_id(after[-1][1]) is not first
+            return bool(after) and self._of_id(after[-1].to) is not first
         except NotFound:
             return False
 
@@ -164,14 +165,17 @@ class Repository:
         upper = collection.upper()
         return None if upper >= SEALED else upper
 
-    def succession(self, dataset: str | StoredChain) -> list[tuple[int, str, str]]:
+    def succession(self, dataset: str | StoredChain) -> list[Notice]:
+        """Lists where a chain goes on, as far as the repository tells; shards are the last of it."""
         chain = self._of_id(dataset) if isinstance(dataset, str) else dataset
-        found: list[tuple[int, str, str]] = []
+        found: list[Notice] = []
         while len(found) < _MOST_HANDOVERS:
             notice = chain.notice()
-            if notice is None or (found and notice.time <= found[-1][0]):
+            if notice is None or (found and notice.time <= found[-1].time):
                 break  # it goes on nowhere, or came back from there
-            found.append((notice.time, notice.to, notice.block))
+            found.append(notice)
+            if not notice.is_plain:
+                break
             try:
                 chain = self._of_id(notice.to)
             except NotFound:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from odfd_client.answer_stream import Answer
 from odfd_client.arrow_predicates import expression
+from odfd_client.chain_blocks import Notice
 from odfd_client.errors import Invalid, NotFound, Refused
 from odfd_client.folding import standing
 from odfd_client.relations import Dataset, Demand, Selection
@@ -45,9 +46,8 @@ class Chains(Protocol):
     def collection(self, ref: str) -> StoredCollection | None:
         """Returns the shards that a name, or the id of the first of them, means; ``None``: it means one chain."""
 
-    def succession(self, dataset: str) -> list[tuple[int, str, str]]:
-        """Returns the handovers after a rendition: time in milliseconds, id and head of the next one. Those that
-        are not in the repository are listed too."""
+    def succession(self, dataset: str) -> list[Notice]:
+        """Returns the handovers after a rendition, also those to what is not in the repository."""
 
 
 class NoNode(Transport):
@@ -312,7 +312,7 @@ class StoredLog(Source):
 
     def has_ended(self, dataset: str) -> bool:
         after = self._chains.succession(dataset)
-        return bool(after) and after[-1][1] != dataset
+        return bool(after) and after[-1].to != dataset
 
     def cut(self, name: str) -> tuple[Pin, ...]:
         collection = self._chains.collection(name)

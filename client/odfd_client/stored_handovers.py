@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from odfd_client.answer_stream import Answer
 from odfd_client.chain_blocks import SET_INFO
-from odfd_client.errors import NotFound
+from odfd_client.errors import NotFound, Refused
 from odfd_client.folding import difference
 from odfd_client.handovers import Ending, Switched
 from odfd_client.relations import Demand, Query, Selection
@@ -33,7 +33,15 @@ class StoredHandovers:
         """Returns the end of a rendition. Raises NotFound if the next one is not in the repository."""
         if source.together and self._chains.collection(dataset) is not None:
             raise refused("crossing from several shards", "cross at a node, or begin anew with the next rendition")
-        time, successor, block = self._chains.succession(dataset)[0]
+        found = self._chains.succession(dataset)[0]
+        time, successor, block = found.time, found.to, found.block
+        if not found.is_plain:
+            raise Refused(
+                f"{dataset} handed over to {successor}, {found.shards} shards after {found.ended}, and nothing in"
+                f" {self._chains.shown} says which chains they are",
+                rule="repository-node",
+                hint="connect() to a node that has it: nodes follow shards",
+            )
         old = self._chains.chain(dataset)
         try:
             new = self._chains.chain(successor)

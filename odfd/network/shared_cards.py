@@ -8,6 +8,7 @@ Spec: docs/spec/collections.md#shared-shards; ADR 79.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 from chain.ids import DatasetId
@@ -22,16 +23,28 @@ class SharedCards:
 
     def __init__(self) -> None:
         self._kept: dict[DatasetId, tuple[Card, Signed]] = {}
+        self._subjects: dict[Multihash, DatasetId] = {}
+        """The datasets of kept cards, by the id of the statement."""
+        self._lock = threading.Lock()
 
     def of(self, dataset: DatasetId) -> Card | None:
         found = self._kept.get(dataset)
         return None if found is None else found[0]
 
     def keep(self, card: Card, signed: Signed) -> None:
-        self._kept[card.dataset] = (card, signed)
+        with self._lock:
+            self._forget(card.dataset)
+            self._kept[card.dataset] = (card, signed)
+            self._subjects[signed.sid] = card.dataset
 
     def drop(self, dataset: DatasetId) -> None:
-        self._kept.pop(dataset, None)
+        with self._lock:
+            self._forget(dataset)
+
+    def _forget(self, dataset: DatasetId) -> None:
+        found = self._kept.pop(dataset, None)
+        if found is not None:
+            del self._subjects[found[1].sid]
 
     def refs(self, datasets: Iterable[DatasetId]) -> list[StatementRef]:
         """Lists the cards of these datasets, whoever may have them; asks no database."""
@@ -39,7 +52,6 @@ class SharedCards:
         return [StatementRef(kept[1].sid, dataset) for dataset, kept in found if kept is not None]
 
     def envelope(self, sid: Multihash) -> tuple[DatasetId, bytes] | None:
-        for dataset, (_, signed) in list(self._kept.items()):
-            if signed.sid == sid:
-                return dataset, signed.envelope
-        return None
+        with self._lock:
+            dataset = self._subjects.get(sid)
+            return None if dataset is None else (dataset, self._kept[dataset][1].envelope)

@@ -27,6 +27,7 @@ from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.datasets.rendition_origins import RenditionOrigins
 from odfd.api.datasets.rendition_reading import reading_at_the_end
 from odfd.api.datasets.rendition_upkeep import RenditionUpkeep
+from odfd.api.datasets.visibility import check_card_of
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -227,6 +228,8 @@ class RenditionService:
             if state.member(command.to).is_gone or state.active.row.number == command.to:
                 raise Refused(f"rendition {command.to} is active, or gone", rule="rendition-active")
             self._check_root(state.active.dataset)
+            if self._effects.is_told(state.active.dataset):
+                check_card_of(state.member(command.to), self._home.name_of(state.active.dataset))
             tables.keep(connection, msgspec.structs.replace(state, commands=(*state.commands, command)))
         return command
 

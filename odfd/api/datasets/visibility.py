@@ -25,6 +25,7 @@ from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network.joined_networks import NETWORK, Network
 from odfd.network.peer_names import peer_named
 from odfd.renditions import tables
+from odfd.renditions.tables import Member
 from odfd.resources.store import Resources
 from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
@@ -143,6 +144,7 @@ class VisibilityService:
             )
         if _is_shared_by_others(self._home, entry.id):
             raise _is_theirs(entry)
+        self._shards(entry, True)
 
     async def _all(self, entry: DatasetEntry, public: bool, networks: Collection[str] = ()) -> wire.VisibilityView:
         """Publishes or withdraws a dataset with all its shards; returns the view of the first, which has its name."""
@@ -162,13 +164,8 @@ class VisibilityService:
             ids = tables.shards_of(connection, entry.id)
             catalog = Catalog(Resources(connection))
             found = [catalog.resolve(str(each)) for each in ids]
-        long = [name for name in (member.row.by if public and member is not None else ()) if len(name) > MAX_WORD]
-        if long:
-            raise Refused(
-                f"the column {long[0][:40]}… divides {entry.name} into shards, and its name is too long for a card",
-                rule="shard-column",
-                hint=f"at most {MAX_WORD} characters: odfctl rendition create NAME --from snapshot --by another one",
-            )
+        if public and member is not None:
+            check_card_of(member, entry.name)
         return found
 
     def _view(self, entry: DatasetEntry, changed: bool, notes: Sequence[str] = ()) -> wire.VisibilityView:
@@ -298,6 +295,17 @@ def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
     with home.database.read() as connection:
         spec = mirror_specs.of(Resources(connection), dataset)
     return spec is not None and bool(spec.peers)
+
+
+def check_card_of(member: Member, name: str) -> None:
+    """Raises Refused for shards whose card cannot say how their rows are divided: nobody else could unite them."""
+    long = [column for column in member.row.by if len(column) > MAX_WORD]
+    if long:
+        raise Refused(
+            f"the column {long[0][:40]}… divides {name} into shards, and its name is too long for a card",
+            rule="shard-column",
+            hint=f"at most {MAX_WORD} characters: odfctl rendition create NAME --from snapshot --by another one",
+        )
 
 
 def _former(connection: sqlite3.Connection, dataset: DatasetId) -> list[DatasetId]:

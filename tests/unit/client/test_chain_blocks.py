@@ -74,7 +74,8 @@ MERGE = st.one_of(
     st.builds(MergeUpsertStream, primary_key=NAMES),
 )
 READ = st.builds(ReadCsv)
-NOTICE = st.builds(HandoverNotice, to=DID, time=st.integers(0, 10**15 - 1), block=HASH)
+SHARDS = st.integers(1, 64)
+NOTICE = st.builds(HandoverNotice, to=DID, time=st.integers(0, 10**15 - 1), block=HASH, ended=SHARDS, shards=SHARDS)
 INFO = st.builds(SetInfo, description=st.none() | TEXT, keywords=st.none() | NAMES)
 EVENT = st.one_of(
     st.builds(AddData, **DATA, new_source_state=STATE),
@@ -119,7 +120,7 @@ def said(block: Block) -> dict[str, Any]:
         if isinstance(event, SetVocab)
         else None,
         "merge": None if merge is None else (getattr(event, "source_name", ""), primary_key(merge)),
-        "notice": None if notice is None else (str(notice.to), notice.time, str(notice.block)),
+        "notice": None if notice is None else (str(notice.to), notice.time, str(notice.block), notice.shards),
         "schema": getattr(event, "raw_arrow_schema", None),
     }
 
@@ -138,7 +139,7 @@ def read(raw: bytes) -> dict[str, Any]:
         "seed": found.seed,
         "vocabulary": found.vocabulary,
         "merge": None if merge is None else (merge.source, merge.key),
-        "notice": None if notice is None else (notice.to, notice.time, notice.block),
+        "notice": None if notice is None else (notice.to, notice.time, notice.block, notice.shards),
         "schema": found.arrow_schema,
     }
 

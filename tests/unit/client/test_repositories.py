@@ -124,8 +124,8 @@ class Chain:
         self.event(AddData(prev_offset=self.rows - 1 if self.rows else None, new_data=data))
         self.rows += count
 
-    def hand_over(self, to: Chain, time: int) -> None:
-        self.event(announced(None, HandoverNotice(to.id, time, to.head.hash)))
+    def hand_over(self, to: Chain, time: int, shards: int = 1) -> None:
+        self.event(announced(None, HandoverNotice(to.id, time, to.head.hash, 1, shards)))
 
     @property
     def slices(self) -> list[Path]:
@@ -258,6 +258,18 @@ def test_a_successor_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert cities.to_arrow().num_rows == 3
     with pytest.raises(NotFound, match=f"handed over to {second.id}, which is not in"):
         list(cities.cross(follow=False))
+
+
+def test_shards_are_not_taken_for_one_chain(tmp_path: Path) -> None:
+    """Nothing here says which chains they are: the old rendition is read, and whoever goes on is told."""
+    first, second = filled(tmp_path), Chain(tmp_path, second_name(1), 2)
+    second.add((0, "Graz", 1.0))
+    first.hand_over(second, 10_000, shards=3)
+    cities = open_repository(tmp_path).open("cities")
+    assert cities.to_arrow().num_rows == 3
+    with pytest.raises(Refused, match="3 shards after 1") as refused:
+        list(cities.cross(follow=False))
+    assert refused.value.rule == "repository-node"
 
 
 def test_what_stands_follows_the_merge_strategy(tmp_path: Path) -> None:

@@ -10,16 +10,19 @@ from unit.odfd.node.test_mirrored_shards import brought, signed
 from unit.odfd.node.test_shards import LEDGER, Died, shard, standing
 from unit.odfd.node.test_shared import STRANGER, WAYS, Subject, named_in
 
-from chain.errors import NotFound
+from chain.errors import NotFound, Refused
 from chain.instant import SECOND
 from chain.state import load_state
 from chain.store.shards import SEALED
+from odfd.api.datasets.visibility import check_card_of
 from odfd.control import wire
 from odfd.datasets.references import objects_of
 from odfd.errors import Bug
 from odfd.mirrors.holders import Holders
 from odfd.renditions.mirrored import Await
 from odfd.renditions.notice import notice_of
+from odfd.renditions.tables import Member
+from odfd.renditions.timeline import RenditionRow
 from odfd.trust.ledger import kinds
 from odfd.trust.ledger.cards import Cards
 from worlds.eventually import became
@@ -68,6 +71,14 @@ async def test_mirrors_follow_to_any_number_of_shards_and_back(world: Any, world
 def pinned(reading: wire.HandoverReading) -> list[tuple[str, str]]:
     pins = (reading.old, reading.new, *reading.old_shards, *reading.new_shards)
     return [(each.id, each.block) for each in pins]
+
+
+def test_columns_that_no_card_can_name_are_not_handed_over_to_in_public() -> None:
+    row = RenditionRow(number=1, shards=("a", "b"), by=("city", "c" * 65))
+    with pytest.raises(Refused, match="too long for a card") as refused:
+        check_card_of(Member(row=row, origin="snapshot"), "cities")
+    assert refused.value.rule == "shard-column"
+    check_card_of(Member(row=msgspec.structs.replace(row, by=("c" * 64,)), origin="snapshot"), "cities")
 
 
 async def test_former_shards_that_are_sealed_are_read_and_held_at_a_mirror(world: Any, worlds: Any) -> None:
