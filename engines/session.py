@@ -18,8 +18,11 @@ SESSION_STATES: Final = ("stopped", "starting", "ready", "failed")
 
 
 class SessionState(Table, frozen=True, kw_only=True):
-    """Tells what an engine has started: if not ``ready``, requests without need of a session, as most ingests are, run at
-    once, and others start one. ``failed``: the last start failed; a later request tries again."""
+    """Tells what an engine has started.
+
+    If not ``ready``, requests without need of a session, as most ingests are, run at once, and others start one.
+    ``failed``: the last start failed; a later request tries again.
+    """
 
     state: str
     message: str = ""
