@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from odfd_client.errors import Bug, HandedOver, Invalid, Refused
+from odfd_client.errors import Bug, HandedOver, Invalid, NotFound, Refused
 from odfd_client.expressions import Parameters, quoted
 from odfd_client.holds import SECONDS, take
 from odfd_client.relations import Dataset, Demand, Query, Selection
@@ -15,6 +16,8 @@ from odfd_client.subscription import Source, Update, listen, of_shards
 from odfd_client.transport import Transport, part
 from odfd_client.values import Pin, Position
 
+_SOON, _LATER, _PATIENCE = 0.005, 0.5, 60.0
+"""Seconds between requests for an end that is not complete yet: first, most, and altogether."""
 _SYSTEM = ("offset", "op", "system_time")
 
 
@@ -46,7 +49,7 @@ class Ending:
     @classmethod
     def of(cls, transport: Transport, dataset: str) -> Ending:
         """Requests the end of a rendition. Raises NotFound: it has not ended, or its data is gone; Bug."""
-        said = transport.get(f"/dataset/v1alpha1/datasets/{part(dataset)}/handover")
+        said = _told(transport, dataset)
         try:
             columns = said.get("columns")
             old, new = (tuple(map(Pin.of, said.get(f"{each}Shards") or (said[each],))) for each in ("old", "new"))
@@ -56,6 +59,19 @@ class Ending:
             )  # fmt: skip
         except (KeyError, TypeError, AttributeError, Invalid) as error:
             raise Bug(f"the end of a rendition is not understood: {error}", rule="answer") from error
+
+
+def _told(transport: Transport, dataset: str) -> Any:
+    """Requests the end of a rendition, again while the handover is being completed. Raises NotFound."""
+    path, pause, waited = f"/dataset/v1alpha1/datasets/{part(dataset)}/handover", _SOON, 0.0
+    while True:
+        try:
+            return transport.get(path)
+        except NotFound as error:
+            if error.rule != "rendition-upper" or waited >= _PATIENCE:
+                raise
+        threading.Event().wait(pause)
+        waited, pause = waited + pause, min(2 * pause, _LATER)
 
 
 class Handovers(Protocol):

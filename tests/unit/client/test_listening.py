@@ -6,7 +6,7 @@ import io
 import json
 import queue
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from odfd_client import Bug, Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col
 from odfd_client.answer_stream import Answer
+from odfd_client.handovers import Ending
 from odfd_client.subscription import Source, listen
 from odfd_client.transport import Exchange, Transport
 from odfd_client.values import NodeMetadata, Pin
@@ -350,3 +351,27 @@ def test_a_position_within_a_cut_loses_no_rows_of_it() -> None:
     for count, each in enumerate(whole, 1):
         rest = list(listen(source, each.position, follow=False, seconds=0))
         assert [later.position for later in rest] == [later.position for later in whole[count:]]
+
+
+class HandingOver(Transport):
+    """A node that completes a handover while it is asked for its end."""
+
+    def __init__(self, answers: Sequence[Any]) -> None:
+        super().__init__(Path("nowhere"))
+        self.answers = list(answers)
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_an_end_that_is_not_complete_yet_is_asked_for_again() -> None:
+    soon = NotFound("it is not complete to its handover", rule="rendition-upper")
+    pins = [Pin("a", each, "f1620", 3).said() for each in (DID, OTHER)]
+    end = {"time": "2024-01-01T00:00:00Z", "old": pins[0], "new": pins[1], "equal": True}
+    assert Ending.of(HandingOver([soon, soon, end]), DID).new[0].id == OTHER
+    never = NotFound("it has not ended", rule="rendition-active")
+    with pytest.raises(NotFound, match="has not ended"):
+        Ending.of(HandingOver([never, end]), DID)
