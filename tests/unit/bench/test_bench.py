@@ -27,6 +27,7 @@ DAEMONS = {
     "pull",
     "pushes",
     "bucket",
+    "live",
     "memory",
     "object",
     "sync",
