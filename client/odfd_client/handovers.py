@@ -45,17 +45,19 @@ class Ending:
     new: tuple[Pin, ...]
     equal: bool
     columns: tuple[str, ...] | None
+    difference: Pin | None = None
+    """The rows by which both differ, if the node keeps them."""
 
     @classmethod
     def of(cls, transport: Transport, dataset: str) -> Ending:
         """Requests the end of a rendition. Raises NotFound: it has not ended, or its data is gone; Bug."""
         said = _told(transport, dataset)
         try:
-            columns = said.get("columns")
+            columns, kept = said.get("columns"), said.get("difference")
             old, new = (tuple(map(Pin.of, said.get(f"{each}Shards") or (said[each],))) for each in ("old", "new"))
             return cls(
                 str(said["time"]), old, new, said.get("equal") is True,
-                None if columns is None else tuple(map(str, columns)),
+                None if columns is None else tuple(map(str, columns)), None if kept is None else Pin.of(kept),
             )  # fmt: skip
         except (KeyError, TypeError, AttributeError, Invalid) as error:
             raise Bug(f"the end of a rendition is not understood: {error}", rule="answer") from error
@@ -112,7 +114,11 @@ def _switched(
             log = Dataset(transport, Selection(pin.id), (pin,), demand)
             parts.append(Position(pin.id, log.last_offset(), pin.block, pin.sequence_number))
         after, changes = Position.of(parts), None
-        if not ending.equal or [each.block for each in read] != [each.block for each in ending.old]:
+        is_at_the_end = [each.block for each in read] == [each.block for each in ending.old]
+        if is_at_the_end and not ending.equal and ending.difference is not None:
+            kept = replace(ending.difference, name=ending.difference.id)
+            changes = Query(transport, _kept_changes(selection, ending), (kept,), demand)
+        elif not ending.equal or not is_at_the_end:
             pins = (*read, *(replace(pin, name=pin.id) for pin in ending.new))
             changes = Query(transport, _changes(selection, read, ending), pins, demand)
         yield Switched(ending.time, read[0].id, ending.new[0].id, changes, after)
@@ -131,12 +137,25 @@ def _changes(selection: Selection, read: Sequence[Pin], ending: Ending) -> tuple
         return f"SELECT 1 AS op, {old} UNION ALL BY NAME SELECT 0 AS op, {new}", parameters
     columns = ", ".join(map(quoted, wanted))
     old, new = (f"FROM {_standing(pins)}{where}" for pins in (read, ending.new))
-    both = f'SELECT {columns}, -1 AS "odfd w" {old} UNION ALL SELECT {columns}, 1 {new}'
+    return _summed(columns, f'SELECT {columns}, -1 AS "odfd w" {old} UNION ALL SELECT {columns}, 1 {new}'), parameters
+
+
+def _kept_changes(selection: Selection, ending: Ending) -> tuple[str, Parameters]:
+    """Builds SQL for the chosen columns of the rows that the node keeps; rows that are equal in them are counted."""
+    assert ending.difference is not None
+    parameters: Parameters = {}
+    where = "" if selection.where is None else f" WHERE {selection.where.sql(parameters)}"
+    named = selection.columns or ending.columns or ()
+    columns = ", ".join(quoted(name) for name in named if name not in _SYSTEM)
+    rows = f"FROM {quoted(ending.difference.id)}{where}"
+    return _summed(columns, f'SELECT {columns}, if(op = 1, -1, 1) AS "odfd w" {rows}'), parameters
+
+
+def _summed(columns: str, both: str) -> str:
     # Names are quoted, and values are parameters.
     sums = f'SELECT {columns}, sum("odfd w") AS "odfd s" FROM ({both}) GROUP BY ALL HAVING sum("odfd w") <> 0'  # noqa: S608
     each = f'SELECT *, unnest(range(abs("odfd s")::BIGINT)) AS "odfd r" FROM ({sums})'  # noqa: S608
-    text = f'SELECT if("odfd s" < 0, 1, 0) AS op, {columns} FROM ({each}) ORDER BY op DESC'  # noqa: S608
-    return text, parameters
+    return f'SELECT if("odfd s" < 0, 1, 0) AS op, {columns} FROM ({each}) ORDER BY op DESC'  # noqa: S608
 
 
 def _standing(pins: Sequence[Pin]) -> str:

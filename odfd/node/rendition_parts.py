@@ -17,6 +17,7 @@ from engines.query.views import quoted
 from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.reclocking import ReclockService
 from odfd.api.datasets.rendition_derived import DerivedRenditions
+from odfd.api.datasets.rendition_differences import RenditionDifferences
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.datasets.rendition_origins import RenditionOrigins
 from odfd.api.datasets.rendition_upkeep import RenditionUpkeep
@@ -73,10 +74,12 @@ def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilitySe
             why = outcome.message if isinstance(outcome, Rejected) else outcome.reason
             raise Refused(f"{name} is not derived: {why}", rule=outcome.rule or "transform", hint=outcome.hint or "")
 
+    async def write(sql: str, bound: Mapping[str, Bound], target: Path) -> None:
+        await parts.queries.keep(wire.QueryRequest(sql=sql), Asker(bound=bound), target, _ALL_OFFSETS)
+
     async def standing(dataset: DatasetId, block: Multihash, column: str, target: Path) -> None:
-        asker = Asker(bound={"d": Bound(dataset, block)})
-        request = wire.QueryRequest(sql=f"SELECT {quoted(column)} FROM current.d")  # noqa: S608  it is quoted
-        await parts.queries.keep(request, asker, target, _ALL_OFFSETS)
+        sql = f"SELECT {quoted(column)} FROM current.d"  # noqa: S608  it is quoted
+        await write(sql, {"d": Bound(dataset, block)}, target)
 
     home, deps, committer, clock = parts.home, parts.ingest_deps, parts.committer, parts.context.clock
     terms = clock, parts.visibility
@@ -84,7 +87,13 @@ def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilitySe
     derived = DerivedRenditions(home, committer, clock, effects, readers, derive)
     origins = RenditionOrigins(home, deps, committer, clock, effects, standing)
     upkeep = RenditionUpkeep(home, effects, parts.context)
+    differences = RenditionDifferences(home, deps.settings.staging, committer, clock, effects, write)
     delete = partial(datasets.delete, purge=True)
     return RenditionService(
-        home, (effects, origins, derived, upkeep), parts.context, delete, lambda: secrets.token_hex(8), seen.shown
+        home,
+        (effects, origins, derived, upkeep, differences),
+        parts.context,
+        delete,
+        lambda: secrets.token_hex(8),
+        seen.shown,
     )

@@ -78,6 +78,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return str(dataset) in self.row.shards
 
 
+class KeptDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """A difference that was computed for the handover at a time (ms), and the dataset that has its rows."""
+
+    time: int
+    dataset: DatasetId
+
+
 class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
     """All that was decided about a collection."""
 
@@ -87,6 +94,7 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Timeline
     commands: tuple[Command, ...] = ()
     """Handovers that were asked for, including finished ones."""
+    differences: tuple[KeptDifference, ...] = ()
 
     @property
     def active(self) -> Member:

@@ -6,18 +6,28 @@ docs/spec/collections.md#renditions.
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
+
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
-from chain.errors import NotFound
+from chain.errors import NotFound, Refused
+from chain.ids import DatasetId
 from chain.instant import from_millis
+from chain.model.events import AddData
 from chain.state import load_state
+from chain.store.base import Head
 from odfd.api.views.hold_views import pin_at
 from odfd.control import wire
 from odfd.renditions.following import Difference, Updates, next_reading
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import Timeline, advanced
 from odfd.state.directory import StateDirectory
+
+EXTRA: Final = "odfd/difference"
+"""The attribute of the block of a difference, which states the cuts that it is of."""
 
 
 def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int) -> wire.HandoverReading:
@@ -46,15 +56,16 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
         for shard in each.shards:
             home.need_data(shard, home.name_of(shard), whole=True)
     old_pins, new_pins = _pins(home, member, found.old_time), _pins(home, new, found.time)
-    return wire.HandoverReading(
+    reading = wire.HandoverReading(
         time=instant.render(from_millis(found.time)),
         old=old_pins[0],
         new=new_pins[0],
         old_shards=old_pins if len(old_pins) > 1 else (),
         new_shards=new_pins if len(new_pins) > 1 else (),
         equal=state.content_of(number) == state.content_of(found.new),
-        columns=_columns(home, member, new),
+        columns=columns_of(home, member, new),
     )
+    return msgspec.structs.replace(reading, difference=_difference_pin(home, state, reading, found.time))
 
 
 def _uppers(home: StateDirectory, state: CollectionState) -> dict[int, int]:
@@ -77,13 +88,50 @@ def _difference(timeline: Timeline, uppers: dict[int, int], after: int) -> Diffe
     return reading if isinstance(reading, Difference) else None
 
 
+def cuts_of(reading: wire.HandoverReading) -> dict[str, object]:
+    """Returns the hashes of the last blocks of both cuts, as the block of a difference states them."""
+    sides = {"old": reading.old_shards or (reading.old,), "new": reading.new_shards or (reading.new,)}
+    return {side: [pin.block for pin in pins] for side, pins in sides.items()}
+
+
+def _difference_pin(
+    home: StateDirectory, state: CollectionState, reading: wire.HandoverReading, time: int
+) -> wire.Pin | None:
+    """Returns the difference that was computed for a handover; ``None`` if there is none, or if it was deleted.
+
+    Raises Refused if its block states other cuts.
+    """
+    kept = next((each for each in state.differences if each.time == time), None)
+    if kept is None or home.chains.chain(kept.dataset).head() is None:
+        return None
+    head = pinned_head(home, kept.dataset, reading)
+    name, id_ = home.name_of(kept.dataset), str(kept.dataset)
+    return wire.Pin(name=name, id=id_, block=str(head.hash), sequence_number=head.sequence_number)
+
+
+def pinned_head(home: StateDirectory, difference: DatasetId, reading: wire.HandoverReading) -> Head:
+    """Returns the head of a difference. Raises Refused unless its last block states the cuts of this reading."""
+    chain = home.chains.chain(difference)
+    head = chain.head()
+    event = None if head is None else chain.block_at(head.sequence_number).event
+    extra = event.extra if isinstance(event, AddData) else None
+    if head is None or (extra or {}).get(EXTRA) != cuts_of(reading):
+        name = home.name_of(difference)
+        raise Refused(
+            f"{name} is not the difference of the cuts of this handover",
+            rule="rendition-difference",
+            hint=f"odfctl delete dataset {name}: readers compare all rows then",
+        )
+    return head
+
+
 def _pins(home: StateDirectory, member: Member, time: int) -> tuple[wire.Pin, ...]:
     """Returns pins of all blocks of a rendition up to a time, one for each of its shards."""
     name = home.name_of(member.dataset)
     return tuple(pin_at(home, name, each, time) for each in member.shards)
 
 
-def _columns(home: StateDirectory, old: Member, new: Member) -> tuple[str, ...] | None:
+def columns_of(home: StateDirectory, old: Member, new: Member) -> tuple[str, ...] | None:
     """Returns the columns of both renditions, without system columns; ``None`` if they differ."""
     schemas = []
     for each in (old, new):

@@ -23,6 +23,7 @@ from chain.state import load_state
 from chain.store.shards import SEALED
 from chain.wording import plural
 from odfd.api.datasets.rendition_derived import DerivedRenditions
+from odfd.api.datasets.rendition_differences import RenditionDifferences
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.datasets.rendition_origins import RenditionOrigins
 from odfd.api.datasets.rendition_reading import reading_at_the_end
@@ -37,6 +38,7 @@ from odfd.ingest.copying import Layout
 from odfd.renditions import handover, tables
 from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
 from odfd.renditions.tables import CollectionState, Member
+from odfd.renditions.timeline import applied
 from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -52,7 +54,7 @@ class RenditionService:
     def __init__(
         self,
         home: StateDirectory,
-        parts: tuple[RenditionEffects, RenditionOrigins, DerivedRenditions, RenditionUpkeep],
+        parts: tuple[RenditionEffects, RenditionOrigins, DerivedRenditions, RenditionUpkeep, RenditionDifferences],
         context: Context,
         delete: Callable[[str], Awaitable[object]],
         new_id: Callable[[], str],
@@ -61,7 +63,7 @@ class RenditionService:
         """``shown`` tells other nodes of a dataset that they may know since a handover."""
         self._shown_to_others = shown
         self._home, self._delete, self._new_id = home, delete, new_id
-        self._effects, self._origins, self._derived, self.upkeep = parts
+        self._effects, self._origins, self._derived, self.upkeep, self._differences = parts
         self._board, self._clock, self._events = context.board, context.clock, context.events
 
     async def list(self, ref: str | None = None) -> Sequence[wire.RenditionView]:
@@ -120,9 +122,13 @@ class RenditionService:
         async def work(report: Report) -> wire.RenditionView:
             report.begin(f"handing {entry.name} over", None, "transactions")
             async with self._alone(entry):
+                if request.difference:
+                    await trio.to_thread.run_sync(self._check_comparable, entry.id, name, number)
                 command = await trio.to_thread.run_sync(self._asked, entry.id, Command(name, number, asked))
                 self._effects.step("handover-asked")
                 await self._perform(entry.id, command, report)
+                if request.difference:
+                    await self._differences.make(entry.id, name)
             self.upkeep.loop.poke()
             return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
 
@@ -159,6 +165,12 @@ class RenditionService:
                 for each in (active, *readers):
                     await turns.enter_async_context(self._home.turns.of(each))
                 yield
+
+    def _check_comparable(self, dataset: DatasetId, command: str, number: int) -> None:
+        """Raises Refused if a handover that is not made yet can have no difference."""
+        state = self._effects.state(dataset)
+        if applied(state.timeline, command) is None and number < len(state.members):
+            self._differences.check_comparable(state, number)
 
     async def _perform(self, dataset: DatasetId, command: Command, report: Report) -> None:
         """Performs the effects of a command until none is due now. Raises Refused."""

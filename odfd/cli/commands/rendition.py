@@ -47,6 +47,7 @@ def _create(session: Session, args: argparse.Namespace) -> None:
     REF,
     _NUMBER,
     argument("--at", metavar="TIME", help="not before this time, which must have come"),
+    argument("--difference", action="store_true", help="keep what differs, so that no reader compares all rows"),
     _ID,
     help="make a rendition the active one",
     description="Make a rendition the active one, at one time: the name means it from then on, and what comes in goes"
@@ -55,7 +56,7 @@ def _create(session: Session, args: argparse.Namespace) -> None:
     example="nyc.flights 1",
 )
 def _handover(session: Session, args: argparse.Namespace) -> None:
-    request = wire.HandoverRequest(at=args.at, id=args.id)
+    request = wire.HandoverRequest(at=args.at, id=args.id, difference=args.difference)
     done = submit(
         session,
         f"/dataset/v1alpha1/datasets/{part(args.ref)}/renditions/{args.number}/handover",

@@ -27,6 +27,8 @@ class HandoverRequest(Request, frozen=True, kw_only=True):
     at: str | None = None
     """The earliest time of the handover; ``None``: any."""
     id: str | None = None
+    difference: bool = False
+    """Whether to compute the difference once and keep it, so that no reader has to compare all rows."""
 
 
 class HandoverReading(Value, frozen=True, kw_only=True):
@@ -45,6 +47,8 @@ class HandoverReading(Value, frozen=True, kw_only=True):
     """Whether both have the same contents there, so that there is nothing to compare."""
     columns: tuple[str, ...] | None = None
     """Columns of the data, if both have the same; null: their rows cannot be compared."""
+    difference: Pin | None = None
+    """The rows by which both differ, each with its operation (1 retracts, 0 adds), if they were kept."""
 
 
 class RenditionView(Value, frozen=True, kw_only=True):
