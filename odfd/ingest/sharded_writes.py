@@ -104,19 +104,23 @@ class ShardedWrites:
 
 
 def divided(
-    objects: ObjectStore, states: Sequence[ChainState], by: Sequence[str], events: Sequence[MetadataEvent]
+    objects: ObjectStore, states: Sequence[ChainState], by: Sequence[str] | int, events: Sequence[MetadataEvent]
 ) -> list[tuple[tuple[MetadataEvent, ...], tuple[Multihash, ...]]]:
-    """Returns for each shard its events and the slices that they name. Raises Refused, Invalid, ObjectDamaged."""
+    """Returns for each shard its events and the slices that they name. Raises Refused, Invalid, ObjectDamaged.
+
+    ``by``: the columns whose hash decides the shard of a row; a number is the shard of all rows.
+    """
     found: list[list[MetadataEvent]] = [[] for _ in states]
     named: list[list[Multihash]] = [[] for _ in states]
     offsets = [state.last_offset for state in states]
     said = [(state.watermark, state.source_state) for state in states]
     schema = schema_in_force(states[0])
     for event in events:
-        check_source(by, event)
+        if not isinstance(by, int):
+            check_source(by, event)
         if isinstance(event, SetDataSchema):
             schema = schema_of(event)
-            check_columns(by, schema)
+            check_columns(() if isinstance(by, int) else by, schema)
         if not isinstance(event, AddData):
             for each in found:
                 each.append(event)
@@ -182,7 +186,7 @@ def _divided_rows(
     data: DataSlice,
     state: ChainState,
     schema: DataSchema,
-    how: tuple[Sequence[str], Sequence[int]],
+    how: tuple[Sequence[str] | int, Sequence[int]],
 ) -> list[DataSlice | None]:
     """Slices for each shard, ``None`` where it gets no row. ``how``: the columns that decide, and next offsets."""
     path = objects.path(data.physical_hash)
@@ -197,7 +201,7 @@ def written_by_shard(
     parts: Iterable[pa.Table],
     schema: DataSchema,
     vocab: Vocab,
-    how: tuple[Sequence[str], Sequence[int]],
+    how: tuple[Sequence[str] | int, Sequence[int]],
 ) -> list[DataSlice | None]:
     """Writes rows to a slice for each shard, in their order. Raises Refused, Environment."""
     by, nexts = how
@@ -208,7 +212,7 @@ def written_by_shard(
         with ExitStack() as files:
             writers = [files.enter_context(SliceWriter(path, arrow)) for path in staged]
             for rows in parts:
-                shards = shards_of(rows, by, len(nexts))
+                shards = np.full(rows.num_rows, by) if isinstance(by, int) else shards_of(rows, by, len(nexts))
                 waiting = _check_pairs(np.asarray(rows.column(vocab.operation_type)), shards, waiting)
                 for place, writer in enumerate(writers):
                     own = rows if len(writers) == 1 else rows.filter(pa.array(shards == place))

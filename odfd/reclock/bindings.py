@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from chain.data.arrow_schema import to_arrow
 from chain.data.parquet import open_slice, write_slice
+from chain.data.partition import shard_of_part
 from chain.errors import Invalid, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant, from_millis, to_millis
@@ -50,18 +51,26 @@ MAX_FILES: Final = 4096
 """Most files of one binding that are read from a chain."""
 _SHARD: Final = re.compile(r"odfd/shard:(?P<did>did:odf:[0-9a-z]{1,128})\Z")
 _BY: Final = "odfd/by:"
+_BY_PART: Final = "odfd/by-part"
 
 
 class Division(NamedTuple):
     """The shards that follow a reclocking chain, and the columns whose hash decides the shard of a row."""
 
     shards: tuple[DatasetId, ...]
-    by: tuple[str, ...]
+    by: tuple[str, ...] = ()
+    by_part: bool = False
+    """Whether the name of the part of the source, which is a file, decides instead."""
+
+    def place_of(self, capture: Capture) -> Sequence[str] | int:
+        """Returns the columns that decide the shard of the captured rows, or the shard of all of them."""
+        return shard_of_part(capture.files[0].name, len(self.shards)) if self.by_part else self.by
 
 
 def described(layout: Division) -> SetInfo:
     """Returns the description of a reclocking chain, which names its shards for machines."""
-    words = [*(f"odfd/shard:{each}" for each in layout.shards), *(f"{_BY}{each}" for each in layout.by)]
+    by = [_BY_PART] if layout.by_part else [f"{_BY}{each}" for each in layout.by]
+    words = [*(f"odfd/shard:{each}" for each in layout.shards), *by]
     return SetInfo(description="Binds the bytes of a source to times (odfd reclocking chain)", keywords=tuple(words))
 
 
@@ -70,11 +79,12 @@ def layout_of(info: SetInfo | None, name: str) -> Division:
     words = info.keywords or () if info is not None else ()
     shards = tuple(DatasetId.parse(found["did"]) for word in words if (found := _SHARD.match(word)))
     by = tuple(word.removeprefix(_BY) for word in words if word.startswith(_BY))
-    if not shards or len(set(shards)) != len(shards) or (len(shards) > 1) != bool(by):
+    by_part = _BY_PART in words
+    if not shards or len(set(shards)) != len(shards) or (len(shards) > 1) != (bool(by) or by_part):
         raise Invalid(
             f"{name} is no reclocking chain", rule="reclock-chain", hint="odfctl reclock begin says the id of one"
         )
-    return Division(shards, by)
+    return Division(shards, by, by_part)
 
 
 def bound(objects: ObjectStore, state: ChainState, capture: Capture, time: Instant) -> AddData:

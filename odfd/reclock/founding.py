@@ -6,6 +6,7 @@ Spec: docs/spec/collections.md#reclocking.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from chain.data.partition import MAX_SHARDS
 from chain.errors import Conflict, Invalid, Refused
@@ -13,6 +14,7 @@ from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant, to_millis
 from chain.model.events import DatasetKind, MetadataEvent, Seed, SetDataSchema, SetPollingSource
 from chain.model.read_options import quarantine_of
+from chain.model.source import FetchFilesGlob, primary_key
 from chain.state import ChainState
 from chain.store.shards import CommitPoint, Committed, Proposal, ShardStore
 from chain.wording import plural
@@ -22,23 +24,29 @@ from odfd.reclock.bindings import SCHEMA, Division, described
 from odfd.trust.signing.owner_commit import author_blocks
 
 
+class ShardsWanted(NamedTuple):
+    """The shards of a new collection, and what decides the shard of a row: columns, or the part of the source."""
+
+    number: int = 1
+    by: tuple[str, ...] = ()
+    by_part: bool = False
+
+
 def begin(
     store: ShardStore,
     new_id: Callable[[], DatasetId],
     declared: Sequence[MetadataEvent],
-    division: tuple[int, tuple[str, ...]],
+    division: ShardsWanted,
     now: Instant,
 ) -> DatasetId:
     """Begins the chains, at the time ``now``. Returns the id of the reclocking chain.
 
-    ``declared``: the metadata of each shard, with a polling source. ``division``: the number of shards, and the columns
-    that decide the shard of a row. Raises Invalid, Refused, Remote.
+    ``declared``: the metadata of each shard, with a polling source. Raises Invalid, Refused, Remote.
     """
-    count, by = division
-    check_division(count, by)
-    check_declared(declared, by)
+    check_division(division)
+    check_declared(declared, division)
     time = Instant(now // MILLISECOND * MILLISECOND)
-    layout = Division(tuple(new_id() for _ in range(count)), by)
+    layout = Division(tuple(new_id() for _ in range(division.number)), division.by, division.by_part)
     chain = new_id()
     proposals = [
         _first(chain, (described(layout), SetDataSchema(schema=SCHEMA)), time),
@@ -49,17 +57,21 @@ def begin(
     return chain
 
 
-def check_division(count: int, by: Sequence[str]) -> None:
-    """Raises Invalid for a number of shards that cannot be, or without columns that decide the shard of a row."""
-    if not 1 <= count <= MAX_SHARDS or (count > 1) != bool(by) or len(by) > MAX_SHARD_COLUMNS:
+def check_division(wanted: ShardsWanted) -> None:
+    """Raises Invalid for a number of shards that cannot be, or without something that decides the shard of a row."""
+    count, by, by_part = wanted
+    ways = bool(by) + by_part
+    if not 1 <= count <= MAX_SHARDS or ways != (count > 1) or len(by) > MAX_SHARD_COLUMNS:
+        said = f"{plural(len(by), 'column')}{' and by part' * by_part}"
         raise Invalid(
-            f"{plural(count, 'shard')} by {plural(len(by), 'column')}",
+            f"{plural(count, 'shard')} by {said}",
             rule="shard-number",
-            hint=f"1 without a column, or 2 to {MAX_SHARDS} by 1 to {MAX_SHARD_COLUMNS}: --shards 4 --by id",
+            hint=f"1 without a column, or 2 to {MAX_SHARDS} by 1 to {MAX_SHARD_COLUMNS} columns (--shards 4 --by id) or"
+            " by the parts of the source (--shards 4 --by-part)",
         )
 
 
-def check_declared(declared: Sequence[MetadataEvent], by: Sequence[str]) -> None:
+def check_declared(declared: Sequence[MetadataEvent], wanted: ShardsWanted) -> None:
     """Raises Refused for a declaration whose transactions are no function of captured bytes, or would be parted."""
     sources = [event for event in declared if isinstance(event, SetPollingSource)]
     if len(sources) != 1:
@@ -74,8 +86,28 @@ def check_declared(declared: Sequence[MetadataEvent], by: Sequence[str]) -> None
             rule="rendition-quarantine",
             hint="leave out onError in the manifest",
         )
-    if by:
-        check_source(by, sources[0])
+    if wanted.by:
+        check_source(wanted.by, sources[0])
+    if wanted.by_part:
+        _check_parts(sources[0])
+
+
+def _check_parts(source: SetPollingSource) -> None:
+    """Raises Refused for a source whose transactions are not each of one part, or that merges rows of several parts."""
+    if not isinstance(source.fetch, FetchFilesGlob):
+        kind = source.fetch.__struct_config__.tag
+        raise Refused(
+            f"a source of kind {kind} has no parts that come one by one, so none can decide the shard of its rows",
+            rule="shard-part",
+            hint="shard by columns (--by COLUMN); parts are the files of a FilesGlob",
+        )
+    if key := primary_key(source.merge):
+        raise Refused(
+            f"rows are merged by {', '.join(key)}, and their file decides their shard: rows of one key would be in"
+            " several",
+            rule="shard-key",
+            hint="shard by columns of the primary key (--by COLUMN), or merge by Append",
+        )
 
 
 def _first(dataset: DatasetId, events: Sequence[MetadataEvent], time: Instant) -> Proposal:

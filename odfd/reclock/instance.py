@@ -144,7 +144,7 @@ class Instance:
             )
         capture = await trio.to_thread.run_sync(self._captured, reading.views[self._chain], time)
         _, settled = await decoded(self._deps, self._layout.shards[0], capture, time)
-        proposals = await trio.to_thread.run_sync(self._proposals, settled, time)
+        proposals = await trio.to_thread.run_sync(self._proposals, settled, capture, time)
         outcomes = await trio.to_thread.run_sync(self._point.append, proposals)
         _check(outcomes, time)
         if all(isinstance(each, STANDS) for each in outcomes):
@@ -159,13 +159,13 @@ class Instance:
             self._place.fetch_object(self._chain, file.object, file.size)
         return capture
 
-    def _proposals(self, settled: Settled, time: int) -> list[Proposal]:
+    def _proposals(self, settled: Settled, capture: Capture, time: int) -> list[Proposal]:
         """Builds the part of each shard; one for which nothing changes only moves its frontier."""
         states = [load_state(self._place.chains.chain(each)) for each in self._layout.shards]
         events, objects = (settled.events, settled.objects) if isinstance(settled, IngestOutcome) else ((), ())
         parts = [(tuple(events), tuple(objects))]
         if len(states) > 1:
-            parts = divided(self._place.objects, states, self._layout.by, events)
+            parts = divided(self._place.objects, states, self._layout.place_of(capture), events)
         proposals = []
         for shard, state, (own, names) in zip(self._layout.shards, states, parts, strict=True):
             blocks = author_blocks(state, own, from_millis(time))

@@ -20,7 +20,7 @@ from chain.statements.keys import SigningKey
 from chain.store.shards import CommitPoint, Proposal, Shard
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
-from odfd.reclock.founding import begin
+from odfd.reclock.founding import ShardsWanted, begin
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains
 from odfd.repositories.folder import Folder
@@ -123,15 +123,15 @@ class House:
         files = MortalFolder("house", self.folder / root)
         return SharedChains(files, self.folder / name, name), files
 
-    def begin(self, shards: int, *, ledger: bool = False, now: Instant = START) -> DatasetId:
+    def begin(self, shards: int, *, ledger: bool = False, now: Instant = START, by_part: bool = False) -> DatasetId:
         place, _ = self.place()
 
         def new_id() -> DatasetId:
             return SigningKey(bytes([next(self._keys)]) * 32).dataset_id
 
-        by = ("city",) if shards > 1 else ()
+        by = ("city",) if shards > 1 and not by_part else ()
         self.declared = declared(self.source, ledger=ledger)
-        chain = begin(place, new_id, (self.declared,), (shards, by), now)
+        chain = begin(place, new_id, (self.declared,), ShardsWanted(shards, by, by_part), now)
         place.close()
         return chain
 

@@ -27,7 +27,7 @@ from odfd.datasets.creation import declaration
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.templates import redacted
 from odfd.reclock.bindings import layout_of
-from odfd.reclock.founding import begin, check_declared, check_division
+from odfd.reclock.founding import ShardsWanted, begin, check_declared, check_division
 from odfd.reclock.instance import Instance, InstanceCounts
 from odfd.reclock.shared_chains import SharedChains, SharedFiles
 from odfd.resources.store import Resources
@@ -67,7 +67,7 @@ class ReclockService:
         source = await trio.to_thread.run_sync(self._source, entry)
         chain = None if request.chain is None else DatasetId.parse(request.chain)
         if chain is None:
-            check_division(request.shards, request.by)
+            check_division(_wanted(request))
         files = await trio.to_thread.run_sync(self._files, request.at)
 
         async def work(report: Report) -> wire.ReclockView:
@@ -100,7 +100,7 @@ class ReclockService:
         """Begins the chains, with keys of this node; they are deleted if the chains do not begin."""
         known = load_state(self._home.chains.chain(entry.id))
         declared = declaration(known, entry.name).metadata
-        check_declared(declared, request.by)
+        check_declared(declared, _wanted(request))
         keys: list[DatasetId] = []
 
         def new_id() -> DatasetId:
@@ -110,14 +110,16 @@ class ReclockService:
         settle = self._home.keys.discard_dataset_key
         with closing(self._opened(files, f"new-{entry.id.multibase}")) as place:
             try:
-                chain = begin(place, new_id, declared, (request.shards, request.by), self._clock.now())
+                chain = begin(place, new_id, declared, _wanted(request), self._clock.now())
                 settle = self._home.keys.keep_dataset_key
             finally:
                 for each in keys:
                     settle(each)
             place.read([chain])
             layout = layout_of(load_state(place.chains.chain(chain)).set_info, chain.short)
-        return wire.ReclockView(chain=str(chain), at=request.at, shards=tuple(map(str, layout.shards)), by=layout.by)
+        return wire.ReclockView(
+            chain=str(chain), at=request.at, shards=tuple(map(str, layout.shards)), by=layout.by, by_part=layout.by_part
+        )
 
     async def _ingested(
         self, entry: DatasetEntry, source: SetPollingSource, where: tuple[str, DatasetId], files: SharedFiles
@@ -138,6 +140,7 @@ class ReclockService:
             at=at,
             shards=tuple(map(str, instance.layout.shards)),
             by=instance.layout.by,
+            by_part=instance.layout.by_part,
             bound=counts.bound,
             forgotten=counts.forgotten,
             written=counts.written,
@@ -154,3 +157,7 @@ class ReclockService:
         folder = self._home.folder(RECLOCK) / name
         folder.mkdir(mode=0o700, exist_ok=True)
         return SharedChains(files, folder, self._new_name(), self._reserve)
+
+
+def _wanted(request: wire.ReclockRequest) -> ShardsWanted:
+    return ShardsWanted(request.shards, request.by, request.by_part)

@@ -19,6 +19,8 @@ class ReclockRequest(Request, frozen=True, kw_only=True):
     """For a new one: the number of chains that its rows are in."""
     by: tuple[str, ...] = ()
     """For a new one: the columns whose hash decides the shard of a row."""
+    by_part: bool = False
+    """For a new one: the part of the source, which is a file, decides the shard of its rows."""
 
 
 class ReclockView(Value, frozen=True, kw_only=True):
@@ -31,6 +33,7 @@ class ReclockView(Value, frozen=True, kw_only=True):
     shards: tuple[str, ...]
     """Ids of the shards."""
     by: tuple[str, ...] = ()
+    by_part: bool = False
     bound: int = 0
     """Bindings of this instance."""
     forgotten: int = 0

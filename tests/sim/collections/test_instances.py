@@ -11,21 +11,25 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from chain.data.partition import shard_of_part
 from chain.errors import Conflict, Invalid, Refused, Remote
 from chain.instant import MILLISECOND, SECOND, Instant, to_millis
 from chain.model.events import SetInfo
+from chain.model.source import FetchUrl
 from chain.state import load_state
 from chain.store.shards import CommitPoint, Proposal
 from odfd.reclock.bindings import FOUNDING
+from odfd.reclock.founding import ShardsWanted, check_declared, check_division
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains
 from odfd.trust.signing.owner_commit import author_blocks
-from worlds.instances import START, Died, House, MortalFolder, declared
+from worlds.instances import START, Died, House, MortalFolder, declared, rows_in
 
 CITIES = ("Graz", "Linz", "Wels", "Steyr", "Enns", "Melk", "Krems")
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -41,9 +45,9 @@ ACTIONS = some.one_of(
 class World:
     """Three instances, each with a clock; one that died begins anew with an empty copy."""
 
-    def __init__(self, folder: Path, shards: int, *, ledger: bool = False) -> None:
+    def __init__(self, folder: Path, shards: int, *, ledger: bool = False, by_part: bool = False) -> None:
         self.house = House(folder)
-        self.chain = self.house.begin(shards, ledger=ledger)
+        self.chain = self.house.begin(shards, ledger=ledger, by_part=by_part)
         self.clocks = [int(START) + 1] * 3
         self.alive: list[tuple[Instance, SharedChains, MortalFolder] | None] = [None] * 3
 
@@ -87,17 +91,22 @@ class World:
 
 
 @contextlib.contextmanager
-def world(shards: int, *, ledger: bool = False) -> Iterator[World]:
+def world(shards: int, *, ledger: bool = False, by_part: bool = False) -> Iterator[World]:
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
-        made = World(Path(folder), shards, ledger=ledger)
+        made = World(Path(folder), shards, ledger=ledger, by_part=by_part)
         yield made
         made.close()
 
 
 @settings(max_examples=8)
-@given(shards=some.sampled_from([1, 3]), ledger=some.booleans(), actions=some.lists(ACTIONS, max_size=14))
-def test_blocks_are_those_of_one_instance_alone(shards: int, ledger: bool, actions: list[tuple[str, object]]) -> None:
-    with world(shards, ledger=ledger) as made:
+@given(
+    shards=some.sampled_from([1, 3]), way=some.sampled_from(["append", "ledger", "part"]),
+    actions=some.lists(ACTIONS, max_size=14),
+)  # fmt: skip
+def test_blocks_are_those_of_one_instance_alone(
+    shards: int, way: str, actions: list[tuple[str, object, object]]
+) -> None:
+    with world(shards, ledger=way == "ledger", by_part=way == "part" and shards > 1) as made:
         made.house.add("Graz")
         for kind, first, second in actions:
             match kind, first, second:
@@ -212,3 +221,35 @@ def test_only_the_source_that_the_node_itself_declares_is_read() -> None:
         made.house.declared = declared(made.house.folder, ledger=False)
         with pytest.raises(Refused, match="declare another source than this node's dataset"):
             made.step(0)
+
+
+def test_the_file_decides_the_shard_of_its_rows_whoever_takes_it() -> None:
+    with world(3, by_part=True) as made:
+        for _ in range(5):
+            made.house.add(*CITIES)
+        for number in (0, 1, 2, 0):
+            made.step(number)
+            made.step(number)
+        made.drain(1)
+        found = made.house.chains(made.chain)
+        shards = made.instance(1)[0].layout.shards
+        rows = [rows_in(found[each][1]) for each in shards]
+        expected = [0, 0, 0]
+        for file in range(1, 6):
+            expected[shard_of_part(f"f{file:04}.csv", 3)] += len(CITIES)
+        assert rows == expected
+        assert sum(map(bool, rows)) > 1
+
+
+def test_what_has_no_parts_or_is_merged_by_key_is_not_sharded_by_part(tmp_path: Path) -> None:
+    by_part = ShardsWanted(3, (), by_part=True)
+    glob = declared(tmp_path, ledger=False)
+    check_declared([glob], by_part)
+    url = msgspec.structs.replace(glob, fetch=FetchUrl(url="https://example.org/a.csv"))
+    with pytest.raises(Refused, match="a source of kind Url has no parts"):
+        check_declared([url], by_part)
+    with pytest.raises(Refused, match="rows of one key would be in several"):
+        check_declared([declared(tmp_path, ledger=True)], by_part)
+    for wrong in (ShardsWanted(1, (), by_part=True), ShardsWanted(3, ("city",), by_part=True)):
+        with pytest.raises(Invalid, match="and by part"):
+            check_division(wrong)
