@@ -24,6 +24,7 @@ from odfd.api.access.guard import NO_ACCOUNT
 from odfd.api.endpoints import JSON, Ask, asks, check_query, path_part
 from odfd.api.idempotency import WITHOUT, once
 from odfd.api.resource_operations import canonical
+from odfd.api.route_index import IndexedRouter
 from odfd.control import wire
 from odfd.control.responses import answer, problem
 from odfd.errors import Bug, Usage, sole_fault
@@ -102,12 +103,17 @@ def application(
 
     ``access`` decides who the caller is; without it, it is always the node's owner.
     """
-    app = Starlette(routes=_routes(), exception_handlers={404: _nothing_there, 405: _nothing_there})
+    app = Starlette(exception_handlers={404: _nothing_there, 405: _nothing_there})
+    app.router = _router()
     app.state.parts = _Parts(services, logger, answers, access)
     return _canonically(app)
 
 
 @cache
+def _router() -> IndexedRouter:
+    return IndexedRouter(_routes())
+
+
 def _routes() -> Sequence[Route]:
     """Makes the routes once for all applications, since that takes longer than the rest of an application."""
     routes, methods = [], _methods()

@@ -1,13 +1,13 @@
 """Keeps pushes to the endpoints of Sources until their datasets have taken them in.
 
-A push is one file with a number, in the order of arrival; a dataset's chain records up to which number it has taken.
-Without a buffer a push is on the disk before it is answered, and stays until every dataset that reads the Source has
-it. With a buffer ``Memory`` the answer does not wait for the disk, and if too many records wait, pushes are refused or
-the oldest are dropped. A push that comes again with its id gets the same answer.
+A push has a number, in the order of arrival; a dataset's chain records up to which number it has taken. Without a
+buffer a push is on the disk before it is answered, and stays until every dataset that reads the Source has it. With a
+buffer ``Memory`` the answer does not wait for the disk, and if too many records wait, pushes are refused or the oldest
+are dropped. A push that comes again with its id gets the same answer.
 
-Pushes that come at the same time write their files at the same time; the first that has the lock gives numbers to all
-that wait, and makes their names and rows durable at once. Blocking; safe to use from any thread. Spec: RFC-018, Source,
-``RestEndpoint``.
+Small bodies are rows of the database, and become files when a dataset takes them; large ones are files from the start.
+Pushes that come at the same time, in one call or from several threads, get their numbers, and are made durable, in one
+transaction. Blocking; safe to use from any thread. Spec: RFC-018, Source, ``RestEndpoint``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import secrets
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from chain.errors import Conflict, Environment, Fault, NotFound, Refused
+from chain.errors import Environment, Fault, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -33,79 +33,48 @@ from chain.store.database import Database
 from chain.store.layout import sync_folder
 from chain.wording import plural, size
 from odfd.ingest.endpoint import Buffer, OverflowPolicy, Spooled
+from odfd.ingest.spool_tables import ROOM as ROOM
+from odfd.ingest.spool_tables import STEPS as STEPS
+from odfd.ingest.spool_tables import TABLES as TABLES
+from odfd.ingest.spool_tables import Backlog as Backlog
+from odfd.ingest.spool_tables import Pushed as Pushed
+from odfd.ingest.spool_tables import Receipt as Receipt
+from odfd.ingest.spool_tables import forget_reader as forget_reader
+from odfd.ingest.spool_tables import other_content
+from odfd.ingest.spool_tables import skip_numbers as skip_numbers
 
-ROOM: Final = "spool"
-STEPS: Final = (
-    """
-    CREATE TABLE spooled (
-        source TEXT NOT NULL,
-        number INTEGER NOT NULL,
-        records INTEGER NOT NULL,
-        bytes INTEGER NOT NULL,
-        at INTEGER NOT NULL,
-        id TEXT,
-        content BLOB NOT NULL,
-        gone INTEGER NOT NULL DEFAULT 0,
-        PRIMARY KEY (source, number)
-    ) STRICT, WITHOUT ROWID;
-    CREATE UNIQUE INDEX spooled_id ON spooled (source, id) WHERE id IS NOT NULL;
-    CREATE INDEX spooled_here ON spooled (source, number) WHERE NOT gone;
-    CREATE TABLE spool_readers (
-        source TEXT NOT NULL,
-        dataset BLOB NOT NULL,
-        number INTEGER NOT NULL,
-        PRIMARY KEY (source, dataset)
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE spool_numbers (source TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-    CREATE TABLE spool_drops (source TEXT PRIMARY KEY, records INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-    """,
-)
-"""The steps that make the tables; steps are added at the end and never changed."""
-TABLES: Final = ("spooled", "spool_readers", "spool_numbers", "spool_drops")
-_RESTORED: Final = 10**9
+SMALL: Final = 16 << 10
+"""Most bytes of a body that is kept in the database: the disk then does one thing for many pushes, where each file has
+to be made durable by itself."""
+_MADE: Final = ".made"
+"""Suffix of a file that was made of a body in the database; it can be made again."""
 RECEIPTS: Final = 10_000
 """Pushes of a Source that are remembered after they were taken in, so that they count once."""
 _FULL: Final = "endpoint-full"
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a push."""
-
-    number: int
-    """Number of the push: pushes of a Source are numbered from 1, in the order of arrival."""
-    records: int
-    bytes: int
-    repeated: bool = False
-    """Whether a push with this id came before."""
-    durable: bool = True
-
-
-class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """The pushes that wait for a dataset, or all that are kept."""
-
-    records: int = 0
-    bytes: int = 0
-    pushes: int = 0
-    oldest: Instant | None = None
-    first: int = 0
-    last: int = 0
-    dropped: int = 0
-    """Records that a full buffer dropped before any dataset took them, since the Source exists."""
-
-
 @dataclass(slots=True, eq=False)
 class _Push:
-    """A push whose file is written, until it has its number."""
+    """A push until it has its answer."""
 
-    source: str
-    bytes: int
-    records: int
+    pushed: Pushed
     at: Instant
-    buffer: Buffer | None
-    id: str | None
     content: Multihash
-    staged: Path = field(default_factory=Path)
-    answer: Receipt | BaseException | None = None
+    staged: Path | None = None
+    """The file of a large body; ``None``: the body is small."""
+    answer: Receipt | Exception | None = None
+
+    @property
+    def source(self) -> str:
+        return self.pushed.source
+
+    @property
+    def id(self) -> str | None:
+        return self.pushed.id
+
+    @property
+    def bytes(self) -> int:
+        return len(self.pushed.data)
 
 
 class PushSpool:
@@ -130,26 +99,44 @@ class PushSpool:
 
         Raises Refused if too much waits, Conflict if the id was used for other content, Environment for disk errors.
         """
-        push = _Push(source, len(data), records, now, buffer, push_id, Multihash.sha3_256(data))
-        known = self._known(source, push_id, push.content)
-        if known is not None:
-            return known
-        if buffer is None:
-            # Before anything is written in vain; what is counted here without the lock is not kept.
-            self._check_room(self._held.get(source) or self.waiting(source), len(data))
-        push.staged = self._stage(source, data, is_durable=buffer is None)
+        (answer,) = self.add_all([Pushed(source, data, records, buffer, push_id)], now)
+        if isinstance(answer, Receipt):
+            return answer
+        raise answer
+
+    def add_all(self, pushed: Sequence[Pushed], now: Instant) -> list[Receipt | Exception]:
+        """Keeps pushes together; returns for each its receipt, or what ``add`` would raise."""
+        pushes = [_Push(each, now, Multihash.sha3_256(each.data)) for each in pushed]
         try:
+            self._prepare(pushes)
+            waiting = [push for push in pushes if push.answer is None]
             with self._queue_lock:
-                self._queue.append(push)
-            with self._lock:
-                if push.answer is None:  # nobody who had the lock meanwhile kept it
-                    self._keep_queued()
+                self._queue.extend(waiting)
+            if waiting:
+                with self._lock:
+                    if any(push.answer is None for push in waiting):  # else somebody who had the lock kept them
+                        self._keep_queued()
         finally:
-            push.staged.unlink(missing_ok=True)
-        if isinstance(push.answer, Receipt):
-            return push.answer
-        assert push.answer is not None
-        raise push.answer
+            for push in pushes:
+                if push.staged is not None:
+                    push.staged.unlink(missing_ok=True)
+        return [push.answer for push in pushes if push.answer is not None]
+
+    def _prepare(self, pushes: Sequence[_Push]) -> None:
+        """Answers pushes that came before or have no room, and writes files of the large bodies."""
+        with ExitStack() as opened:
+            connection = opened.enter_context(self._database.read()) if any(push.id for push in pushes) else None
+            for push in pushes:
+                try:
+                    if connection is not None:
+                        push.answer = self._known(connection, push)
+                    if push.answer is None and push.pushed.buffer is None:
+                        # Before anything is written in vain; what is counted here without the lock is not kept.
+                        self._check_room(self._held.get(push.source) or self.waiting(push.source), push.bytes)
+                    if push.answer is None and push.bytes > SMALL:
+                        push.staged = self._stage(push)
+                except Fault as fault:
+                    push.answer = fault
 
     def _keep_queued(self) -> None:
         """Keeps all pushes that wait in the queue; what makes them durable is done once for those without a buffer."""
@@ -157,42 +144,31 @@ class PushSpool:
             queued, self._queue = self._queue, []
         try:
             for push in queued:
-                if push.buffer is not None:
+                if push.pushed.buffer is not None:
                     self._keep([push])
-            self._keep([push for push in queued if push.buffer is None])
-        except BaseException as error:
+            self._keep([push for push in queued if push.pushed.buffer is None])
+        except Exception as error:
             for push in queued:
                 push.answer = push.answer or error
             raise
 
     def _keep(self, pushes: Sequence[_Push]) -> None:
-        """Gives files their numbers, then records them in one transaction. Sets the answers."""
-        numbers: dict[str, int] = {}
+        """Gives pushes their numbers, then records them in one transaction. Sets the answers."""
         named: dict[tuple[str, str | None], _Push] = {}
+        again = {
+            push: None for push in pushes if push.id and named.setdefault((push.source, push.id), push) is not push
+        }
         kept: list[tuple[_Push, int]] = []
-        again: list[_Push] = []
-        for push in pushes:
+        for push, number in self._numbered(push for push in pushes if push not in again):
             try:
-                first = named.get((push.source, push.id)) if push.id is not None else None
-                if first is not None:
-                    if first.content != push.content:
-                        raise _other_content(push.id)
-                    again.append(push)
-                    continue
-                push.answer = self._known(push.source, push.id, push.content)
-                if push.answer is not None:
-                    continue
-                self._make_room(push)
-                number = numbers.get(push.source) or self._next(push.source)
-                with _writing():
-                    push.staged.replace(self._path(push.source, number))
+                if push.staged is not None:
+                    with _writing():
+                        push.staged.replace(self._path(push.source, number))
             except Fault as fault:
                 push.answer = fault
+                self._held.pop(push.source, None)
                 continue
-            numbers[push.source] = number + 1
-            named[push.source, push.id] = push
             kept.append((push, number))
-            self._count(push)
         try:
             self._record(kept)
         except Fault as fault:
@@ -200,31 +176,62 @@ class PushSpool:
                 push.answer = fault
                 self._held.pop(push.source, None)
         for push in again:
-            answer = named[push.source, push.id].answer
-            push.answer = msgspec.structs.replace(answer, repeated=True) if isinstance(answer, Receipt) else answer
+            self._keep([push])  # the database knows the first by now, or why not
+
+    def _numbered(self, pushes: Iterable[_Push]) -> list[tuple[_Push, int]]:
+        """Returns the pushes that are new and have room, with their numbers; sets the answers of the others."""
+        numbers: dict[str, int] = {}
+        found: list[tuple[_Push, int]] = []
+        for push in pushes:
+            try:
+                # Each in a read of its own: room may be made in a write.
+                with self._database.read() as connection:
+                    push.answer = self._known(connection, push)
+                    last = numbers.get(push.source) or self._last(connection, push.source)
+                if push.answer is not None:
+                    continue
+                self._make_room(push)
+            except Fault as fault:
+                push.answer = fault
+                continue
+            numbers[push.source] = last + 1
+            found.append((push, last + 1))
+            self._count(push)
+        return found
 
     def _record(self, kept: Sequence[tuple[_Push, int]]) -> None:
-        """Makes the names of files durable, then writes their rows, and sets the answers. Raises Environment."""
+        """Makes the names of files durable, then writes all rows, and sets the answers. Raises Environment."""
         if not kept:
             return
         with _writing():
-            for source in {push.source for push, _ in kept if push.buffer is None}:
+            durable = {push.source for push, _ in kept if push.staged is not None and push.pushed.buffer is None}
+            for source in durable:
                 sync_folder(self._folder / source)
         with self._database.write() as connection:
-            for push, number in kept:
-                connection.execute("INSERT OR REPLACE INTO spool_numbers VALUES (?, ?)", (push.source, number))
-                connection.execute(
-                    "INSERT INTO spooled (source, number, records, bytes, at, id, content)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (push.source, number, push.records, push.bytes, push.at, push.id, push.content),
-                )
+            connection.executemany(
+                "INSERT OR REPLACE INTO spool_numbers VALUES (?, ?)",
+                {push.source: number for push, number in kept}.items(),
+            )
+            connection.executemany(
+                "INSERT INTO spooled (source, number, records, bytes, at, id, content) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (push.source, number, push.pushed.records, push.bytes, push.at, push.id, push.content)
+                    for push, number in kept
+                ],
+            )
+            connection.executemany(
+                "INSERT INTO spool_bodies VALUES (?, ?, ?)",
+                [(push.source, number, push.pushed.data) for push, number in kept if push.staged is None],
+            )
         for push, number in kept:
-            push.answer = Receipt(number=number, records=push.records, bytes=push.bytes, durable=push.buffer is None)
+            pushed = push.pushed
+            push.answer = Receipt(
+                number=number, records=pushed.records, bytes=push.bytes, durable=pushed.buffer is None
+            )
 
-    def _next(self, source: str) -> int:
-        with self._database.read() as connection:
-            last = connection.execute("SELECT number FROM spool_numbers WHERE source = ?", (source,)).fetchone()
-        return 1 if last is None else int(last[0]) + 1
+    def _last(self, connection: sqlite3.Connection, source: str) -> int:
+        row = connection.execute("SELECT number FROM spool_numbers WHERE source = ?", (source,)).fetchone()
+        return 0 if row is None else int(row[0])
 
     def _held_of(self, source: str) -> Backlog:
         """Returns what is kept of a Source, which is counted once, and again after pushes were freed."""
@@ -236,7 +243,7 @@ class PushSpool:
     def _count(self, push: _Push) -> None:
         held = self._held_of(push.source)
         self._held[push.source] = msgspec.structs.replace(
-            held, records=held.records + push.records, bytes=held.bytes + push.bytes, pushes=held.pushes + 1
+            held, records=held.records + push.pushed.records, bytes=held.bytes + push.bytes, pushes=held.pushes + 1
         )
 
     def dropped(self, source: str) -> int:
@@ -260,7 +267,30 @@ class PushSpool:
             if found and total > most_bytes:
                 break
             found.append(Spooled(number=each, path=self._path(source, each), bytes=count, at=Instant(at)))
-        return found, len(found) < len(rows)
+        return self._with_files(source, found), len(found) < len(rows)
+
+    def _with_files(self, source: str, found: Sequence[Spooled]) -> list[Spooled]:
+        """Returns the pushes with files of all; makes those of bodies in the database. Raises Environment."""
+        if not found:
+            return []
+        with self._database.read() as connection:
+            span = source, found[0].number, found[-1].number
+            rows = connection.execute(
+                "SELECT number, body FROM spool_bodies WHERE source = ? AND number BETWEEN ? AND ?", span
+            )
+            bodies: dict[int, bytes] = dict(rows)
+        made = []
+        with _writing():
+            (self._folder / source).mkdir(mode=0o700, parents=True, exist_ok=True)
+            for each in found:
+                body = bodies.get(each.number)
+                path = each.path if body is None else each.path.with_suffix(_MADE)
+                if body is not None and not _has(path, len(body)):
+                    own = path.with_suffix(f".{secrets.token_hex(8)}{_MADE}")  # another dataset may make it too
+                    own.write_bytes(body)
+                    own.replace(path)
+                made.append(msgspec.structs.replace(each, path=path))
+        return made
 
     def reads(self, source: str, dataset: DatasetId, number: int) -> None:
         """Records that a dataset has taken all pushes up to a number, and frees those that all datasets have."""
@@ -348,23 +378,22 @@ class PushSpool:
             left = [each for each in self._folder.glob("*/*") if each not in named]
             for each in left:
                 each.unlink(missing_ok=True)
-        return len(left)
+        return sum(each.suffix != _MADE for each in left)
 
-    def _known(self, source: str, push_id: str | None, content: Multihash) -> Receipt | None:
-        if push_id is None:
+    def _known(self, connection: sqlite3.Connection, push: _Push) -> Receipt | None:
+        if push.id is None:
             return None
-        with self._database.read() as connection:
-            row = connection.execute(
-                "SELECT number, records, bytes, content FROM spooled WHERE source = ? AND id = ?", (source, push_id)
-            ).fetchone()
+        row = connection.execute(
+            "SELECT number, records, bytes, content FROM spooled WHERE source = ? AND id = ?", (push.source, push.id)
+        ).fetchone()
         if row is None:
             return None
-        if row[3] != content:
-            raise _other_content(push_id)
+        if row[3] != push.content:
+            raise other_content(push.id)
         return Receipt(number=row[0], records=row[1], bytes=row[2], repeated=True)
 
     def _make_room(self, push: _Push) -> None:
-        held, buffer, records = self._held_of(push.source), push.buffer, push.records
+        held, buffer, records = self._held_of(push.source), push.pushed.buffer, push.pushed.records
         if buffer is None:
             self._check_room(held, push.bytes)
             return
@@ -429,28 +458,37 @@ class PushSpool:
         connection.executemany(
             "UPDATE spooled SET gone = 1 WHERE source = ? AND number = ?", ((source, each) for each in numbers)
         )
+        connection.executemany(
+            "DELETE FROM spool_bodies WHERE source = ? AND number = ?", ((source, each) for each in numbers)
+        )
 
     def _unlink(self, source: str, numbers: Sequence[int]) -> None:
         for each in numbers:
+            path = self._path(source, each)
+            path.with_suffix(_MADE).unlink(missing_ok=True)
             if self._holds:
-                self._unneeded.append(self._path(source, each))
+                self._unneeded.append(path)
             else:
-                self._path(source, each).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     def _path(self, source: str, number: int) -> Path:
         return self._folder / source / f"{number:012d}"
 
-    def _stage(self, source: str, data: bytes, *, is_durable: bool) -> Path:
+    def _stage(self, push: _Push) -> Path:
         """Writes a file under a name of its own, which no push has. Callers do so at the same time."""
-        staged = self._folder / source / f"{secrets.token_hex(8)}.new"
+        staged = self._folder / push.source / f"{secrets.token_hex(8)}.new"
         with _writing():
             staged.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with staged.open("wb") as file:
-                file.write(data)
-                if is_durable:
+                file.write(push.pushed.data)
+                if push.pushed.buffer is None:
                     file.flush()
                     os.fsync(file.fileno())
         return staged
+
+
+def _has(path: Path, count: int) -> bool:
+    return path.exists() and path.stat().st_size == count
 
 
 @contextmanager
@@ -459,22 +497,3 @@ def _writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise Environment(f"cannot keep a push: {error.strerror}", rule="disk", hint="is the disk full?") from error
-
-
-def _other_content(push_id: str | None) -> Conflict:
-    hint = "give each push an id of its own"
-    return Conflict(f"the push {(push_id or '')[:80]!r} came before with other content", rule="push-id", hint=hint)
-
-
-def forget_reader(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Forgets a deleted dataset as a reader, so that it keeps no pushes waiting."""
-    connection.execute("DELETE FROM spool_readers WHERE dataset = ?", (dataset,))
-
-
-def skip_numbers(connection: sqlite3.Connection) -> None:
-    """Skips numbers, after a restore from a backup, so that later pushes get none that was used before.
-
-    Chains may record that they took pushes which came after the backup; new ones with the same numbers would be
-    skipped.
-    """
-    connection.execute("UPDATE spool_numbers SET number = number + ?", (_RESTORED,))

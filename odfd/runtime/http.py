@@ -256,18 +256,20 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self._start = message
             return
+        events: list[h11.Event] = []
         if self._start is not None:
             start, self._start = self._start, None
-            await self._write(h11.Response(status_code=start["status"], headers=start["headers"]))
+            events.append(h11.Response(status_code=start["status"], headers=start["headers"]))
         body = message.get("body", b"")
         if body and not self._head:
-            await self._write(h11.Data(data=body), message.get("descriptors", ()))
+            events.append(h11.Data(data=body))
         if not message.get("more_body", False):
-            await self._write(h11.EndOfMessage())
+            events.append(h11.EndOfMessage())
+        await self._write(*events, descriptors=message.get("descriptors", ()))
 
-    async def _write(self, event: h11.Event, descriptors: Sequence[int] = ()) -> None:
-        """Writes; ``descriptors`` go with the bytes over a unix socket."""
-        pieces = self._machine.send_with_data_passthrough(event) or []
+    async def _write(self, *events: h11.Event, descriptors: Sequence[int] = ()) -> None:
+        """Writes, a short answer as a whole; ``descriptors`` go with the bytes over a unix socket."""
+        pieces = [piece for event in events for piece in self._machine.send_with_data_passthrough(event) or []]
         if sum(map(len, pieces)) < _CHUNK:
             pieces = [b"".join(pieces)]
         await self._put(*pieces, descriptors=descriptors)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
 from chain import instant
-from chain.errors import Invalid, NotFound, Refused
+from chain.errors import Environment, Fault, Invalid, Refused
 from chain.wording import plural
 from odfd.api.resources.sources import TYPE, OpenedSource, SourceReader
 from odfd.control import wire
@@ -16,13 +16,26 @@ from odfd.control.assembly import Context
 from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
 from odfd.ingest.hook_signature import StandardWebhooks, check_signature, secret_name, unknown_source
 from odfd.ingest.push import MAX_ID
-from odfd.ingest.spool import Backlog, Receipt
+from odfd.ingest.spool import Backlog, Pushed, Receipt
 from odfd.resources.declared import DeclaredResource
 from odfd.runtime.about import about
+from odfd.runtime.shared_calls import SharedCalls
 from odfd.state.directory import StateDirectory
 from odfd.webhooks.delivery import signing_key
 
+AT_ONCE: Final = 256
+"""Most pushes that one thread keeps together; more wait for the next."""
 GetResource: TypeAlias = Callable[[str, str], Awaitable[wire.ResourceView]]
+
+
+class _Body(NamedTuple):
+    """A pushed body."""
+
+    name: str
+    data: bytes
+    id: str | None = None
+    headers: Mapping[str, str] | None = None
+    """Of a call that has to be signed, by names in lower case."""
 
 
 class _Taken(NamedTuple):
@@ -46,6 +59,7 @@ class EndpointService:
         self._home, self._sources = home, SourceReader(home)
         self._events, self._clock = context.events, context.clock
         self._arrived = arrived
+        self._together: SharedCalls[_Body, _Taken] = SharedCalls(self._take_all, AT_ONCE)
 
     async def push(self, name: str, data: bytes, push_id: str | None = None) -> wire.PushReceipt:
         """Takes in a pushed body, once for each id.
@@ -53,40 +67,65 @@ class EndpointService:
         Raises NotFound; Invalid for a body that is not of the Source's format; Refused if too much waits; Conflict for
         an id of other content; Environment if the disk fails.
         """
-        return await self._pushed(lambda: self._take(*self._opened(name), data, push_id))
+        return await self._pushed(_Body(name, data, push_id))
 
     async def signed_push(self, name: str, headers: Mapping[str, str], data: bytes) -> wire.PushReceipt:
         """Takes in a body that is signed for a Source, from a client without a token; otherwise as ``push``.
 
         ``headers``: by names in lower case. Raises the same Refused if there is no such Source.
         """
+        return await self._pushed(_Body(name, data, None, headers))
 
-        def take() -> _Taken:
+    def _take_all(self, bodies: Sequence[_Body]) -> list[_Taken | Exception]:
+        """Checks bodies, and keeps all that are sound together. Blocking."""
+        sources: dict[str, tuple[OpenedSource, RestEndpoint] | Fault] = {}
+        answers: dict[int, _Taken | Exception] = {}
+        sound: list[tuple[int, OpenedSource, Pushed]] = []
+        for at, body in enumerate(bodies):
             try:
-                opened, endpoint = self._opened(name)
-            except (NotFound, Invalid):
-                raise unknown_source() from None
-            signature = endpoint.signature
-            if signature is None:
-                raise unknown_source()
+                if body.name not in sources:
+                    sources[body.name] = self._found(body.name)
+                sound.append((at, *self._checked(body, sources[body.name])))
+            except Fault as fault:
+                answers[at] = fault
+        spool = self._home.spool
+        dropping = {opened.id: spool.dropped(opened.id) for _, opened, pushed in sound if pushed.buffer is not None}
+        kept = spool.add_all([pushed for _, _, pushed in sound], self._clock.now())
+        for (at, opened, _), receipt in zip(sound, kept, strict=True):
+            if not isinstance(receipt, Receipt):
+                answers[at] = receipt
+                continue
+            before = dropping.pop(opened.id, None)  # what was dropped is told once
+            dropped = 0 if before is None else spool.dropped(opened.id) - before
+            answers[at] = _Taken(opened, receipt, dropped)
+        return [answers[at] for at in range(len(bodies))]
+
+    def _found(self, name: str) -> tuple[OpenedSource, RestEndpoint] | Fault:
+        try:
+            return self._opened(name)
+        except Fault as fault:
+            return fault
+
+    def _checked(self, body: _Body, found: tuple[OpenedSource, RestEndpoint] | Fault) -> tuple[OpenedSource, Pushed]:
+        """Checks signature, id and format of a body. Raises Fault."""
+        push_id = body.id
+        signature = None if isinstance(found, Fault) else found[1].signature
+        if body.headers is not None and signature is None and not isinstance(found, Environment):
+            raise unknown_source()
+        if isinstance(found, Fault):
+            raise found
+        opened, endpoint = found
+        if body.headers is not None and signature is not None:
             secret = opened.values[secret_name(signature.secret)]
             key = signing_key(secret) if isinstance(signature, StandardWebhooks) else secret.encode()
-            push_id = check_signature(signature, key, headers, data, self._clock.now())
-            return self._take(opened, endpoint, data, push_id)
-
-        return await self._pushed(take)
-
-    def _take(self, opened: OpenedSource, endpoint: RestEndpoint, data: bytes, push_id: str | None) -> _Taken:
-        """Checks the push id and stores the records of a body. Blocking."""
+            push_id = check_signature(signature, key, body.headers, body.data, self._clock.now())
         if push_id is not None and not 0 < len(push_id) <= MAX_ID:
             raise Invalid(f"an id of {len(push_id):,} characters", rule="push-id", hint=f"1 to {MAX_ID}")
-        records, spool = records_in(data, opened.polled.read), self._home.spool
-        before = spool.dropped(opened.id)
-        taken = spool.add(opened.id, data, records, self._clock.now(), buffer_of(endpoint), push_id)
-        return _Taken(opened, taken, spool.dropped(opened.id) - before)
+        records = records_in(body.data, opened.polled.read)
+        return opened, Pushed(opened.id, body.data, records, buffer_of(endpoint), push_id)
 
-    async def _pushed(self, take: Callable[[], _Taken]) -> wire.PushReceipt:
-        opened, taken, dropped = await trio.to_thread.run_sync(take)
+    async def _pushed(self, body: _Body) -> wire.PushReceipt:
+        opened, taken, dropped = await self._together.call(body)
         if dropped:
             self._events.emit(
                 "source.dropped",

@@ -1,0 +1,107 @@
+"""Declares the tables of pushes that wait, and the values that are told of them (``odfd.ingest.spool``)."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain.errors import Conflict
+from chain.ids import DatasetId
+from chain.instant import Instant
+from odfd.ingest.endpoint import Buffer
+
+ROOM: Final = "spool"
+STEPS: Final = (
+    """
+    CREATE TABLE spooled (
+        source TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        records INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        id TEXT,
+        content BLOB NOT NULL,
+        gone INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (source, number)
+    ) STRICT, WITHOUT ROWID;
+    CREATE UNIQUE INDEX spooled_id ON spooled (source, id) WHERE id IS NOT NULL;
+    CREATE INDEX spooled_here ON spooled (source, number) WHERE NOT gone;
+    CREATE TABLE spool_readers (
+        source TEXT NOT NULL,
+        dataset BLOB NOT NULL,
+        number INTEGER NOT NULL,
+        PRIMARY KEY (source, dataset)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE spool_numbers (source TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE spool_drops (source TEXT PRIMARY KEY, records INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE spool_bodies (
+        source TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (source, number)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+"""The steps that make the tables; steps are added at the end and never changed."""
+TABLES: Final = ("spooled", "spool_readers", "spool_numbers", "spool_drops", "spool_bodies")
+_RESTORED: Final = 10**9
+
+
+class Pushed(NamedTuple):
+    """A body that was pushed to a Source, and its number of records."""
+
+    source: str
+    """The id of the Source."""
+    data: bytes
+    records: int
+    buffer: Buffer | None = None
+    id: str | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a push."""
+
+    number: int
+    """Number of the push: pushes of a Source are numbered from 1, in the order of arrival."""
+    records: int
+    bytes: int
+    repeated: bool = False
+    """Whether a push with this id came before."""
+    durable: bool = True
+
+
+class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+    """The pushes that wait for a dataset, or all that are kept."""
+
+    records: int = 0
+    bytes: int = 0
+    pushes: int = 0
+    oldest: Instant | None = None
+    first: int = 0
+    last: int = 0
+    dropped: int = 0
+    """Records that a full buffer dropped before any dataset took them, since the Source exists."""
+
+
+def forget_reader(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Forgets a deleted dataset as a reader, so that it keeps no pushes waiting."""
+    connection.execute("DELETE FROM spool_readers WHERE dataset = ?", (dataset,))
+
+
+def skip_numbers(connection: sqlite3.Connection) -> None:
+    """Skips numbers, after a restore from a backup, so that later pushes get none that was used before.
+
+    Chains may record that they took pushes which came after the backup; new ones with the same numbers would be
+    skipped.
+    """
+    connection.execute("UPDATE spool_numbers SET number = number + ?", (_RESTORED,))
+
+
+def other_content(push_id: str | None) -> Conflict:
+    """Makes the fault of an id that was used for another body."""
+    hint = "give each push an id of its own"
+    return Conflict(f"the push {(push_id or '')[:80]!r} came before with other content", rule="push-id", hint=hint)
