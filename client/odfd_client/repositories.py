@@ -166,7 +166,7 @@ class Repository:
         return None if upper >= SEALED else upper
 
     def succession(self, dataset: str | StoredChain) -> list[Notice]:
-        """Lists where a chain goes on, as far as the repository tells; shards are the last of it."""
+        """Lists where a chain goes on, as far as the repository tells; of shards, by the first of each rendition."""
         chain = self._of_id(dataset) if isinstance(dataset, str) else dataset
         found: list[Notice] = []
         while len(found) < _MOST_HANDOVERS:
@@ -174,8 +174,6 @@ class Repository:
             if notice is None or (found and notice.time <= found[-1].time):
                 break  # it goes on nowhere, or came back from there
             found.append(notice)
-            if not notice.is_plain:
-                break
             try:
                 chain = self._of_id(notice.to)
             except NotFound:
