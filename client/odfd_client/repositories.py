@@ -112,7 +112,11 @@ class Repository:
         self._folders[found.id()] = found.folder
         last = None if time is None else time // _MILLI
         for notice in self.succession(found):
-            if (last is not None and notice.time > last) or not notice.is_plain:
+            if last is not None and notice.time > last:
+                if notice.ended > 1:
+                    raise refused(f"{ref} when it was {notice.ended} shards", "open its first shard by its id")
+                break
+            if notice.shards > 1:
                 break  # one shard would be taken for all; whoever listens is told where it goes on
             try:
                 found = self._of_id(notice.to)
@@ -137,10 +141,13 @@ class Repository:
         return StoredCollection(ref if not ref.startswith(_DID) else folder, chains, signed)
 
     def _has_gone_on(self, first: StoredChain) -> bool:
-        """Whether the collection handed over to a rendition that is in the repository."""
+        """Whether the collection handed over to one chain that is in the repository, and did not come back.
+
+        With further shards it stays what it was, complete up to the handover: whoever listens is told.
+        """
         after = self.succession(first)
         try:
-            return bool(after) and self._of_id(after[-1].to) is not first
+            return bool(after) and after[0].shards == 1 and self._of_id(after[-1].to) is not first
         except NotFound:
             return False
 

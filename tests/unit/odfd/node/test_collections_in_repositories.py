@@ -13,12 +13,13 @@ from unit.odfd.node.test_remote_repositories import SFTP
 from unit.odfd.node.test_repositories import BUCKET
 from unit.odfd.node.test_shards import standing
 
+from chain import instant
 from chain.statements import envelope, statement
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
 from odfd.published.collection import COLLECTION, collection_in
 from odfd.verify.verify import VerificationRequest, verify_chain
-from odfd_client import Invalid, NotFound, Repository, Snapshot, Update, open_repository
+from odfd_client import Invalid, NotFound, Refused, Repository, Snapshot, Update, open_repository
 from odfd_client.places import StorePlace
 from p2p.wire.frames import frame
 from worlds.s3_server import new_bucket, s3_server
@@ -235,3 +236,28 @@ async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: Any, world
                 (item,) = await bob.pull("cities")
                 assert item.fault is None
                 assert await standing(bob, "cities") == rows
+
+
+@pytest.mark.slow
+async def test_a_collection_that_went_on_elsewhere_is_never_read_in_part(
+    world: Any, worlds: Any, tmp_path: Path
+) -> None:
+    """By other shards, it is what it was; by one chain, that chain; at times before it, refused."""
+    store = tmp_path / "archive"
+    async with world.running("alice") as alice:
+        await alice.apply(ARCHIVE % store.as_uri())
+        await sharded(world, worlds, alice)
+        await pushed(alice, "cities", "archive")
+        before = instant.render(world.clock.now())
+        for number, shards in ((2, 2), (3, 1)):
+            by = ("city",) if shards > 1 else ()
+            request = wire.RenditionRequest(origin="snapshot", shards=shards, by=by)
+            await alice.done(alice.api.renditions.create("cities", request))
+            await alice.done(alice.api.renditions.hand_over("cities", number, wire.HandoverRequest()))
+            await pushed(alice, f"cities.r{number - 1}", f"archive/cities{'.r2' * (number == 3)}")
+            await pushed(alice, "cities", f"archive/cities.r{number}")
+            assert len(await away(lambda: current(open_repository(store)))) == 5
+            assert await away(lambda: open_repository(store).open("cities").at(before).to_arrow().num_rows) == 5
+        assert await away(lambda: open_repository(store).open("cities.r2").to_arrow().num_rows) == 5
+        with pytest.raises(Refused, match="when it was 2 shards"):
+            await away(lambda: open_repository(store).open("cities.r2").at(before).to_arrow())
