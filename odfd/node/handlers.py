@@ -93,7 +93,6 @@ def services_of(parts: NodeParts) -> Services:
     mirrors = MirrorService(home, parts.scheduler, decides, context.board, parts.remotes, holders)
     search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
     mirrors.suggested_names, mirrors.adopt = search.suggested_names, parts.import_export.adopt
-    mirrors.network_named = parts.membership.named
     networks, peers = _networks(parts, holders, search, mirrors)
     judging = _judging(parts)
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
@@ -277,7 +276,7 @@ def _networks(
     networks.swarm = parts.arriving.counts
     parts.membership.redeem = networks.uses.redeem
     parts.membership.commit_point = commit_point_of(parts)
-    mirrors.node_of = search.node_of
+    mirrors.node_of, mirrors.network_named = search.node_of, parts.membership.named
     search.names = networks.names = peers.names = node_names(parts.board.peer_cards, lambda: parts.node_card.current)
     return networks, peers
 
