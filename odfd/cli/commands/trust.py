@@ -67,7 +67,7 @@ def _evidence(session: Session, args: argparse.Namespace) -> None:
         draft.unlink(missing_ok=True)
     answer = {"id": args.id, "file": args.out, "size": size}
     session.show(answer, lambda _: f"{formatting.size(size)} in {args.out}")
-    session.remark(f"anyone can check it, with no daemon: odfctl trust recheck {args.out}")
+    session.remark(f"anyone who has the engine can check it, with no daemon: odfctl trust recheck {args.out}")
 
 
 @trust.add(

@@ -54,7 +54,7 @@ function Evidence({ one, name }) {
         })}</tr>`)}</tbody>
     </table></div>`}
     ${one.sides.length > 0 && html`<${Sides} one=${one} />`}
-    ${one.bundle && html`<p class="quiet">Anybody can check it: <code>odfctl trust evidence ${shown(one.bundle, 90)}${one.kept ? "" : " --fetch"} -O evidence.odfe</code>, then <code>odfctl trust recheck evidence.odfe</code>.
+    ${one.bundle && html`<p class="quiet">Anybody who has the engine can check it: <code>odfctl trust evidence ${shown(one.bundle, 90)}${one.kept ? "" : " --fetch"} -O evidence.odfe</code>, then <code>odfctl trust recheck evidence.odfe</code>.
       ${!one.kept && html` <${Act} label="Fetch the evidence" title="Fetch the evidence?" says="The node asks peers for the file that proves it, and keeps it on this disk."
         command=${`odfctl trust evidence ${one.bundle} --fetch`} act=${() => ask("POST", `/node/v1alpha1/evidence/${part(one.id)}`)} then=${() => "It is here now."} />`}</p>`}
   </article>`;
