@@ -7,7 +7,7 @@ locked. Raises faults with the place in the person's own text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,15 @@ from engines.query.views import (
 )
 
 BATCH_ROWS: Final = 65_536
+MOST_BATCH_ROWS: Final = 4 * BATCH_ROWS
+_BATCH_BYTES: Final = 2 << 20
+_WIDTHS: Final = {
+    **dict.fromkeys(("BOOLEAN", "TINYINT", "UTINYINT"), 1),
+    **dict.fromkeys(("SMALLINT", "USMALLINT"), 2),
+    **dict.fromkeys(("INTEGER", "UINTEGER", "FLOAT", "DATE"), 4),
+    **dict.fromkeys(("BIGINT", "UBIGINT", "DOUBLE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"), 8),
+}
+"""Bytes of a value, by types of DuckDB; the values of other types vary."""
 _MOST_ROWS: Final = 2**62
 MOST_CACHED: Final = 16
 """Most slices whose footers are kept in memory while a query is planned: a footer is parsed for the columns of a
@@ -146,7 +155,8 @@ class QuerySession:
                 relation = self._connection.sql(f"SELECT * FROM ({statement.rstrip().rstrip(';')}\n) ORDER BY ALL")
             if wanted.limit is not None or wanted.skip:
                 relation = relation.limit(_MOST_ROWS if wanted.limit is None else wanted.limit, wanted.skip)
-            return relation.to_arrow_reader(BATCH_ROWS)
+            few = wanted.plain or wanted.layout is not None
+            return relation.to_arrow_reader(BATCH_ROWS if few else batch_rows(map(str, relation.types)))
 
     def _judge_repeatable(self, prepared: Prepared, over_shapes: str, parameters: Any) -> None:
         """Raises Refused if a later run could give other rows. ``over_shapes``: the statement over empty tables."""
@@ -250,6 +260,16 @@ class QuerySession:
 
     def _types(self, source: str) -> dict[str, str]:
         return {row[0]: row[1] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
+
+
+def batch_rows(types: Iterable[str]) -> int:
+    """Returns the rows of a batch of Arrow for columns of these types.
+
+    Narrow rows come in larger batches: each batch costs several processes a switch. They have at most 2 MiB.
+    """
+    widths = [_WIDTHS.get(each, _BATCH_BYTES) for each in types]
+    fitting = _BATCH_BYTES // max(1, sum(widths)) // BATCH_ROWS * BATCH_ROWS
+    return min(max(fitting, BATCH_ROWS), MOST_BATCH_ROWS)
 
 
 def _file_count(view: SliceView) -> int:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.errors import Environment, Fault, Invalid, Refused
-from engines.query.duckdb_session import BATCH_ROWS, MOST_CACHED, Limits, QuerySession
+from engines.query.duckdb_session import BATCH_ROWS, MOST_BATCH_ROWS, MOST_CACHED, Limits, QuerySession, batch_rows
 from engines.query.views import Fold, SliceView
 
 TIME = pa.timestamp("ms", "UTC")
@@ -146,6 +146,12 @@ def test_damage_amid_rows_stays_damage(slices: Slices) -> None:
     with pytest.raises(Environment, match="a slice cannot be read") as caught:
         slices.ask("select * from weather")
     assert caught.value.rule == "query-slice"
+
+
+def test_narrow_rows_come_in_larger_batches() -> None:
+    assert batch_rows(["BIGINT"]) == MOST_BATCH_ROWS
+    assert batch_rows(["BIGINT", "DATE"]) == 2 * BATCH_ROWS
+    assert batch_rows(["BIGINT"] * 5) == batch_rows(["BIGINT", "VARCHAR"]) == BATCH_ROWS
 
 
 def test_the_log_is_in_the_order_of_offsets(slices: Slices) -> None:
