@@ -70,17 +70,14 @@ def test_a_crossing_survives_the_death_of_each_side(make_daemon: Callable[..., A
     bob.start()
     bob.ask("network", "join", "village", "--bootstrap", alice.ask("status")["listen"][0])
     bob.ask("mirror", "add", cities, "--as", "cities")
-    before = rows(bob)
-    assert before == rows(alice)
+    assert rows(bob) == rows(alice)
+    bob.kill()  # its own deaths come later
     alice.kill()
     kills, effects = 0, 1
     while life(alice, effects, COMMANDS):
         kills, effects = kills + 1, effects + 1
         assert kills < 12, "no progress"
     assert kills >= 4
-    assert bob.ask("get", "dataset", "cities")["id"] == cities, "it goes on with what it has"
-    assert rows(bob) == before
-    bob.kill()
     alice.start()
     written(alice, 2)
     new = alice.ask("get", "dataset", "cities")
