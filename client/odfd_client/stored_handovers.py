@@ -55,7 +55,9 @@ class StoredHandovers:
         assert notice is not None
         end = notice if notice.prev is None else old.block(notice.prev, notice.number - 1)
         pins = [told([cut], cut.dataset, "").pins for cut in (Cut(old, end), Cut(new, new.block(block)))]
-        at = datetime.datetime.fromtimestamp(time / 1000, datetime.UTC).isoformat(timespec="milliseconds")
+        at = datetime.datetime.fromtimestamp(time / 1000, datetime.UTC).isoformat(
+            timespec="milliseconds" if time % 1000 else "seconds"
+        )
         return Ending(at.replace("+00:00", "Z"), pins[0], pins[1], equal=False, columns=None)
 
     def switched(self, ending: Ending, position: Position) -> Generator[Switched, None, Position]:

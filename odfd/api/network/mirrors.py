@@ -129,6 +129,9 @@ class MirrorService:
 
     async def _all_shards(self, mirror: Mirror, report: Report) -> None:
         """Waits until the other shards of a collection are here too, as far as they can come."""
+        via = mirror.spec.via
+        if not (via is None or via.endswith(f"/{mirror.spec.id.multibase}")):
+            return  # cards come from peers, or with a collection on a web server
         others = await self.shards(mirror.spec.id)
         for each in others:
             other = self._scheduler.find(each)

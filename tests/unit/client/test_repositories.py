@@ -219,7 +219,7 @@ def test_handovers_are_crossed_by_their_exact_differences(opened: Any, tmp_path:
     second.add((0, "Enns", 5.0))
     items = list(cities.cross(saved, follow=False))
     (switch,) = (each for each in items if isinstance(each, Switched))
-    assert (switch.time, switch.old, switch.new) == ("1970-01-01T00:00:10.000Z", str(first.id), str(second.id))
+    assert (switch.time, switch.old, switch.new) == ("1970-01-01T00:00:10Z", str(first.id), str(second.id))
     changes = switch.changes
     assert changes is not None
     found = [(row["op"], row["city"], row["n"]) for row in changes.to_arrow().to_pylist()]
