@@ -16,6 +16,7 @@ from unit.odfd.node.test_shards import standing
 from chain import instant
 from chain.statements import envelope, statement
 from chain.store.layout import DirectoryChain, DirectoryObjects
+from odfd.api.network.site_library import NodeSiteLibrary
 from odfd.control import wire
 from odfd.published.collection import COLLECTION, collection_in
 from odfd.verify.verify import VerificationRequest, verify_chain
@@ -194,6 +195,9 @@ async def test_a_late_push_takes_no_frontier_back(world: Any, worlds: Any, tmp_p
         at = alice.api.pushing._repositories.to_push("archive", "cities")
         alice.parts.import_export._name_together(at, older)
         assert facts.read_bytes() == newer.content
+        site = NodeSiteLibrary(alice.home, alice.parts.library, alice.parts.visibility.is_public)
+        assert collection_in(site.statement(newer.ids[0], COLLECTION) or b"", "the site").heads == newer.heads
+        assert site.statement(newer.ids[1], COLLECTION) is None
         name = alice.home.name_of(newer.ids[1])
         done = await alice.done(alice.api.pushing.push(wire.PushRequest(all=True, to="archive")))
         assert [(each.ref, each.outcome) for each in done.items] == [("cities", "up-to-date"), ("cities.r0", "private")]
