@@ -45,7 +45,8 @@ from odfd.workers.webhooks import WebhookWorker
 FOLLOWERS: Final = ("Portal", "Projection")
 """Types of resources that are looked at again when a dataset that they refer to changes."""
 SILENT: Final = (
-    "Network", "PersistentVolume", "Portal", "Projection", "SecretSet", "Source", "TrustPolicy", "Validator",
+    "Network", "PersistentVolume", "Portal", "Projection", "Repository", "SecretSet", "Source", "TrustPolicy",
+    "Validator",
 )  # fmt: skip
 """Types of resources that are looked at regularly, since no event tells when they are no longer as declared."""
 

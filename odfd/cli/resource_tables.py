@@ -171,11 +171,20 @@ def nodes(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     )
 
 
+def _signed_until(row: wire.ResourceManifest) -> str:
+    """Formats the end of a name's record on IPFS, and the time when the node signs it again."""
+    found = (each["value"] for key, each in row.status.get("conditions", {}).items() if key.endswith("/NameRecord"))
+    said = next(found, None) or {}
+    ends, renewed = (formatting.moment(said[key]) if key in said else "" for key in ("expiresAt", "renewsAt"))
+    return f"{ends}, renewed {renewed}" if ends else formatting.NOTHING
+
+
 def repositories(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
         TableColumn("URL", lambda row: row.spec["url"], most=WHOLE),
         TableColumn("PHASE", phase_text),
+        TableColumn("SIGNED UNTIL", _signed_until),
         TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
     )
 

@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 import trio
 
+from chain import instant
 from chain.errors import Invalid, NotFound, Refused, Remote
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.store.layout import HEAD
-from odfd.ipfs.publishing import Publication, Publisher, repository_folder
+from odfd.ipfs.publishing import LIFETIME, Publication, Publisher, repository_folder
 from odfd.published.signed import Signed
 from odfd.repositories.manifest import IPNS
 from odfd.repositories.port import StoredFile
@@ -23,8 +24,11 @@ from odfd.repositories.push import continues
 from odfd.transfer.folders import Missing, Transfer
 from odfd.trust.keys.keystore import KeyStore
 from p2p.ipfs import record
+from p2p.ipfs.record import Pointer
 from p2p.kubo.rpc import Ipfs
 
+RENEW: Final = 12 * 3600 * instant.SECOND
+"""Age at which a record is signed again."""
 _MAX_REF: Final = 256
 
 
@@ -34,6 +38,17 @@ class ShelfPlace(NamedTuple):
     root: str
     dataset: str
     repository: str
+
+
+class NameRecord(NamedTuple):
+    """The record that this node signed for its name; ``None``: there is none that counts."""
+
+    expires: Instant | None
+    renews: Instant | None
+    """The time from which it is to be signed again, long before it expires: other nodes drop it after two days."""
+
+    def is_due(self, now: Instant) -> bool:
+        return self.renews is None or self.renews <= now
 
 
 class RepositoryPublisher:
@@ -67,6 +82,38 @@ class RepositoryPublisher:
                 raise NotFound(text, rule="ipfs-missing", hint="push again")
             await self._publisher.point(key, f"/ipfs/{root}", now)
         return done
+
+    async def record(self, root: str) -> NameRecord | None:
+        """Returns the record of the name ``/ipns/NAME``; ``None``: the name is another key's, or none of a repository
+        that was pushed to. Raises Remote of the Kubo."""
+        key = await trio.to_thread.run_sync(self._keys.node_key)
+        own = record.name_of(key.dataset_id)
+        if root != IPNS + own or await self._ipfs.root_of(repository_folder(own)) is None:
+            return None
+        pointer = await self._pointer(own)
+        if pointer is None:
+            return NameRecord(None, None)
+        return NameRecord(pointer.expires, Instant(pointer.expires - LIFETIME + RENEW))
+
+    async def renew(self, root: str, now: Instant) -> None:
+        """Signs the record of the name again, if that is due; it keeps its target. Raises Remote of the Kubo."""
+        async with self._turn:
+            found = await self.record(root)
+            if found is None or not found.is_due(now):
+                return
+            key = await trio.to_thread.run_sync(self._keys.node_key)
+            own = record.name_of(key.dataset_id)
+            pointer = await self._pointer(own)
+            # A push that was interrupted has added to the folder, and not moved the name.
+            target = f"/ipfs/{await self._ipfs.root_of(repository_folder(own))}" if pointer is None else pointer.value
+            await self._publisher.point(key, target, now)
+
+    async def _pointer(self, own: str) -> Pointer | None:
+        raw = await self._ipfs.record(own)
+        try:
+            return None if raw is None else record.unseal(raw, record.dataset_of(own))
+        except Invalid:
+            return None
 
     async def _check_name(self, own: str, now: Instant) -> None:
         """Raises Refused if the node's name points to one dataset, which a key that is kept offline delegated to it."""

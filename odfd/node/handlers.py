@@ -49,6 +49,7 @@ from odfd.api.network.invitation_uses import InvitationUses
 from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.api.network.search import SearchService
+from odfd.api.repository_controller import RepositoryController
 from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.endpoints import EndpointService, source_in_use
@@ -216,6 +217,7 @@ def _more_controllers(parts: NodeParts, performing: FlowTasks, portals: PortalSe
         "Portal": PortalController(parts.home, portals),
         "Task": TaskController(parts.home, performing, parts.context.clock),
         "Source": SourceController(SourceReader(parts.home), lambda: parts.ingest_deps.settings),
+        "Repository": RepositoryController(lambda: parts.remotes.own_shelves, parts.context.clock.now),
         "TrustPolicy": TrustPolicyController(lambda: parts.policy, parts.policy_changed),
     }
 

@@ -100,6 +100,11 @@ class Remotes:
             await life.stopping.wait()
 
     @property
+    def own_shelves(self) -> RepositoryPublisher | None:
+        """The publisher of repositories on IPFS; ``None`` without a Kubo."""
+        return self._shelves
+
+    @property
     def shelves(self) -> RepositoryPublisher:
         """The publisher of repositories on IPFS. Raises Refused without a Kubo."""
         if self._shelves is None:

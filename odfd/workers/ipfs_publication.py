@@ -25,6 +25,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.visibility import Visibility
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
+from odfd.ipfs.repository import RENEW
 from odfd.ipfs.transport import no_ipfs
 from odfd.resources.store import Resource, Resources
 from odfd.runtime.about import about
@@ -39,8 +40,6 @@ KIND: Final = "publication"
 ROUND_SECONDS: Final = 600.0
 RETRY_SECONDS: Final = 60.0
 """Seconds until the next try while one of them is not up to date."""
-RENEW: Final = 12 * 3600 * instant.SECOND
-"""Age at which a record is published again: other nodes drop it after two days."""
 _NOT_KEPT: Final = "neither kept nor withdrawn while [ipfs] api of the settings names no Kubo"
 
 

@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from chain.errors import Invalid
+from chain import instant
+from chain.errors import Invalid, Remote
+from chain.instant import Instant
+from odfd.api.repository_controller import RepositoryController
 from odfd.control import wire
-from odfd.ipfs.publishing import repository_folder
+from odfd.ipfs.publishing import LIFETIME, repository_folder
+from odfd.ipfs.repository import RENEW
+from odfd.resources.declared import DeclaredStore
+from odfd.workers.reconciler import ObservedState
 from p2p.ipfs import record
 from worlds.memory_ipfs import MemoryIpfs, Swarm
 from worlds.sftp import PASSWORD, Served, sftp_served
@@ -23,6 +29,7 @@ $schema: Repository
 headers: {name: archive}
 spec: {url: "%s", credentials: house-key, hostKey: "%s"}
 """
+HOUR = 3600 * instant.SECOND
 SHELF = "$schema: Repository\nheaders: {name: shelf}\nspec: {url: '%s'}\n"
 
 
@@ -101,6 +108,46 @@ async def test_an_ipns_name_is_pushed_to_and_pulled_from(world: Any, worlds: Any
         assert (refused.fault.rule, "its own name is ipns://" in (refused.fault.hint or "")) == ("ipns-key", True)
         with pytest.raises(Exception, match="never changes"):
             await pushed(bob, to="still", private=True)
+
+
+async def test_the_record_of_a_repositorys_name_is_signed_again_without_a_push(world: Any, worlds: Any) -> None:
+    ipfs = MemoryIpfs()
+    async with world.running("alice", ipfs=ipfs) as alice:
+        await grown(world, worlds, alice, 2)
+        name = record.name_of(alice.home.keys.node_key().dataset_id)
+        await alice.apply(SHELF % f"ipns://{name}")
+        time = [int(alice.clock.now())]
+        keeping = RepositoryController(lambda: alice.parts.remotes.own_shelves, lambda: Instant(time[0]))
+        with alice.home.database.read() as connection:
+            resource = DeclaredStore(connection).named("Repository", "shelf")
+        assert await keeping.observe(resource) == ObservedState(), "nothing was pushed"
+        assert (await pushed(alice, to="shelf")).outcome == "pushed"
+
+        def pointer() -> Any:
+            return record.unseal(ipfs.swarm.records[name], record.dataset_of(name))
+
+        first = pointer()
+        ipfs.files[f"{repository_folder(name)}/begun"] = b"by a push that was interrupted"
+        time[0] += RENEW - HOUR
+        seen = await keeping.observe(resource)
+        assert (seen.steps, instant.render(first.expires) in seen.told["NameRecord"].message) == ((), True)
+        time[0] += 2 * HOUR
+        (step,) = (await keeping.observe(resource)).steps
+        await keeping.perform(resource, step)
+        second = pointer()
+        assert (second.value, second.sequence >= first.sequence) == (first.value, True)
+        assert second.expires == time[0] + LIFETIME
+        await keeping.perform(resource, step)
+        assert pointer() == second, "what is not due is not signed"
+        ipfs.swarm.records.clear()
+        (step,) = (await keeping.observe(resource)).steps
+        await keeping.perform(resource, step)
+        assert pointer().expires == second.expires
+        ipfs.away = True
+        with pytest.raises(Remote):
+            await keeping.observe(resource)
+        alone = RepositoryController(lambda: None, lambda: Instant(0))
+        assert await alone.observe(resource) == ObservedState()
 
 
 async def test_another_history_under_an_ipns_name_is_told(world: Any, worlds: Any) -> None:
