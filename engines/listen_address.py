@@ -25,7 +25,7 @@ READY: Final = "odf-engine ready "
 """First words of the one line that an engine process prints on its standard output; the address follows."""
 SESSION: Final = "odf-engine session "
 """First words of lines that an engine process prints when its session changes; its state follows (``SESSION_STATES``).
-An engine that prints none before its ready line has all that it needs from the start."""
+An engine that prints none with its ready line has all that it needs from the start."""
 MAX_SOCKET_PATH: Final = 107
 """Most bytes of a unix socket's path (``sun_path`` of Linux less its terminating zero)."""
 _UNIX: Final = "unix:"

@@ -56,7 +56,7 @@ class EngineProcess:
         self.session = READY_STATE
         """State of what only some requests need (``engines.contract.SESSION_STATES``), as the process told it last."""
         self.session_used = trio.current_time()
-        self._started_session = False
+        self._starts_without = False
         self._opening = trio.Lock()
         self.leases = 0
         self.last_used = trio.current_time()
@@ -157,7 +157,7 @@ class EngineProcess:
 
     def _note_session(self, state: str) -> None:
         if state in SESSION_STATES:
-            self._started_session = self.client is not None and state == READY_STATE
+            self._starts_without = self._starts_without or state == "stopped"
             self.session, self.session_used = state, trio.current_time()
             self._log("engine-session", state=state)
 
@@ -188,10 +188,15 @@ class EngineProcess:
             f"the {name} engine could not start what this request needs: {why}", rule=NO_SESSION, hint=hint
         )
 
+    @property
+    def _has_more(self) -> bool:
+        """Whether a process that replaces this one would have less."""
+        return self._starts_without and self.session == READY_STATE
+
     async def _leave_when_idle(self) -> None:
         idle = self._settings.limits.idle
         while True:
-            last = min(self.last_used, self.session_used) if self._started_session else self.last_used
+            last = min(self.last_used, self.session_used) if self._has_more else self.last_used
             now = trio.current_time()
             await trio.sleep_until(now + idle if self.leases or last + idle <= now else last + idle)
             now = trio.current_time()
@@ -199,7 +204,7 @@ class EngineProcess:
                 continue
             if now >= self.last_used + idle:
                 self.leave("idle")
-            elif self._started_session and now >= self.session_used + idle:
+            elif self._has_more and now >= self.session_used + idle:
                 self.leave("what it started for a query is idle")  # the next ingest gets a process without
 
     def note_failure(self, message: str, backtrace: str) -> None:

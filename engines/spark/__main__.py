@@ -85,12 +85,11 @@ def _record(options: SessionOptions, java: Java) -> None:
 
 def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, java: Java, told: int) -> None:
     """Serves until a byte can be read from ``told``."""
-    spark = Jvm(options, _tell)
+    is_told = False
+    spark = Jvm(options, lambda state: _tell(state) if is_told else None)
     try:
         if options.cluster is not None:
             spark.session()  # a cluster without executors is of no use to anybody
-        else:
-            _tell("stopped")
         handler = SparkHandler(
             spark,
             functools.cache(lambda: _identity(java, options.scratch, args.sandbox)),
@@ -99,8 +98,10 @@ def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, 
         server = serve(handler, str(address), ServiceLimits(deadline=args.deadline))
         if not address.is_local:
             sys.stderr.write(f"whoever reaches {server.address} can read and write the files of this user\n")
-        sys.stdout.write(server.ready_line + "\n")
+        # In one write, so that who reads the first line knows the second.
+        sys.stdout.write(f"{server.ready_line}\n{SESSION}{spark.state.state}\n")
         sys.stdout.flush()
+        is_told = True
         os.read(told, 1)
         server.stop(args.grace)
     finally:

@@ -86,9 +86,8 @@ def main(listen: str, mode: str) -> None:
         time.sleep(60)
     handler = Handler(mode)
     server = serve(handler, listen)
-    if handler.state != "ready":
-        print("odf-engine session stopped", flush=True)
-    print(server.ready_line, flush=True)
+    session = "\nodf-engine session stopped" if handler.state != "ready" else ""
+    print(server.ready_line + session, flush=True)
 
     def lifeline() -> None:
         sys.stdin.read()
