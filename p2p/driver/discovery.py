@@ -28,6 +28,7 @@ from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import TooSlow, Violation
 from p2p.ip import Allows
 from p2p.peers.book import FLOOD, GARBAGE
+from p2p.peers.directory import MAX_PRESENCES as CAPACITY
 from p2p.peers.directory import Directory, Reach
 from p2p.ports import Judgement, Library, PeerId, Verdict
 from p2p.wire import presence as wire
@@ -61,6 +62,11 @@ ASKED: Final = 6
 """Connected peers that are asked for holders of a dataset of which none is known."""
 SAMPLE: Final = MAX_PRESENCES
 """Presences that are requested from a peer when it is met."""
+LARGE: Final = CAPACITY * 15 // 16
+"""Known presences from which on the network counts as larger than the directory."""
+SAMPLE_OF_LARGE: Final = SAMPLE // 2
+"""Presences that are requested when so many are known: they only replace those that expire, and holders of datasets
+are looked up."""
 _LOG = structlog.get_logger("p2p.driver")
 
 
@@ -172,7 +178,8 @@ class Discovery:
 
     async def meet(self, peer: PeerId) -> None:
         """Sends a peer our presence, and asks it for some of others. Raises PeerFault."""
-        await self.ask(peer, PeersAsk(wanted=SAMPLE, own=self._own))
+        wanted = SAMPLE if len(self.directory) < LARGE else SAMPLE_OF_LARGE
+        await self.ask(peer, PeersAsk(wanted=wanted, own=self._own))
 
     async def is_member(self, peer: PeerId) -> bool:
         """Whether the directory has a presence that the connected peer signed for this network;

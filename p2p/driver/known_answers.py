@@ -36,7 +36,7 @@ LISTED: Final = 256
 """Bytes that listing and framing a statement takes at most; credited back for an accepted statement."""
 ALWAYS: Final = 20 << 10
 """Bytes of an answer that are free: 256 sums have as many, and each round asks for them."""
-WIDE: Final = Rate(per_second=192.0, burst=8 << 20)
+WIDE: Final = Rate(per_second=64.0, burst=8 << 20)
 """Bytes of answers in wide rounds, without sums: between two nodes that hold the same they cost nothing. In a large
 network a newcomer receives 8 MiB, half of what it keeps of datasets that it does not want."""
 

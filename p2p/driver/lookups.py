@@ -8,10 +8,10 @@ neither searches nor announces, but answers.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 import trio
@@ -23,7 +23,7 @@ from p2p.address import parse_address
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.work import PEERS_QUESTION
 from p2p.driver.containment import contained
-from p2p.driver.discovery import Discovery
+from p2p.driver.discovery import LARGE, Discovery
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
@@ -32,21 +32,18 @@ from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import PeerFault, Violation
 from p2p.identity import did_of_peer
 from p2p.ip import parse_ip
-from p2p.lookup.node import Announce, Check, Finding, LookupNode
+from p2p.lookup.node import Announce, Announcing, Check, Finding, LookupNode
 from p2p.lookup.search import LIMITS, Search
 from p2p.peers.book import GARBAGE
-from p2p.peers.directory import MAX_PRESENCES
 from p2p.ports import PeerId
 from p2p.wire import lookup as wire
-from p2p.wire.contact import Contact, contact_at, lookup_key, place_of
+from p2p.wire.contact import Contact, contact_at, lookup_key
 from p2p.wire.limits import MAX_LOOKUP_ANSWER, MAX_LOOKUP_ASK, MAX_LOOKUP_RECORDS, MAX_PRESENCE_ADDRESSES
-from p2p.wire.lookup import LOOKUP_PROTOCOL, At, Find, Nodes, Store, Stored
+from p2p.wire.lookup import LOOKUP_PROTOCOL, At, Find, Nodes, Store, StoreAnswer
 from p2p.wire.presence import MAX_ADDRESS, Presence
 
-LARGE: Final = MAX_PRESENCES * 15 // 16
-"""Known presences from which on the network counts as larger than the directory."""
-RECORD_LIFETIME: Final = 5400
-"""Seconds for which a record of ours is valid: three times the interval at which it is renewed."""
+RECORD_LIFETIME: Final = 7200
+"""Seconds for which a record of ours is valid: half an hour longer than the interval at which it is renewed."""
 PATIENCE: Final = LIMITS.patience
 """Seconds for one question: the dial and the answer."""
 AT_ONCE: Final = 24
@@ -69,6 +66,7 @@ MAX_STREAMS: Final = 2
 """Inbound streams of one peer; each carries one question."""
 SEEDS: Final = 4
 """Members from the directory that are suggested at a time while the table is small."""
+Answer = TypeVar("Answer", Nodes, StoreAnswer, Nodes | StoreAnswer)
 _LOG = structlog.get_logger("p2p.driver")
 
 
@@ -137,7 +135,7 @@ class Lookups:
             for address in () if presence is None else presence.addresses:
                 contact = contact_at(presence.key, parse_address(address)) if presence is not None else None
                 if contact is not None and self._allows(contact):
-                    self.node.table.suggest(contact)
+                    self.node.introduce(contact)
                     break
 
     def _serve(self) -> None:
@@ -156,12 +154,13 @@ class Lookups:
         if work is None:
             return
         if isinstance(work, Check):
-            nursery.start_soon(contained, self._question, work.contact, self.node.place.to_bytes(32, "big"))
+            nursery.start_soon(contained, self._question, work.contact, work.target.to_bytes(32, "big"))
         elif isinstance(work, Announce):
             await contained(self._announce, work.key)
         else:
-            search = self.node.search(work.target, trio.current_time())
-            await contained(self._walk, search, work.target.to_bytes(32, "big"), self._take(search))
+            search = self.node.refresh(work.target, trio.current_time())
+            key = work.target.to_bytes(32, "big")
+            await contained(self._walk, search, lambda contact: self._find(contact, key), self._take(search))
             if work.target == self.node.place:
                 self.node.joined(search)
 
@@ -188,55 +187,62 @@ class Lookups:
                     limit.cancel()
                 return True
 
-            await self._walk(finding.search, key, take)
+            await self._walk(finding.search, lambda contact: self._find(contact, key), take)
         _LOG.debug("looked up", dataset=dataset.short, holders=len(finding.providers), asked=finding.search.asked)
         found = [one for one in finding.providers.values() if one.peer != self._host.peer_id]
         return self._rng.sample(found, len(found))
 
     async def _announce(self, key: bytes) -> None:
-        search = self.node.search(place_of(key), trio.current_time())
-        await self._walk(search, key, self._take(search))
-        if key not in self.node.publication or self._key is None:
+        """Searches for the keepers of a key, and brings our record to each of them."""
+        if self._key is None:
             return
+        work = Announcing(self.node, key, trio.current_time())
         record = self._record(key, self._key)
-        kept: list[Contact] = []
 
-        async def bring(contact: Contact) -> None:
-            ask = Store(key=key, record=record, own=self._own(contact))
-            body = await self._asked(contact, wire.encode_store(ask))
-            if body is not None and wire.decode_stored(body) is Stored.KEPT:
-                kept.append(contact)
+        async def bring(contact: Contact) -> StoreAnswer:
+            answer = await self._store(contact, Store(key=key, record=record, own=self._own(contact)))
+            work.brought(contact, answer)
+            return answer
 
+        async def ask(contact: Contact) -> StoreAnswer | Nodes:
+            is_served = key in self.node.publication
+            return await (bring(contact) if is_served and work.is_brought_to(contact) else self._find(contact, key))
+
+        await self._walk(work.search, ask, self._take(work.search))
+        if key not in self.node.publication:
+            return
         async with trio.open_nursery() as nursery:
-            for contact in self.node.keepers(search):
+            for contact in work.rest():
                 nursery.start_soon(contained, bring, contact)
-        if kept:
-            self.node.publication.announced(key, trio.current_time(), len(kept))
-        _LOG.debug("announced to the lookup", keepers=len(kept), asked=search.asked)
+        if work.keepers:
+            self.node.publication.announced(key, trio.current_time(), work.keepers)
+        _LOG.debug("announced to the lookup", keepers=work.keepers, asked=work.search.asked)
 
-    def _take(self, search: Search) -> Callable[[Contact, Nodes], bool]:
-        def take(contact: Contact, answer: Nodes) -> bool:
+    def _take(self, search: Search) -> Callable[[Contact, Nodes | StoreAnswer], bool]:
+        def take(contact: Contact, answer: Nodes | StoreAnswer) -> bool:
             search.answered(contact, answer.contacts)
             return True
 
         return take
 
-    async def _walk(self, search: Search, key: bytes, take: Callable[[Contact, Nodes], bool]) -> None:
+    async def _walk(
+        self, search: Search, ask: Callable[[Contact], Awaitable[Answer]], take: Callable[[Contact, Answer], bool]
+    ) -> None:
         """Performs a search: asks the nodes that it names until it is done.
         ``take`` says whether an answer was valid."""
-        send, receive = trio.open_memory_channel[tuple[Contact, Nodes | None]](math.inf)
+        send, receive = trio.open_memory_channel[tuple[Contact, Answer | None]](math.inf)
 
-        async def ask(contact: Contact) -> None:
-            answer: Nodes | None = None
+        async def asked(contact: Contact) -> None:
+            answer: Answer | None = None
             try:
-                answer = await self._find(contact, key)
+                answer = await ask(contact)
             finally:
                 send.send_nowait((contact, answer))
 
         async with trio.open_nursery() as nursery:
             while True:
                 for contact in search.step(trio.current_time()):
-                    nursery.start_soon(contained, ask, contact)
+                    nursery.start_soon(contained, asked, contact)
                 if search.done:
                     return
                 wake = search.wake(trio.current_time())
@@ -260,11 +266,19 @@ class Lookups:
 
     async def _find(self, contact: Contact, key: bytes) -> Nodes:
         """Asks a node for nodes near a key and for providers. Raises PeerFault, also for an invalid answer."""
-        body = await self._asked(contact, wire.encode_find(Find(key=key, own=self._own(contact))))
+        ask = Find(key=key, own=self._own(contact))
+        return await self._decoded(contact, wire.encode_find(ask), wire.decode_nodes)
+
+    async def _store(self, contact: Contact, ask: Store) -> StoreAnswer:
+        """Brings a node a record. Raises like ``_find``."""
+        return await self._decoded(contact, wire.encode_store(ask), wire.decode_stored)
+
+    async def _decoded(self, contact: Contact, ask: bytes, decode: Callable[[bytes], Answer]) -> Answer:
+        body = await self._asked(contact, ask)
         if body is None:
             raise PeerFault(contact.peer, "it answered nothing", rule="lookup")
         try:
-            return wire.decode_nodes(body)
+            return decode(body)
         except Invalid as error:
             fault = Violation(contact.peer, error.message, rule=error.rule)
             self._standing.blame(fault)

@@ -22,13 +22,11 @@ from p2p.lookup.table import Table
 from p2p.ports import Judgement
 from p2p.wire.contact import Contact, block_of, place_of, place_of_node
 from p2p.wire.limits import MAX_LOOKUP_CONTACTS, MAX_LOOKUP_RECORDS
-from p2p.wire.lookup import At, Find, Nodes, Store, Stored
+from p2p.wire.lookup import At, Find, Nodes, Store, StoreAnswer, Stored
 from p2p.wire.presence import Presence
 
 NEAREST: Final = 20
 """Nodes that keep a record: k of Kademlia."""
-MOST_KEEPERS: Final = 48
-"""Nodes asked to keep a record, if the region of its key has more than ``NEAREST``."""
 FAR: Final = 8
 """A node keeps a record if it expects fewer than so many times ``NEAREST`` nodes nearer to the key; generous, because
 the estimates of nodes differ."""
@@ -36,22 +34,28 @@ FIND_RATE: Final = Rate(per_second=4.0, burst=64.0)
 """Questions of one peer that are answered."""
 STORE_RATE: Final = Rate(per_second=1.0, burst=128.0)
 """Records that one peer may bring; in a small network one node keeps all records of another."""
-CHECK: Final = 900.0
+CHECK: Final = 1800.0
 """Seconds after its last answer when an entry of the table is asked again."""
-REFRESH: Final = 3600.0
-"""Seconds after which each part of the space is searched again."""
-OWN_PLACE: Final = 1200.0
+REFRESH: Final = 7200.0
+"""Seconds after which a part of the space is searched again, if no entry in it was asked meanwhile."""
+OWN_PLACE: Final = 3600.0
 """Seconds between two searches for the node's own place, which find new neighbours."""
+REFRESHING: Final = SearchLimits(nearest=8)
+"""Limits of a search that only refreshes a part of the space: what it hears of is asked later, one question each."""
 TURN: Final = 5.0
 """Seconds between two questions that only maintain the table."""
 YOUNG: Final = 1.0
 """The same for a node that just joined, until each part of the space was searched."""
+INTRODUCED: Final = 8
+"""Nodes known from elsewhere that a newcomer asks before it searches. If it began with one that lies, it would hear of
+liars and invented nodes only, and these would take the places of all other suggestions."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Asks the driver to ask this node for its own place, to see whether it answers."""
+    """Asks the driver to ask this node for a place: to see whether it answers, and to learn of nodes near that."""
 
     contact: Contact
+    target: int
 
 
 class Refresh(msgspec.Struct, frozen=True):
@@ -81,6 +85,9 @@ class LookupNode:
         self.publication = Publication(rng)
         self._finds = Budget[bytes](FIND_RATE)
         self._stores = Budget[bytes](STORE_RATE)
+        self._introduced: list[Contact] = []
+        self._greeted = 0
+        """Those of ``_introduced`` that were asked."""
         self._turn = 0.0
         self._own_search = -OWN_PLACE
         self._is_turn_to_search = False
@@ -98,19 +105,26 @@ class LookupNode:
             self.refused += 1
             return None
         self._meet(ask.own, asker, ip)
-        region = self.table.region(place_of(ask.key), NEAREST)
-        near = self.table.around(region, MAX_LOOKUP_CONTACTS, self._rng)
         records = self.records.of(ask.key, MAX_LOOKUP_RECORDS, wall, self._rng)
-        return Nodes(contacts=tuple(one for one in near if one.key != asker), records=records)
+        return Nodes(contacts=self._near(ask.key, asker), records=records)
 
-    def store(self, ask: Store, asker: bytes, ip: bytes, now: float, wall: int) -> Stored:
+    def store(self, ask: Store, asker: bytes, ip: bytes, now: float, wall: int) -> StoreAnswer:
+        """Keeps a record if it may, and names nodes near its key, so that no question has to come first."""
         if not self._stores.spend(asker, now):
             self.refused += 1
-            return Stored.BUSY
+            return StoreAnswer(outcome=Stored.BUSY)
         self._meet(ask.own, asker, ip)
+        near = self._near(ask.key, asker)
         if not self._is_near(place_of(ask.key)):
-            return Stored.FAR
-        return self.records.keep(ask.key, ask.record, asker, block_of(ip, asker), wall, self._rng)
+            return StoreAnswer(outcome=Stored.FAR, contacts=near)
+        outcome = self.records.keep(ask.key, ask.record, asker, block_of(ip, asker), wall, self._rng)
+        return StoreAnswer(outcome=outcome, contacts=near)
+
+    def _near(self, key: bytes, asker: bytes) -> tuple[Contact, ...]:
+        """Returns random ones of the nodes in the region of a key, or the nearest."""
+        region = self.table.region(place_of(key), NEAREST)
+        near = self.table.around(region, MAX_LOOKUP_CONTACTS, self._rng)
+        return tuple(one for one in near if one.key != asker)
 
     def _meet(self, own: At | None, asker: bytes, ip: bytes) -> None:
         """Suggests the asker to the table, but only at the address from which it came."""
@@ -126,11 +140,22 @@ class LookupNode:
 
     # Questions to others
 
+    def introduce(self, contact: Contact) -> None:
+        """Notes a node that is known from elsewhere, such as a bootstrap node."""
+        is_room = not self.table.settled and len(self._introduced) < INTRODUCED
+        if is_room and contact not in self._introduced:
+            self._introduced.append(contact)
+        self.table.suggest(contact)
+
     def search(self, target: int, now: float, limits: SearchLimits = searching.LIMITS) -> Search:
         """Begins a search for the nodes nearest to a place."""
         self.table.looking(target, now)
-        region = self.table.region(target, NEAREST)
+        region = self.table.region(target, limits.nearest)
         return Search(region, self.key, self.table.nearest(target, NEAREST), self._rng, limits)
+
+    def refresh(self, target: int, now: float) -> Search:
+        """Begins the search that ``Refresh`` asks for: for all neighbours, or for a few nodes of another part."""
+        return self.search(target, now, searching.LIMITS if target == self.place else REFRESHING)
 
     def heard(self, contact: Contact, told: Iterable[Contact], now: float) -> None:
         """Records that a node answered our question, and suggests the nodes that it named."""
@@ -142,24 +167,24 @@ class LookupNode:
     def failed(self, contact: Contact) -> None:
         self.table.failed(contact.key, contact.place)
 
-    def keepers(self, search: Search) -> list[Contact]:
-        """Returns the nodes to which a record is brought after a search."""
-        return search.found(MOST_KEEPERS)
-
     def joined(self, search: Search) -> None:
         """Records that a search for our own place ended."""
         self.table.settled = self.table.settled or bool(search.found(1))
 
     def work(self, now: float) -> Work | None:
         """Returns the next thing to do for the node itself; called about every second."""
-        if not len(self.table) and not self.table.spares:
+        is_alone = not len(self.table) and not self.table.spares
+        if is_alone and self._greeted == len(self._introduced):
             return None
         if not self.table.settled:
             if now < self._turn:
                 return None
             self._turn = now + YOUNG
+            if self._greeted < len(self._introduced):
+                self._greeted += 1
+                return Check(self._introduced[self._greeted - 1], self.place)
             contact = self.table.suggestion(self._rng) if not len(self.table) else None
-            return Refresh(self.place) if contact is None else Check(contact)
+            return Refresh(self.place) if contact is None else Check(contact, self.place)
         key = self.publication.take(now)
         if key is not None:
             return Announce(key)
@@ -178,7 +203,43 @@ class LookupNode:
         if target is not None and self._is_turn_to_search:
             return Refresh(target)
         contact = self.table.suggestion(self._rng) or self.table.longest_silent(now, CHECK)
-        return None if contact is None else Check(contact)
+        return None if contact is None else self._check(contact, now)
+
+    def _check(self, contact: Contact, now: float) -> Check:
+        """Asks an entry for its own part of the space, so that one question does for a search there."""
+        target = self.table.beside(contact.place, self._rng)
+        self.table.looking(target, now)
+        return Check(contact, target)
+
+
+class Announcing:
+    """One search for the nodes that keep a record.
+
+    A node of the key's region is brought the record at once, and names others in its answer; so it is dialled once, and
+    a search that takes long delays no record. Nodes outside of the region are brought it when the search has ended, if
+    too few are inside.
+    """
+
+    def __init__(self, node: LookupNode, key: bytes, now: float) -> None:
+        self.key = key
+        self.search = node.search(place_of(key), now)
+        self._brought: set[bytes] = set()
+        """Keys of the nodes that were brought the record and answered."""
+        self.keepers = 0
+        """Nodes that keep it."""
+
+    def is_brought_to(self, contact: Contact) -> bool:
+        """Whether the question to a node brings the record: else the node is only asked whom it knows."""
+        return self.search.is_in_region(contact)
+
+    def brought(self, contact: Contact, answer: StoreAnswer) -> None:
+        """Records the answer of a node that was brought the record, in the search or after it."""
+        self._brought.add(contact.key)
+        self.keepers += answer.outcome is Stored.KEPT
+
+    def rest(self) -> list[Contact]:
+        """Returns the nodes to which the record is brought after the search."""
+        return [one for one in self.search.found(NEAREST) if one.key not in self._brought]
 
 
 class Finding:

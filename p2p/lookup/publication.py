@@ -9,10 +9,11 @@ from typing import Final
 
 from chain.backoff import Chance
 
-REPEAT: Final = 1800.0
-"""Seconds after which a record is brought again: some of its keepers have gone, and nearer nodes have come."""
+REPEAT: Final = 5400.0
+"""Seconds after which a record is brought again: some of its keepers have gone, and nearer nodes have come. If half of
+all nodes are replaced in an hour, a third of the keepers is left then; the record lives longer than this."""
 PAUSE: Final = 1.5
-"""Seconds between two announcements: 1,200 datasets in ``REPEAT``; a node with more announces each one less often."""
+"""Seconds between two announcements: 3,600 datasets in ``REPEAT``; a node with more announces each one less often."""
 FEW: Final = 10
 """With fewer keepers a record is brought again after ``SOON`` seconds."""
 SOON: Final = 240.0

@@ -38,6 +38,9 @@ class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that a path keeps for later questions, the nearest ones."""
     credit: int = 3
     """The excess of failures over answers, among the nodes that one node named, from which on it is less trusted."""
+    doubted: int = 9
+    """Less trusted nodes that do not answer, after which no more of them are asked: each takes ``patience``, and liars
+    invent as many as are asked."""
     of_block: int = 2
     """Nodes of one /24 or /48 that are asked, not counting those that did not answer."""
     of_operator: int = 8
@@ -64,6 +67,7 @@ class _Question:
     candidate: _Candidate
     path: int
     began: float
+    is_doubtful: bool
 
 
 @dataclass(slots=True)
@@ -99,6 +103,8 @@ class Search:
         self._answered: list[tuple[int, Contact]] = []
         """The nodes that answered, by distance, without regard to the region."""
         self.failures = 0
+        self._doubted = 0
+        """Failures among nodes that only unreliable nodes named."""
         for at, seed in enumerate(seeds):
             self._offer(at % limits.paths, [seed], None)
 
@@ -135,6 +141,7 @@ class Search:
         if question is None:
             return
         self.failures += 1
+        self._doubted += question.is_doubtful
         for teller in question.candidate.tellers:
             self._tellers[teller].open -= 1
             self._tellers[teller].failed += 1
@@ -167,6 +174,10 @@ class Search:
     @property
     def asked(self) -> int:
         return len(self._asked)
+
+    def is_in_region(self, contact: Contact) -> bool:
+        """Whether a node is as near to the place as any need be."""
+        return not self._region.distance(contact.place)
 
     def found(self, most: int) -> list[Contact]:
         """Returns the nodes that answered: all in the region, or ``most`` random ones of these,
@@ -203,7 +214,8 @@ class Search:
     def _next(self, at: int) -> _Candidate | None:
         """Returns the nearest node worth asking on a path; ``None``: none at present.
 
-        Nodes that only unreliable nodes named come last and one at a time, and not at all once enough have answered.
+        Nodes that only unreliable nodes named come last and one at a time, and not at all once enough have answered, or
+        too many of them did not.
         """
         best: _Candidate | None = None
         doubtful: _Candidate | None = None
@@ -214,7 +226,7 @@ class Search:
                 doubtful = each if doubtful is None or _order(each) < _order(doubtful) else doubtful
         if best is not None:
             return best
-        is_last_hope = len(self._answered) < self._limits.nearest
+        is_last_hope = len(self._answered) < self._limits.nearest and self._doubted < self._limits.doubted
         return doubtful if is_last_hope and all(each.path != at for each in self._open.values()) else None
 
     def _worth_asking(self, at: int) -> Iterator[_Candidate]:
@@ -248,7 +260,7 @@ class Search:
         contact = candidate.contact
         del self._paths[path].waiting[contact]
         self._asked.add(contact)
-        self._open[contact] = _Question(candidate, path, now)
+        self._open[contact] = _Question(candidate, path, now, not self._is_credible(candidate))
         self._blocks[candidate.block] += 1
         self._blocks[candidate.operator] += 1
         for teller in candidate.tellers:

@@ -219,7 +219,13 @@ class Table:
         stale = [at for at in range(max(1, lowest), BITS + 1) if self._looked(at) <= now - since]
         if not stale:
             return None
-        index = min(stale, key=self._looked)
+        return self._drawn(min(stale, key=self._looked), rng)
+
+    def beside(self, place: int, rng: Chance) -> int:
+        """Returns a random place in the part of the space in which ``place`` is."""
+        return self._drawn(self._index(place), rng)
+
+    def _drawn(self, index: int, rng: Chance) -> int:
         low = 1 << (index - 1)
         return self._me ^ (low | int(rng.random() * low))
 

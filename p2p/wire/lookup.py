@@ -4,8 +4,8 @@ One question and one answer a stream, numbers in network order::
 
     find    01  32 key  own                    who is near this key, and who serves the dataset of it
     nodes   81  u8 n (<= 20)  n x (at, 32 key)  u8 m (<= 16)  m x (u16 length, record)
-    store   02  32 key  own  record            keep this record of mine
-    stored  82  u8 outcome
+    store   02  32 key  own  record            keep this record of mine, and who is near this key
+    stored  82  u8 outcome  u8 n (<= 20)  n x (at, 32 key)
 
     at      u8 4 or 6, the address, u16 port (>= 1)
     own     u8 0, or ``at`` of the asker, if it can be asked there
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -63,6 +64,13 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     own: At | None = None
 
 
+class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to ``Store``: it also names nodes near the key, as the answer to ``Find`` does."""
+
+    outcome: Stored
+    contacts: tuple[Contact, ...] = ()
+
+
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
     contacts: tuple[Contact, ...] = ()
     records: tuple[bytes, ...] = ()
@@ -96,20 +104,15 @@ def decode_lookup(body: bytes) -> Find | Store:
 
 
 def encode_nodes(answer: Nodes) -> bytes:
-    contacts = b"".join(_at((each.ip, each.port)) + each.key for each in answer.contacts)
     records = b"".join(len(each).to_bytes(2, "big") + each for each in answer.records)
-    return bytes([_NODES, len(answer.contacts)]) + contacts + bytes([len(answer.records)]) + records
+    return bytes([_NODES]) + _contacts(answer.contacts) + bytes([len(answer.records)]) + records
 
 
 def decode_nodes(body: bytes) -> Nodes:
     """Decodes an answer to ``Find``. Raises Invalid. The records in it are not checked."""
-    if len(body) < 3 or body[0] != _NODES or body[1] > MAX_LOOKUP_CONTACTS:
+    if len(body) < 3 or body[0] != _NODES:
         raise _bad("answer", body)
-    at, contacts = 2, []
-    for _ in range(body[1]):
-        (ip, port), at = _read_at(body, at)
-        contacts.append(Contact(body[at : at + KEY_BYTES], ip, port))
-        at += KEY_BYTES
+    contacts, at = _read_contacts(body, 1)
     if at >= len(body) or body[at] > MAX_LOOKUP_RECORDS:
         raise _bad("answer", body)
     count, at, records = body[at], at + 1, []
@@ -121,18 +124,40 @@ def decode_nodes(body: bytes) -> Nodes:
         at += 2 + length
     if at != len(body):
         raise _bad("answer", body)
-    return Nodes(contacts=tuple(contacts), records=tuple(records))
+    return Nodes(contacts=contacts, records=tuple(records))
 
 
-def encode_stored(outcome: Stored) -> bytes:
-    return bytes([_STORED, outcome])
+def encode_stored(answer: StoreAnswer) -> bytes:
+    return bytes([_STORED, answer.outcome]) + _contacts(answer.contacts)
 
 
-def decode_stored(body: bytes) -> Stored:
+def decode_stored(body: bytes) -> StoreAnswer:
     """Decodes an answer to ``Store``. Raises Invalid."""
-    if len(body) != 2 or body[0] != _STORED or body[1] not in Stored.__members__.values():
+    if len(body) < 3 or body[0] != _STORED or body[1] not in Stored.__members__.values():
         raise _bad("answer", body)
-    return Stored(body[1])
+    contacts, at = _read_contacts(body, 2)
+    if at != len(body):
+        raise _bad("answer", body)
+    return StoreAnswer(outcome=Stored(body[1]), contacts=contacts)
+
+
+def _contacts(contacts: Sequence[Contact]) -> bytes:
+    return bytes([len(contacts)]) + b"".join(_at((each.ip, each.port)) + each.key for each in contacts)
+
+
+def _read_contacts(body: bytes, start: int) -> tuple[tuple[Contact, ...], int]:
+    """Reads nodes at ``start``; returns them and the position after them. Raises Invalid."""
+    if body[start] > MAX_LOOKUP_CONTACTS:
+        raise _bad("answer", body)
+    at, contacts = start + 1, []
+    for _ in range(body[start]):
+        (ip, port), at = _read_at(body, at)
+        key = body[at : at + KEY_BYTES]
+        if len(key) != KEY_BYTES:
+            raise _bad("answer", body)
+        contacts.append(Contact(key, ip, port))
+        at += KEY_BYTES
+    return tuple(contacts), at
 
 
 def _own(at: At | None) -> bytes:

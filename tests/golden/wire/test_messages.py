@@ -120,7 +120,11 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         lookup.encode_store,
         lookup.decode_lookup,
     ),
-    "lookup.stored": (lookup.Stored.FAR, lookup.encode_stored, lookup.decode_stored),
+    "lookup.stored": (
+        lookup.StoreAnswer(outcome=lookup.Stored.FAR, contacts=(Contact(KEY.public, *AT), Contact(bytes(32), *AT6))),
+        lookup.encode_stored,
+        lookup.decode_stored,
+    ),
     "lookup.record": (
         PROVIDER,
         lambda said: lookup.seal_record(said, "demo", LOOKUP, KEY),

@@ -20,7 +20,7 @@ def main() -> None:
     nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     whole = {"minutes": 10, "measured": 10, "published": 10} if nodes <= 1000 else {
-        "minutes": 1, "measured": 3, "published": 0, "upkeep": 0.0, "stale": 0.15,
+        "minutes": 1, "measured": 3, "published": 0, "upkeep": 0.0, "stale": 0.2,
     }  # fmt: skip
     attacked = {**whole, "eclipses": 20, "attackers": 60, "attack_blocks": 60, "sought": 20}
     part = 1.0 if nodes <= 1000 else 80 / nodes
@@ -34,6 +34,8 @@ def main() -> None:
     ):  # fmt: skip
         outcome = kad.trial.Trial(seed, kad.world.Plan(nodes=nodes, **plan)).run()
         print(kad.table.row(f"{nodes:,} | {name}", outcome), flush=True)
+        if "idle" in name:
+            print(kad.table.costs(outcome), flush=True)
 
 
 if __name__ == "__main__":

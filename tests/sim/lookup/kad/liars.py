@@ -8,7 +8,7 @@ from random import Random
 from chain.statements.keys import SigningKey
 from p2p.lookup.node import NEAREST
 from p2p.wire.contact import Contact, place_of, place_of_node
-from p2p.wire.lookup import Find, Nodes, Store, Stored
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored
 
 from .addresses import Spot, address
 from .node import Honest
@@ -22,10 +22,8 @@ class Liar(Honest):
     To a question for holders it tells records that nobody signed, or of holders that have nothing.
     """
 
-    def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | Stored | None:
+    def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
         lot, world = self.world.lot, self.world
-        if isinstance(ask, Store):
-            return Stored.KEPT
         target = place_of(ask.key)
         lies = [Contact(key, address(lot), PORT) for key in world.invented(target, NEAREST // 2)]
         fellows = [
@@ -34,6 +32,9 @@ class Liar(Honest):
             if isinstance(one, Liar)
         ]
         fellows.sort(key=lambda one: one.place ^ target)
+        told = tuple([*lies, *fellows][:NEAREST])
+        if isinstance(ask, Store):
+            return StoreAnswer(outcome=Stored.KEPT, contacts=told)
         records: tuple[bytes, ...] = ()
         if lot.random() < 0.3:
             forged = bytearray(self.record(ask.key))
@@ -41,7 +42,7 @@ class Liar(Honest):
             records = (bytes(forged),)
         elif lot.random() < 0.3:
             records = (self.record(ask.key),)
-        return Nodes(contacts=tuple([*lies, *fellows][:NEAREST]), records=records)
+        return Nodes(contacts=told, records=records)
 
 
 class Poisoner(Honest):
@@ -57,17 +58,17 @@ class Eclipser(SimNode):
         self.near: list[Honest] = []
         """Honest nodes near the key."""
 
-    def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | Stored | None:
+    def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
+        told = tuple(self.world.lot.sample(self.gang, min(NEAREST, len(self.gang))))
         if isinstance(ask, Store):
-            return Stored.KEPT
-        lot = self.world.lot
-        return Nodes(contacts=tuple(lot.sample(self.gang, min(NEAREST, len(self.gang)))))
+            return StoreAnswer(outcome=Stored.KEPT, contacts=told)
+        return Nodes(contacts=told)
 
     def intrude(self) -> None:
         """Asks honest nodes near the key, so that they note it and ask it back."""
         ask = Find(key=self.contact.place.to_bytes(32, "big"), own=(self.contact.ip, self.contact.port))
         for one in self.near:
-            self.world.ask(self, one.contact, ask, lambda _answer: None)
+            self.world.ask(self, one.contact, ask, lambda _answer: None, why="attack")
 
 
 def ground(target: int, count: int, nodes: int, lot: Random) -> list[SigningKey]:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from chain.statements.keys import SigningKey
-from p2p.lookup.node import Announce, Check, Finding, LookupNode, Refresh
+from p2p.lookup.node import Announce, Announcing, Check, Finding, LookupNode, Refresh
 from p2p.lookup.search import Search
 from p2p.wire.contact import Contact, place_of
-from p2p.wire.lookup import Find, Nodes, Store, Stored
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer
 from p2p.wire.presence import Presence
 
 from .addresses import Spot
@@ -29,10 +29,10 @@ class Honest(SimNode):
         part = world.plan.upkeep if world.now <= 0 else max(world.plan.upkeep, world.plan.upkeep_of_new)
         self.is_kept = world.lot.random() < part
         """Whether it does more than answering."""
+        self._upkeep: Run | None = None
+        """The search that is under way for itself: one at a time, as ``p2p.driver.lookups``."""
         self.datasets: set[bytes] = set()
         """Keys of what it really serves."""
-        self.stored: dict[bytes, int] = {}
-        """How many took a record of it, at the last announcement."""
         world.after(world.lot.random() * TICK, self._tick)
 
     def made(self) -> LookupNode:
@@ -53,7 +53,7 @@ class Honest(SimNode):
         self.datasets = keys
         self.machine.publication.wanted(keys, self.world.now)
 
-    def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | Stored | None:
+    def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
         world = self.world
         if isinstance(ask, Find):
             return self.machine.find(ask, asker.key.public, asker.contact.ip, world.now, world.wall)
@@ -61,7 +61,7 @@ class Honest(SimNode):
 
     def bootstrap(self, contacts: list[Contact]) -> None:
         for contact in contacts:
-            self.machine.table.suggest(contact)
+            self.machine.introduce(contact)
 
     # The driver
 
@@ -71,33 +71,20 @@ class Honest(SimNode):
         world = self.world
         if not self.is_kept:
             return
-        work = self.machine.work(world.now) if self.answers(world.now) else None
+        is_free = self.answers(world.now) and (self._upkeep is None or self._upkeep.is_over)
+        work = self.machine.work(world.now) if is_free else None
         if isinstance(work, Check):
-            Probe(self, work.contact)
+            Probe(self, work.contact, work.target)
         elif isinstance(work, Refresh):
-            search = self.machine.search(work.target, world.now)
-            done = self.machine.joined if work.target == self.machine.place else ignore
-            Run(self, work.target, search, done)
+            search = self.machine.refresh(work.target, world.now)
+            is_own = work.target == self.machine.place
+            self._upkeep = Run(
+                self, work.target, search, self.machine.joined if is_own else ignore, "own" if is_own else "refresh"
+            )
         elif isinstance(work, Announce):
-            search = self.machine.search(place_of(work.key), world.now)
-            Run(self, place_of(work.key), search, lambda found: self._bring(work.key, found))
+            self._upkeep = Announcement(self, Announcing(self.machine, work.key, world.now))
         self.machine.records.expire(world.wall)
         world.after(TICK if self.machine._has_searched else 1.0, self._tick)
-
-    def _bring(self, key: bytes, search: Search) -> None:
-        if key not in self.datasets:
-            return
-        record, kept = self.record(key), [0]
-
-        def heard(outcome: Stored) -> None:
-            self.world.figures[f"store {outcome.name}"] += 1
-            if outcome is Stored.KEPT:
-                kept[0] += 1
-                self.stored[key] = kept[0]
-                self.machine.publication.announced(key, self.world.now, kept[0])
-
-        for contact in self.machine.keepers(search):
-            self.world.ask(self, contact, Store(key=key, record=record, own=self.own), heard, warm=True)
 
     def seek(self, key: bytes, holder: bytes, end: Callable[[Seek], None]) -> None:
         Seek(self, key, holder, end)
@@ -110,10 +97,10 @@ def ignore(_search: Search) -> None:
 class Probe:
     """One question, to see whether a node is there."""
 
-    def __init__(self, node: Honest, contact: Contact) -> None:
+    def __init__(self, node: Honest, contact: Contact, target: int) -> None:
         self._node, self._contact, self._is_over = node, contact, False
-        ask = Find(key=node.machine.place.to_bytes(32, "big"), own=node.own)
-        node.world.ask(node, contact, ask, self._heard)
+        ask = Find(key=target.to_bytes(32, "big"), own=node.own)
+        node.world.ask(node, contact, ask, self._heard, why="check")
         node.world.after(3.0, self._late)
 
     def _heard(self, answer: Nodes) -> None:
@@ -130,16 +117,16 @@ class Probe:
 class Run:
     """Carries the questions of one search."""
 
-    def __init__(self, node: Honest, target: int, search: Search, done: Callable[[Search], None]) -> None:
-        self.node, self.search = node, search
+    def __init__(self, node: Honest, target: int, search: Search, done: Callable[[Search], None], why: str) -> None:
+        self.node, self.search, self.why = node, search, why
         self._key = target.to_bytes(32, "big")
         self._done = done
-        self._is_over = False
+        self.is_over = False
         self._wake = -1.0
         self.go_on()
 
     def go_on(self) -> None:
-        if self._is_over or not self.node.is_alive:
+        if self.is_over or not self.node.is_alive:
             return
         world = self.node.world
         for contact in self.search.late(world.now):
@@ -147,28 +134,72 @@ class Run:
             self.node.machine.failed(contact)
         for contact in self.search.step(world.now):
             world.figures["find"] += 1
-            ask = Find(key=self._key, own=self.node.own)
-            world.ask(self.node, contact, ask, lambda answer, contact=contact: self._heard(contact, answer))
+            ask = self.question(contact)
+            world.ask(
+                self.node, contact, ask, lambda answer, contact=contact: self._heard(contact, answer), why=self.why
+            )
         if self.search.done:
-            self._is_over = True
+            self.is_over = True
             self._done(self.search)
         elif (at := self.search.wake(world.now)) is not None and not world.now < self._wake <= at:
             self._wake = at
             world.after(max(0.0, at - world.now) + 0.001, self.go_on)
 
-    def _heard(self, contact: Contact, answer: Nodes) -> None:
-        if self._is_over:
+    def question(self, contact: Contact) -> Find | Store:
+        return Find(key=self._key, own=self.node.own)
+
+    def _heard(self, contact: Contact, answer: Any) -> None:
+        if self.is_over:
             return
         if self.take(contact, answer):
             self.node.machine.heard(contact, answer.contacts, self.node.world.now)
         self.go_on()
 
-    def take(self, contact: Contact, answer: Nodes) -> bool:
+    def take(self, contact: Contact, answer: Any) -> bool:
         self.search.answered(contact, answer.contacts)
         return True
 
     def stop(self) -> None:
-        self._is_over = True
+        self.is_over = True
+
+
+class Announcement(Run):
+    """A search for keepers, which are brought the record."""
+
+    def __init__(self, node: Honest, work: Announcing) -> None:
+        self._work = work
+        self._record = node.record(work.key)
+        super().__init__(node, place_of(work.key), work.search, self._rest, "announce")
+
+    def question(self, contact: Contact) -> Find | Store:
+        is_brought = self._work.key in self.node.datasets and self._work.is_brought_to(contact)
+        return self._store() if is_brought else super().question(contact)
+
+    def _store(self) -> Store:
+        return Store(key=self._work.key, record=self._record, own=self.node.own)
+
+    def take(self, contact: Contact, answer: Any) -> bool:
+        if isinstance(answer, StoreAnswer):
+            self._brought(contact, answer)
+        return super().take(contact, answer)
+
+    def _brought(self, contact: Contact, answer: StoreAnswer) -> None:
+        self.node.world.figures[f"store {answer.outcome.name}"] += 1
+        self._work.brought(contact, answer)
+        if self._work.keepers:
+            self.node.machine.publication.announced(self._work.key, self.node.world.now, self._work.keepers)
+
+    def _rest(self, _search: Search) -> None:
+        if self._work.key not in self.node.datasets:
+            return
+        for contact in self._work.rest():
+            self.node.world.ask(
+                self.node,
+                contact,
+                self._store(),
+                lambda answer, contact=contact: self._brought(contact, answer),
+                why=self.why,
+            )
 
 
 class Seek(Run):
@@ -186,7 +217,7 @@ class Seek(Run):
         self._dialling = 0
         self._is_told = False
         self._is_searched = False
-        super().__init__(node, int.from_bytes(key, "big"), self.finding.search, self._searched)
+        super().__init__(node, int.from_bytes(key, "big"), self.finding.search, self._searched, "seek")
 
     def take(self, contact: Contact, answer: Nodes) -> bool:
         world = self.node.world

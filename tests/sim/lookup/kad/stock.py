@@ -16,7 +16,7 @@ from p2p.lookup.region import Region
 from p2p.lookup.search import Search, SearchLimits
 from p2p.lookup.table import Table, TableLimits
 from p2p.wire.contact import Contact, place_of, place_of_node
-from p2p.wire.lookup import Find, Nodes, Store, Stored, decode_record
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored, decode_record
 from p2p.wire.presence import Presence
 
 ANY = 1 << 30
@@ -35,17 +35,14 @@ class StockNode(LookupNode):
         near = self.table.nearest(place_of(ask.key), NEAREST)
         return Nodes(contacts=tuple(near), records=tuple(self.kept.get(ask.key, {}).values()))
 
-    def store(self, ask: Store, asker: bytes, ip: bytes, now: float, wall: int) -> Stored:
+    def store(self, ask: Store, asker: bytes, ip: bytes, now: float, wall: int) -> StoreAnswer:
         self._meet(ask.own, asker, ip)
         self.kept.setdefault(ask.key, {})[decode_record(ask.record).key] = ask.record
-        return Stored.KEPT
+        return StoreAnswer(outcome=Stored.KEPT)
 
     def search(self, target: int, now: float, limits: SearchLimits = SEARCH) -> Search:
         self.table.looking(target, now)
         return Search(Region(target), self.key, self.table.nearest(target, NEAREST), self._rng, SEARCH)
-
-    def keepers(self, search: Search) -> list[Contact]:
-        return search.found(NEAREST)[:NEAREST]
 
 
 class StockFinding(Finding):

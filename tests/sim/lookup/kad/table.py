@@ -16,3 +16,8 @@ def row(name: str, outcome: Outcome) -> str:
     return (
         f"| {name} | {100 * part:.1f} % | {seconds} | {reached} | {asked} | {traffic} | {outcome.memory / 1024:.0f} |"
     )
+
+
+def costs(outcome: Outcome) -> str:
+    """KiB a second each way, by what it is for."""
+    return " · ".join(f"{why} {size / 1024:.2f}" for why, size in sorted(outcome.costs.items()))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from p2p.lookup.node import OWN_PLACE, REFRESH
+from p2p.lookup.publication import REPEAT
 from p2p.wire.contact import Contact, place_of
 
 from .addresses import rented
@@ -31,6 +34,8 @@ class Outcome:
     idle: list[float] = field(default_factory=list)
     """Bytes a second each way of all nodes, by each node with upkeep: what one causes, at itself and at others, is what
     one has where all have upkeep."""
+    costs: Counter[str] = field(default_factory=Counter)
+    """The same by what it is for."""
     memory: int = 0
     """Bytes of the largest node's table and records."""
     entries: list[int] = field(default_factory=list)
@@ -90,11 +95,13 @@ class Trial:
         self._publish()
         self._settle_silent()
         before = {node: (node.sent + node.received) for node in world.alive}
-        moved, began, kept = world.moved, world.now, self._kept()
+        moved, began, kept, costs = world.moved, world.now, self._kept(), Counter(world.costs)
         world.run(60 * (plan.minutes + plan.measured) + 60)
         kept = (kept + self._kept()) / 2
         if plan.upkeep:
-            self.outcome.idle.append((world.moved - moved) / 2 / (world.now - began) / max(1.0, kept))
+            share = 2 * (world.now - began) * max(1.0, kept)
+            self.outcome.idle.append((world.moved - moved) / share)
+            self.outcome.costs.update({why: size / share for why, size in (world.costs - costs).items()})
         self._count(before)
         return self.outcome
 
@@ -124,7 +131,7 @@ class Trial:
         """It has announced its datasets before, at any time."""
         publication = node.machine.publication
         for key in list(publication._due):
-            publication._plan(key, self.world.now + self.lot.random() * 1500)
+            publication._plan(key, self.world.now + self.lot.random() * 0.875 * REPEAT)
 
     def _replace(self, node: SimNode) -> None:
         if not node.is_alive or any(node is holder for _, holder in self.sought):
@@ -140,9 +147,9 @@ class Trial:
         for node in [one for one in self.world.alive if isinstance(one, Honest)]:
             fill(node.machine.table, node.machine.place, places, known, self.lot)
             node.machine.table.settled = node.machine._has_searched = True
-            node.machine._own_search = -self.lot.random() * 1200
+            node.machine._own_search = -self.lot.random() * OWN_PLACE
             for bucket in node.machine.table._buckets.values():
-                bucket.looked = -self.lot.random() * 3600
+                bucket.looked = -self.lot.random() * REFRESH
         for node in self.lot.sample(self.world.alive, int(self.plan.stale * len(self.world.alive))):
             self.world.leave(node)
 

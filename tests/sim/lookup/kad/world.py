@@ -13,17 +13,18 @@ from random import Random
 from typing import Any
 
 from chain.statements.keys import SigningKey
+from p2p.lookup.node import CHECK
 from p2p.lookup.table import Table
 from p2p.wire.contact import BITS, Contact, place_of_node
-from p2p.wire.lookup import Find, Nodes, Store, Stored, seal_record
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, seal_record
 from p2p.wire.presence import Presence
 
-from .addresses import HANDSHAKE, ROUND_TRIPS, Spot, address, spot
+from .addresses import HANDSHAKE, ROUND_TRIPS, UNANSWERED, Spot, address, spot
 
 NETWORK = "public"
 START = 1_800_000_000_000
 """Milliseconds since the epoch, when a run begins."""
-RECORD_LIFETIME = 5400
+RECORD_LIFETIME = 7200
 FIND_BYTES, STORE_BYTES, CONTACT_BYTES = 4 + 41, 4 + 41, 39
 BOOTSTRAPS = 3
 BUCKET = 20
@@ -80,6 +81,10 @@ class World:
         self.figures: Counter[str] = Counter()
         self.moved = 0
         """Bytes that were sent and that were received, by all."""
+        self.costs: Counter[str] = Counter()
+        """The same by what it is for,"""
+        self.dials: Counter[str] = Counter()
+        """and connections that were opened."""
         self.fakes: list[tuple[int, bytes]] = []
         """Keys that nobody has, by place: what liars invent nodes from."""
 
@@ -137,38 +142,64 @@ class World:
     # What travels
 
     def ask(
-        self, asker: SimNode, contact: Contact, ask: Find | Store, heard: Callable[[Any], None], *, warm: bool = False
+        self,
+        asker: SimNode,
+        contact: Contact,
+        ask: Find | Store,
+        heard: Callable[[Any], None],
+        *,
+        why: str = "",
+        warm: bool = False,
     ) -> None:
-        """Asks whoever is at an address; ``heard`` gets the answer, or is never called."""
+        """Asks whoever is at an address; ``heard`` gets the answer, or is never called. ``warm``: over a connection
+        that is open already."""
         size = FIND_BYTES if isinstance(ask, Find) else STORE_BYTES + len(ask.record)
-        size += 0 if warm else HANDSHAKE
-        asker.sent += size
-        self.moved += size
+        sent = Sent(asker, ask, heard, why, 0 if warm else HANDSHAKE)
+        self.dials[why] += not warm
         there = self.at.get((contact.ip, contact.port))
         if there is None or there.contact.key != contact.key or not there.answers(self.now):
+            self._moves(asker, why, UNANSWERED)
             return
+        self._moves(asker, why, size + sent.opening)
         trip = asker.spot.round_trip(there.spot, self.lot)
         dial = 0.0 if warm else ROUND_TRIPS * trip
-        self.after(dial + trip / 2, self._arrive, asker, there, ask, heard, trip / 2, size, warm)
+        self.after(dial + trip / 2, self._arrive, sent, there, size + sent.opening, trip / 2)
 
-    def _arrive(self, asker: SimNode, there: SimNode, ask: Any, heard: Any, back: float, size: int, warm: bool) -> None:
+    def _moves(self, node: SimNode, why: str, size: int, *, is_received: bool = False) -> None:
+        if is_received:
+            node.received += size
+        else:
+            node.sent += size
+        self.moved += size
+        self.costs[why] += size
+
+    def _arrive(self, sent: Sent, there: SimNode, size: int, back: float) -> None:
         if not there.is_alive or not there.answers(self.now):
             return
-        there.received += size
-        self.moved += size
-        answer = there.answer(ask, asker)
+        self._moves(there, sent.why, size, is_received=True)
+        answer = there.answer(sent.ask, sent.asker)
         if answer is None:
             return
-        size = answer_size(answer) + (0 if warm else HANDSHAKE)
-        there.sent += size
-        self.moved += size
-        self.after(back, self._return, asker, answer, heard, size)
+        size = answer_size(answer) + sent.opening
+        self._moves(there, sent.why, size)
+        self.after(back, self._return, sent, answer, size)
 
-    def _return(self, asker: SimNode, answer: Any, heard: Callable[[Any], None], size: int) -> None:
-        if asker.is_alive:
-            asker.received += size
-            self.moved += size
-            heard(answer)
+    def _return(self, sent: Sent, answer: Any, size: int) -> None:
+        if sent.asker.is_alive:
+            self._moves(sent.asker, sent.why, size, is_received=True)
+            sent.heard(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A question under way."""
+
+    asker: SimNode
+    ask: Find | Store
+    heard: Callable[[Any], None]
+    why: str
+    opening: int
+    """Bytes of the connection's handshake, each way."""
 
 
 class SimNode:
@@ -188,7 +219,7 @@ class SimNode:
     def answers(self, now: float) -> bool:
         return now < self.silent_from
 
-    def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | Stored | None:
+    def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
         raise NotImplementedError
 
     def record(self, key: bytes, signer: SigningKey | None = None) -> bytes:
@@ -202,9 +233,9 @@ class SimNode:
         return seal_record(said, NETWORK, key, signer)
 
 
-def answer_size(answer: Nodes | Stored) -> int:
-    if isinstance(answer, Stored):
-        return 6
+def answer_size(answer: Nodes | StoreAnswer) -> int:
+    if isinstance(answer, StoreAnswer):
+        return 4 + 3 + CONTACT_BYTES * len(answer.contacts)
     return 4 + 3 + CONTACT_BYTES * len(answer.contacts) + sum(2 + len(one) for one in answer.records)
 
 
@@ -215,7 +246,7 @@ def fill(table: Table, me: int, places: list[int], contacts: list[Contact], lot:
         low = ((me >> (index - 1)) ^ 1) << (index - 1)
         start, end = bisect_left(places, low), bisect_left(places, low + half)
         for at in lot.sample(range(start, end), min(BUCKET, end - start)):
-            table.heard(contacts[at], lot.uniform(-900, 0))
+            table.heard(contacts[at], -lot.random() * CHECK)
         own = me >> (index - 1) << (index - 1)
         if bisect_left(places, own + half) - bisect_left(places, own) <= 1:
             return

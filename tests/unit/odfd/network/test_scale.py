@@ -11,7 +11,7 @@ from chain.instant import SECOND
 from chain.multihash import Multihash
 from odfd.mirrors.holders import PROBE_AGAIN_SECONDS
 from odfd.trust.signing.owner_commit import LIFETIME as HEAD_LIFETIME
-from p2p.driver.discovery import ASKED, PASSED_RATE, SAMPLE
+from p2p.driver.discovery import ASKED, PASSED_RATE, SAMPLE_OF_LARGE
 from p2p.driver.forwarding import AROUND, UNWANTED
 from p2p.driver.known_answers import WIDE
 from p2p.driver.settings import ReplicationSettings
@@ -29,6 +29,8 @@ OWN = DATASETS // NODES
 LINKS = 16
 """Connections of a node: eight that it dials, and as many that others do."""
 DAY = 86_400
+LOOKUP = 600.0
+"""Bytes a second of the lookup at most, measured by ``tests/sim/lookup/figures.py``; more is a change here."""
 TOLD = Path(__file__).parents[4] / "docs" / "scale.md"
 
 
@@ -91,7 +93,7 @@ def flows() -> Iterator[Flow]:
     said = ReplicationSettings(network="public")
     changes = min(NODES / DAY, PASSED_RATE.kept().per_second)
     yield Flow("presences that changed, gossiped", changes, gossiped(a_presence(), "peers"), DEGREE)
-    sample = len(presence.encode_answer([a_presence()] * SAMPLE))
+    sample = len(presence.encode_answer([a_presence()] * SAMPLE_OF_LARGE))
     yield Flow("presences, exchanged", 2 / said.entropy_interval, sample)
     yield from of_statements()
     rounds = 2 * said.entropy_peers / said.entropy_interval
@@ -141,7 +143,7 @@ def heads_and_verdicts() -> int:
 
 
 def test_a_large_network_costs_a_node_less_than_two_kibibytes_a_second() -> None:
-    assert sum(flow.rate for flow in flows()) < 2048
+    assert sum(flow.rate for flow in flows()) + LOOKUP < 2048
 
 
 def test_the_document_says_what_the_constants_say() -> None:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from random import Random
 
 from chain.statements.keys import SigningKey
-from p2p.lookup.node import FIND_RATE, STORE_RATE, Announce, Check, Finding, LookupNode, Refresh
+from p2p.lookup.node import (
+    FIND_RATE,
+    INTRODUCED,
+    NEAREST,
+    STORE_RATE,
+    Announce,
+    Announcing,
+    Check,
+    Finding,
+    LookupNode,
+    Refresh,
+)
 from p2p.lookup.publication import FEW, PAUSE, REPEAT, RETRY, SOON, Publication
 from p2p.wire.contact import Contact, place_of
-from p2p.wire.lookup import Find, Nodes, Store, Stored, seal_record
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored, seal_record
 from p2p.wire.presence import Presence
 
 WALL = 1_800_000_000_000
@@ -36,7 +47,7 @@ def record(key: bytes = KEY, signer: SigningKey = ASKER) -> bytes:
 
 def test_what_one_brings_another_is_told() -> None:
     node = made()
-    assert node.store(Store(key=KEY, record=record()), ASKER.public, IP, 0.0, WALL) is Stored.KEPT
+    assert node.store(Store(key=KEY, record=record()), ASKER.public, IP, 0.0, WALL).outcome is Stored.KEPT
     answer = node.find(Find(key=KEY), b"x" * 32, IP, 0.0, WALL)
     assert answer is not None
     assert answer.records == (record(),)
@@ -44,7 +55,7 @@ def test_what_one_brings_another_is_told() -> None:
 
 def test_nobody_brings_what_another_signed() -> None:
     node = made()
-    assert node.store(Store(key=KEY, record=record()), b"x" * 32, IP, 0.0, WALL) is Stored.BAD
+    assert node.store(Store(key=KEY, record=record()), b"x" * 32, IP, 0.0, WALL).outcome is Stored.BAD
 
 
 def test_who_asks_too_often_is_not_answered() -> None:
@@ -52,7 +63,7 @@ def test_who_asks_too_often_is_not_answered() -> None:
     finds = [node.find(Find(key=KEY), b"x" * 32, IP, 0.0, WALL) for _ in range(100)]
     assert sum(one is not None for one in finds) == FIND_RATE.burst
     stores = [
-        node.store(Store(key=bytes([n]) * 32, record=record(bytes([n]) * 32)), ASKER.public, IP, 0.0, WALL)
+        node.store(Store(key=bytes([n]) * 32, record=record(bytes([n]) * 32)), ASKER.public, IP, 0.0, WALL).outcome
         for n in range(200)
     ]
     assert stores.count(Stored.BUSY) == 200 - STORE_RATE.burst
@@ -64,8 +75,12 @@ def test_a_key_far_away_is_kept_by_others() -> None:
     node = made(3000)
     far = max((bytes([n]) * 32 for n in range(256)), key=lambda key: place_of(key) ^ node.place)
     near = (node.place ^ 1).to_bytes(32, "big")
-    assert node.store(Store(key=far, record=record(far)), ASKER.public, IP, 0.0, WALL) is Stored.FAR
-    assert node.store(Store(key=near, record=record(near)), ASKER.public, IP, 0.0, WALL) is Stored.KEPT
+    refused = node.store(Store(key=far, record=record(far)), ASKER.public, IP, 0.0, WALL)
+    assert refused.outcome is Stored.FAR
+    assert all(one.place ^ place_of(far) < node.place ^ place_of(far) for one in refused.contacts), (
+        "it names nearer ones"
+    )
+    assert node.store(Store(key=near, record=record(near)), ASKER.public, IP, 0.0, WALL).outcome is Stored.KEPT
 
 
 def test_a_node_that_asks_is_noted_only_where_it_comes_from() -> None:
@@ -75,14 +90,14 @@ def test_a_node_that_asks_is_noted_only_where_it_comes_from() -> None:
     assert node.work(0.0) is None
     node.find(Find(key=KEY, own=(IP, 4150)), ASKER.public, IP, 0.0, WALL)
     work = [node.work(float(now)) for now in range(10)]
-    assert Check(Contact(ASKER.public, IP, 4150)) in work
+    assert Contact(ASKER.public, IP, 4150) in [one.contact for one in work if isinstance(one, Check)]
 
 
 def test_a_newcomer_first_finds_its_neighbours() -> None:
     node = LookupNode("net", b"m" * 32, Random(1), b"s")
     assert node.work(0.0) is None
     node.table.suggest(at(1))
-    assert node.work(1.0) == Check(at(1))
+    assert node.work(1.0) == Check(at(1), node.place)
     node.heard(at(1), (), 1.0)
     assert node.work(3.0) == Refresh(node.place)
     node.publication.wanted([KEY], 3.0)
@@ -92,6 +107,43 @@ def test_a_newcomer_first_finds_its_neighbours() -> None:
     search.answered(at(1), [])
     node.joined(search)
     assert node.work(6.0) == Announce(KEY)
+
+
+def test_a_newcomer_asks_all_whom_it_knew_before_it_searches() -> None:
+    """The first one lies: it names invented nodes only, which push the others out of the table's suggestions."""
+    node = LookupNode("net", b"m" * 32, Random(1), b"s")
+    for known in (1, 2, 3):
+        node.introduce(at(known))
+        node.introduce(at(known))
+    assert node.work(1.0) == Check(at(1), node.place)
+    node.heard(at(1), [at(10_000 + number) for number in range(1000)], 1.5)
+    assert [node.work(now) for now in (2.0, 3.0)] == [Check(at(2), node.place), Check(at(3), node.place)]
+    assert node.work(4.0) == Refresh(node.place)
+
+
+def test_nobody_is_introduced_for_ever() -> None:
+    node = LookupNode("net", b"m" * 32, Random(1), b"s")
+    for known in range(1, 100):
+        node.introduce(at(known))
+    asked = [node.work(float(now)) for now in range(1, INTRODUCED + 2)]
+    assert set(asked[:-1]) == {Check(at(known), node.place) for known in range(1, INTRODUCED + 1)}
+    assert isinstance(asked[-1], Check), "and then one after another until one answers"
+
+
+def test_a_record_is_brought_in_the_search_to_the_region_and_after_it_to_others() -> None:
+    node = made(3000)
+    work = Announcing(node, KEY, 0.0)
+    brought: list[Contact] = []
+    while chosen := work.search.step(0.0):
+        for contact in chosen:
+            if work.is_brought_to(contact):
+                brought.append(contact)
+                work.brought(contact, StoreAnswer(outcome=Stored.KEPT))
+            work.search.answered(contact, [at(number) for number in range(1, 3000, 7)])
+    assert {*brought} == {one for one in work.search.found(NEAREST) if work.is_brought_to(one)}
+    assert work.keepers == len(brought)
+    assert len(brought) + len(work.rest()) == max(NEAREST, len(brought))
+    assert not {*brought} & {*work.rest()}
 
 
 def test_a_search_that_nobody_answered_settles_nothing() -> None:

@@ -140,6 +140,15 @@ def test_within_the_region_honest_nodes_are_met_among_many_nearer_ones() -> None
     assert not set(plain.found(20)[:20]) & set(NODES), "without the region the attacker's are the nearest"
 
 
+def test_invented_nodes_delay_no_end_where_few_answer() -> None:
+    """Twelve nodes are all there are, and one of them names invented ones: the search cannot find twenty."""
+    few, invented = NODES[:12], {at(9_000_000 + number) for number in range(1000)}
+    near = sorted(invented, key=lambda one: one.place ^ TARGET)
+    search, _, asked = run(lambda one: None if one in invented else near[:20] if one == few[0] else few, few[:3])
+    assert {*search.found(20)} == {*few}
+    assert len({*asked} & invented) <= LIMITS.credit + LIMITS.doubted + LIMITS.paths
+
+
 def test_nobody_to_ask_is_an_end() -> None:
     search, seconds, asked = run(honest, [])
     assert (search.found(20), seconds, asked) == ([], 0.0, [])

@@ -14,7 +14,7 @@ from chain.statements.keys import SigningKey
 from p2p.wire import limits, presence
 from p2p.wire import lookup as wire
 from p2p.wire.contact import Contact, lookup_key
-from p2p.wire.lookup import Find, Nodes, Store, Stored
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored
 from p2p.wire.presence import Presence
 
 KEY = SigningKey(b"k" * 32)
@@ -49,9 +49,10 @@ def test_answers_round_trip(told: list[Contact], kept: list[bytes]) -> None:
     assert wire.decode_nodes(wire.encode_nodes(answer)) == answer
 
 
-@pytest.mark.parametrize("outcome", Stored)
-def test_outcomes_round_trip(outcome: Stored) -> None:
-    assert wire.decode_stored(wire.encode_stored(outcome)) is outcome
+@given(st.sampled_from(Stored), st.lists(contacts, max_size=20))
+def test_outcomes_round_trip(outcome: Stored, told: list[Contact]) -> None:
+    answer = StoreAnswer(outcome=outcome, contacts=tuple(told))
+    assert wire.decode_stored(wire.encode_stored(answer)) == answer
 
 
 @given(st.lists(contacts, max_size=3), st.lists(records, max_size=3), st.binary(min_size=1, max_size=9))
@@ -60,6 +61,10 @@ def test_no_byte_more_or_less(told: list[Contact], kept: list[bytes], rest: byte
     for wrong in (body + rest, body[:-1]):
         with pytest.raises(Invalid):
             wire.decode_nodes(wrong)
+    stored = wire.encode_stored(StoreAnswer(outcome=Stored.FULL, contacts=tuple(told)))
+    for wrong in (stored + rest, stored[:-1]):
+        with pytest.raises(Invalid):
+            wire.decode_stored(wrong)
     with pytest.raises(Invalid):
         wire.decode_lookup(wire.encode_find(Find(key=bytes(32))) + rest)
 
