@@ -11,6 +11,7 @@ import trio
 from chain.ids import DatasetId
 from chain.statements.keys import SigningKey
 from p2p.driver import lookups
+from p2p.lookup.node import Announcing
 from p2p.peers.book import GARBAGE
 from p2p.wire.contact import lookup_key
 from p2p.wire.frames import frame
@@ -67,6 +68,20 @@ async def test_a_holder_is_found_that_was_never_met(autojump_clock: Any, town: A
         directory.forget(holder.peer)
     assert await seeker.driver.seek(DATASET) == 1
     assert holder.peer in seeker.host.links
+
+
+async def test_a_record_is_brought_by_the_search_itself(
+    autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a network so large that each node knows its region: here all belong to it."""
+    monkeypatch.setattr(Announcing, "is_brought_to", lambda _self, _contact: True)
+    monkeypatch.setattr(Announcing, "rest", lambda _self: [])
+    nodes = await line(town, 5)
+    await settled(nodes)
+    nodes[0].shelf.chains[DATASET] = CHAIN
+    nodes[0].driver.look_again()
+    await until(lambda: records(nodes) >= 3)
+    assert nodes[0].driver._lookups.node.publication.take(trio.current_time()) is None, "it counts as announced"
 
 
 async def test_what_is_withdrawn_is_not_told_by_its_holder_and_expires(autojump_clock: Any, town: Any) -> None:
