@@ -147,13 +147,18 @@ class VisibilityService:
         self._shards(entry, True)
 
     async def _all(self, entry: DatasetEntry, public: bool, networks: Collection[str] = ()) -> wire.VisibilityView:
-        """Publishes or withdraws a dataset with all its shards; returns the view of the first, which has its name."""
+        """Publishes or withdraws a dataset with all its shards; returns the view of the first, which has its name.
+
+        Former renditions have the same rows: they are withdrawn too, and not published again.
+        """
         first, *others = await trio.to_thread.run_sync(self._shards, entry, public)
-        changes = await trio.to_thread.run_sync(self._set, (first, *others), public, networks)
-        views = [
-            await self._one(each, is_new, public=public) for each, is_new in zip((first, *others), changes, strict=True)
-        ]
-        notes = [f"{len(views)} shards, each with an id of its own"] if others else []
+        former = [] if public else await trio.to_thread.run_sync(self._former_told, first)
+        chains = (first, *others, *former)
+        changes = await trio.to_thread.run_sync(self._set, chains, public, networks)
+        views = [await self._one(each, is_new, public=public) for each, is_new in zip(chains, changes, strict=True)]
+        notes = [f"{len(others) + 1} shards, each with an id of its own"] if others else []
+        if former:
+            notes.append(f"{self._names([each.id for each in former])} too, of former renditions, with the same rows")
         changed = any(each.changed for each in views)
         return msgspec.structs.replace(views[0], changed=changed, notes=(*notes, *views[0].notes))
 
@@ -167,6 +172,13 @@ class VisibilityService:
         if public and member is not None:
             check_card_of(member, entry.name)
         return found
+
+    def _former_told(self, first: DatasetEntry) -> list[DatasetEntry]:
+        """Lists the chains of former renditions that others may know."""
+        with self._home.database.read() as connection:
+            told = [each for each in _former(connection, first.id) if self._visibility.is_told(each)]
+            catalog = Catalog(Resources(connection))
+            return [catalog.resolve(str(each)) for each in told]
 
     def _view(self, entry: DatasetEntry, changed: bool, notes: Sequence[str] = ()) -> wire.VisibilityView:
         return wire.VisibilityView(

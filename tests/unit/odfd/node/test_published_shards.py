@@ -68,6 +68,24 @@ async def test_mirrors_follow_to_any_number_of_shards_and_back(world: Any, world
             assert (reading.time, pinned(reading)) == (said.time, pinned(said)), "it reads the same difference"
 
 
+async def test_what_is_withdrawn_by_name_is_withdrawn_with_former_renditions(world: Any, worlds: Any) -> None:
+    """They have the same rows; who wants to keep one in public names it."""
+    async with world.running("alice") as alice:
+        await known(world, worlds, alice)
+        await shard(alice, 3, "city")
+        await over(alice, 1)
+        chains = [*alice.home.shards_of(alice.dataset("cities")), alice.dataset("cities.r0")]
+        assert all(alice.parts.visibility.is_told(each) for each in chains)
+        (view,) = await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        assert view.notes[:2] == (
+            "3 shards, each with an id of its own",
+            "cities.r0 too, of former renditions, with the same rows",
+        )
+        assert not any(alice.parts.visibility.is_told(each) for each in chains)
+        await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities.r0",)))
+        assert [alice.parts.visibility.is_told(each) for each in chains] == [False, False, False, True]
+
+
 def pinned(reading: wire.HandoverReading) -> list[tuple[str, str]]:
     pins = (reading.old, reading.new, *reading.old_shards, *reading.new_shards)
     return [(each.id, each.block) for each in pins]
