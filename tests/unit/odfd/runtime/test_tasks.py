@@ -15,7 +15,7 @@ from chain.errors import Environment, NotFound, Refused, Remote
 from chain.instant import Instant
 from odfd.errors import Bug
 from odfd.runtime.supervision import Life
-from odfd.runtime.tasks import Bounds, Report, Task, TaskBoard, TaskState, outside
+from odfd.runtime.tasks import STILL_SECONDS, Bounds, Report, Task, TaskBoard, TaskState, outside
 from worlds.clock import FixedClock
 
 
@@ -162,7 +162,7 @@ async def test_a_follower_sees_the_start_changes_and_the_end(autojump_clock: Moc
 async def test_a_follower_of_work_that_waits_is_told_so_again(autojump_clock: MockClock) -> None:
     async def work(report: Report) -> object:
         report.message = "nobody has it"
-        await trio.sleep(21)
+        await trio.sleep(4 * STILL_SECONDS + 1)
         return None
 
     async with board() as tasks:
