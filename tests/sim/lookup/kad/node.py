@@ -29,6 +29,8 @@ class Honest(SimNode):
         part = world.plan.upkeep if world.now <= 0 else max(world.plan.upkeep, world.plan.upkeep_of_new)
         self.is_kept = world.lot.random() < part
         """Whether it does more than answering."""
+        self.is_cut_off = False
+        """Whether all bootstrap nodes of a newcomer lie or are silent: it hears of no honest node."""
         self._upkeep: Run | None = None
         """The search that is under way for itself: one at a time, as ``p2p.driver.lookups``."""
         self.datasets: set[bytes] = set()
@@ -60,6 +62,8 @@ class Honest(SimNode):
         return self.machine.store(ask, asker.key.public, asker.contact.ip, world.now, world.wall)
 
     def bootstrap(self, contacts: list[Contact]) -> None:
+        there = [self.world.at.get((contact.ip, contact.port)) for contact in contacts]
+        self.is_cut_off = not any(type(one) in (Honest, Stock) and one.answers(self.world.now) for one in there if one)
         for contact in contacts:
             self.machine.introduce(contact)
 

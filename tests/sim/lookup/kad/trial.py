@@ -27,6 +27,8 @@ class Outcome:
     """Seconds until the holder's record was there,"""
     reached: list[float] = field(default_factory=list)
     """and until the holder had answered."""
+    cut_off: int = 0
+    """Searches without a result, of newcomers that knew no honest node."""
     attacked_seeks: int = 0
     attacked_reached: int = 0
     traffic: list[float] = field(default_factory=list)
@@ -232,6 +234,7 @@ class Trial:
     def _sought(self, seek: Seek) -> None:
         outcome = self.outcome
         outcome.asked.append(seek.search.asked)
+        outcome.cut_off += seek.found_at is None and seek.node.is_cut_off
         if seek.found_at is not None:
             outcome.found.append(seek.found_at - seek.began)
         if seek.reached_at is not None:
