@@ -153,6 +153,7 @@ def _program(options: SparkOptions, sandbox: Sandbox, archive: PurePosixPath | N
         return (
             *(sandbox.python, "-P", "-m", "engines.spark", "--listen", listen, "--scratch", str(scratch)),
             *("--cores", str(options.cores), "--heap", options.heap, "--sandbox", sandbox.level.value),
+            "--tell-session",
             *(("--archive", str(archive)) if archive is not None else ()),
             *(("--quick",) if options.quick else ()),
             *(options.cluster.arguments() if options.cluster is not None else ()),

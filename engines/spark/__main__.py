@@ -1,9 +1,9 @@
 """Runs the engine process: ``python -m engines.spark``, or ``odfd engine spark`` for one without a daemon.
 
-Prints one line when it is ready, and one whenever Java starts or ends, then serves until it is told to stop (SIGTERM,
-SIGINT) or its parent is gone. Java starts with the first request that needs it: most ingests need none (ADR 82). It
-reads and writes the paths that requests name, with the rights of its user, and keeps nothing from one start to the
-next.
+Prints one line when it is ready, and if asked one whenever Java starts or ends, then serves until it is told to stop
+(SIGTERM, SIGINT) or its parent is gone. Java starts with the first request that needs it: most ingests need none (ADR
+82). It reads and writes the paths that requests name, with the rights of its user, and keeps nothing from one start to
+the next.
 """
 
 from __future__ import annotations
@@ -99,9 +99,10 @@ def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, 
         if not address.is_local:
             sys.stderr.write(f"whoever reaches {server.address} can read and write the files of this user\n")
         # In one write, so that who reads the first line knows the second.
-        sys.stdout.write(f"{server.ready_line}\n{SESSION}{spark.state.state}\n")
+        more = f"{SESSION}{spark.state.state}\n" if args.tell_session else ""
+        sys.stdout.write(f"{server.ready_line}\n{more}")
         sys.stdout.flush()
-        is_told = True
+        is_told = args.tell_session
         os.read(told, 1)
         server.stop(args.grace)
     finally:
@@ -173,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--master", help="a cluster to run on: spark://HOST:PORT, yarn, k8s://…; see docs/cluster.md")
     parser.add_argument("--address", default="127.0.0.1", help="of this machine, as the cluster's executors reach it")
     parser.add_argument("--settings", type=Path, help="more settings of Spark for the cluster, a name and value a line")
+    parser.add_argument("--tell-session", action="store_true", help="print a line whenever Java starts or ends")
     parser.add_argument("--record-archive", action="store_true", help="make the archive, and serve nobody")
     return parser
 
