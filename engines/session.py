@@ -1,4 +1,4 @@
-"""Declares the question what an engine has started beyond its process, for requests that need it (ADR 82)."""
+"""Declares the question what an engine has started beyond its process, for requests that need it (ADR 79)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Prints one line when it is ready, and if asked one whenever Java starts or ends, then serves until it is told to stop
 (SIGTERM, SIGINT) or its parent is gone. Java starts with the first request that needs it: most ingests need none (ADR
-82). It reads and writes the paths that requests name, with the rights of its user, and keeps nothing from one start to
+79). It reads and writes the paths that requests name, with the rights of its user, and keeps nothing from one start to
 the next.
 """
 

@@ -158,7 +158,8 @@ class VisibilityService:
         views = [await self._one(each, is_new, public=public) for each, is_new in zip(chains, changes, strict=True)]
         notes = [f"{len(others) + 1} shards, each with an id of its own"] if others else []
         if former:
-            notes.append(f"{self._names([each.id for each in former])} too, of former renditions, with the same rows")
+            names = await trio.to_thread.run_sync(self._names, [each.id for each in former])
+            notes.append(f"{names} too, of former renditions, with the same rows")
         changed = any(each.changed for each in views)
         return msgspec.structs.replace(views[0], changed=changed, notes=(*notes, *views[0].notes))
 
