@@ -14,7 +14,7 @@ from chain.errors import Fault
 from chain.visible import visible
 from package import image as node_image
 from package.libraries import copy_libraries
-from package.programs import HOME, PYTHON, leave_out, move_sql, programs
+from package.programs import HOME, PYTHON, leave_out, move_sql, programs, run_compiler
 from package.staging import SHARED, TREE, project, split, stage
 from package.symbols import strip_libraries
 
@@ -191,9 +191,7 @@ def _lay_out(tree: Path) -> None:
     for folder in [*home.rglob("__pycache__")]:
         shutil.rmtree(folder, ignore_errors=True)
     strip_libraries(home)
-    # In the Python of the package: this one may be another, whose compiled files it cannot read.
-    compile_words = "import sys; from pathlib import Path; from package.programs import compile_all;"
-    _run(PYTHON, "-c", f"{compile_words} compile_all(Path(sys.argv[1]), {SOURCE_DATE})", home)
+    run_compiler("compile_all", home, int(SOURCE_DATE))
 
 
 def _document(folder: Path) -> None:

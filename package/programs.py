@@ -9,10 +9,13 @@ import compileall
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Any, Final
+
+from chain.errors import Environment
 
 HOME: Final = "usr/lib/odfd"
 """Folder of the node's code and of all that it needs, from the root."""
@@ -102,12 +105,48 @@ def compile_all(home: Path, seconds: int) -> None:
                 source.unlink()
 
 
+def compile_beside(root: Path, seconds: int) -> None:
+    """Compiles all Python below a root, beside its sources, which get the time ``seconds``."""
+    for source in sorted(root.rglob("*.py")):
+        os.utime(source, (seconds, seconds))
+        compileall.compile_file(source, **_OPTIONS, legacy=False, stripdir=root, prependdir="/")
+
+
+def run_compiler(function: str, folder: Path, seconds: int) -> None:
+    """Runs one of the two in the Python of packages: this one may be another, whose compiled files it cannot read.
+
+    A process of its own, with a seed of hashes, writes the same bytes from the same sources. Raises Environment.
+    """
+    words = f"import sys; from pathlib import Path; from package.programs import {function}"
+    argv = [PYTHON, "-c", f"{words}; {function}(Path(sys.argv[1]), {seconds})", str(folder)]
+    try:
+        subprocess.run(argv, check=True, cwd=Path(__file__).parents[1], env=os.environ | {"PYTHONHASHSEED": "0"})
+    except OSError as error:
+        raise Environment(
+            f"cannot run {PYTHON}: {error.strerror}",
+            rule="package-python",
+            hint="install the system's Python 3.11: packages are compiled by it",
+        ) from error
+
+
 def _copyleft(home: Path) -> Iterator[str]:
     """Yields names of packages whose licences ask for sources beside compiled code."""
     for metadata in home.glob("*.dist-info/METADATA"):
         if _COPYLEFT.search(metadata.read_text(encoding="utf-8").partition("\n\n")[0]):
-            listed = metadata.with_name("RECORD").read_text(encoding="utf-8").splitlines()
-            yield from {line.partition("/")[0] for line in listed if ".dist-info/" not in line}
+            record = metadata.with_name("RECORD")
+            if record.is_file():
+                listed = record.read_text(encoding="utf-8").splitlines()
+                yield from {line.partition("/")[0] for line in listed if ".dist-info/" not in line}
+            else:
+                yield _named(metadata.parent)
+
+
+def _named(metadata: Path) -> str:
+    """Returns the package of a distribution that lists no files. Raises FileNotFoundError if it is called otherwise."""
+    name = metadata.name.partition("-")[0]
+    if not metadata.with_name(name).is_dir():
+        raise FileNotFoundError(f"no package {name} of {metadata.name}: package.programs has to know what it is called")
+    return name
 
 
 def programs() -> dict[str, str]:

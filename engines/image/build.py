@@ -148,12 +148,11 @@ def install_wheels(wanted: str, site: Path, tag: str, folder: Path, python: str 
 
 
 def _forget_place(site: Path) -> None:
-    """Removes paths of the builder's Python: scripts begin with it, records hash scripts, wheels record their file."""
+    """Removes paths and times of the builder: scripts and records name its Python, wheels their file and its age."""
     shutil.rmtree(site / "bin", ignore_errors=True)
-    for record in site.glob("*.dist-info/RECORD"):
-        record.unlink()
-    for origin in site.glob("*.dist-info/direct_url.json"):
-        origin.unlink()
+    for name in ("RECORD", "direct_url.json", "uv_cache.json"):
+        for record in site.glob(f"*.dist-info/{name}"):
+            record.unlink()
 
 
 def _version(site: Path) -> str:
