@@ -294,7 +294,7 @@ async def test_whoever_does_not_say_that_it_passes_nothing_on_hears_nothing(worl
         cities = alice.dataset("cities")
         waiting = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.passes > 0)
         await bob.api.flow.pull(wire.PullRequest(refs=("theirs",)))
-        assert waiting.message == "no signed head of it was seen yet"
+        assert waiting.message == "no signed head of it was seen yet, though 1 peer is connected"
         assert bob.size("theirs") == 0
         held = await bob.mirror(cities, "theirs", peers=(alice.member.peer_id,))
         assert (held.state, held.serving) == ("current", False)
