@@ -354,14 +354,26 @@ class TaskBoard:
         try:
             task.result = await work(task.report)
             task.state = TaskState.DONE
-        except Exception as error:
-            task.fault = sole_fault(error) or _as_bug(task, error)
-            task.state = TaskState.FAILED
-            bug = isinstance(task.fault, Bug)
-            self._logger.error(
-                "task failed", kind=task.kind, target=task.target, fault=str(task.fault),
-                exc_info=error if bug else None,
-            )  # fmt: skip
+        except BaseExceptionGroup as group:
+            # A part of the work may fail while the rest is cancelled: the failure is the task's, and not its board's.
+            cancelled, others = group.split(trio.Cancelled)
+            failures, beyond = others.split(Exception) if others is not None else (None, None)
+            if failures is not None:
+                self._failed(task, failures)
+            if beyond is not None:
+                raise
+            if cancelled is not None:
+                raise cancelled from None
+        except Exception as error:  # noqa: BLE001  whatever it is, the task failed by it, and the log says so
+            self._failed(task, error)
+
+    def _failed(self, task: Task, error: Exception) -> None:
+        task.fault = sole_fault(error) or _as_bug(task, error)
+        task.state = TaskState.FAILED
+        bug = isinstance(task.fault, Bug)
+        self._logger.error(
+            "task failed", kind=task.kind, target=task.target, fault=str(task.fault), exc_info=error if bug else None
+        )
 
     def _finish(self, task: Task) -> None:
         task.finished_at = self._clock.now()

@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from chain.errors import Refused, Remote
+from chain.errors import NotFound, Refused, Remote
 from chain.wording import plural
 from odfd.api.views.steps_shown import show_mirror
 from odfd.mirrors.mirror_state import Mirror, SchedulerState
@@ -78,7 +78,7 @@ class MirrorWait:
         mirror = self._mirror
         seen, since = mirror.tally.progress(), trio.current_time()
         has_asked = False
-        while not mirror.is_settled:
+        while not mirror.is_settled and not mirror.ended.is_set():
             turned = mirror.turned
             idle = mirror.state is not SchedulerState.SYNCING
             with trio.move_on_at(since + PATIENCE_SECONDS if idle else float("inf")) as patience:
@@ -96,7 +96,7 @@ class MirrorWait:
 
     async def _ask(self) -> None:
         """Asks all connected peers for statements, and runs a pass with what they said."""
-        with suppress(Refused):  # paused meanwhile
+        with suppress(Refused, NotFound):  # paused or removed meanwhile
             await self._scheduler.pass_now(self._mirror.spec.id)
 
     async def _keep_showing(self, report: Report) -> None:

@@ -206,6 +206,39 @@ async def test_cancelling_the_board_marks_what_it_cut(autojump_clock: MockClock)
     assert task.finished.is_set()
 
 
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_part_that_fails_while_the_rest_is_cancelled_fails_the_task_alone(
+    autojump_clock: MockClock, whole: bool
+) -> None:
+    """As by the cancellation of the task, and of its board."""
+
+    async def in_parts(_: Report) -> object:
+        async def fails_at_its_end() -> None:
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled as cancelled:
+                raise NotFound("it is gone") from cancelled
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fails_at_its_end)
+            await trio.sleep_forever()
+
+    made = TaskBoard(FixedClock(Instant(0)), lambda: "t", Journal())
+    life = Life()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run, life)
+        await life.wait_ready()
+        task = made.submit("mirror", "a", in_parts)
+        await trio.sleep(1)
+        if whole:
+            nursery.cancel_scope.cancel()
+        else:
+            made.cancel(task.id)
+            await end(task)
+            life.stopping.set()
+    assert (task.state, str(task.fault)) == (TaskState.FAILED, "it is gone")
+
+
 async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autojump_clock: MockClock) -> None:
     """Whoever waited for a slow server held the end of the daemon until its grace was over."""
     began = trio.current_time()
