@@ -40,8 +40,14 @@ def _verify(session: Session, args: argparse.Namespace) -> int:
         request = wire.VerifyRequest(level=args.level, from_block=start, full=args.full)
         report = submit(session, f"/dataset/v1alpha1/datasets/{part(args.target)}/verify", request, wire.VerifyReport)
     session.answer(report, report_text)
-    if not files.is_directory(args.target) and can_be_repaired(report.value):
+    if files.is_directory(args.target):
+        return ExitCode.OK if report.value.ok else ExitCode.NO
+    if can_be_repaired(report.value):
         session.remark(f"fetch what is damaged here from peers: odfctl pull {args.target} --repair")
+    if report.value.ok:
+        view = session.client.get(f"/node/v1alpha1/datasets/{part(args.target)}", wire.DatasetView).value
+        if remark := doubt_of(view):
+            session.remark(remark)
     return ExitCode.OK if report.value.ok else ExitCode.NO
 
 
@@ -97,6 +103,25 @@ def _text(report: wire.ProofReport) -> str:
         lines.append(f"  {place}  {failure.rule}  {clean(failure.message, 300)}")
         lines += values_lines(failure)
     return "\n".join(lines)
+
+
+_DOUBTED: Final = {
+    "refuted": "it is refuted",
+    "accused": "running it again gave other rows",
+    "forked": "its owner signed two histories",
+}
+"""States of a dataset whose bytes are in order while others, or this node, found fault with what they say."""
+
+
+def doubt_of(view: wire.DatasetView) -> str:
+    """Returns why a dataset that verifies is not relied on; empty without a reason."""
+    if view.state not in _DOUBTED:
+        return ""
+    relied = 0 if view.rely_on is None else view.rely_on.blocks
+    return (
+        f"its bytes are as published, but {_DOUBTED[view.state]}: this node relies on {relied} of"
+        f" {formatting.plural(view.blocks, 'block')}; odfctl trust show {view.name} says why"
+    )
 
 
 _FETCHED_AGAIN: Final = ("-physical-hash", "block-hash", "-missing", "-size")

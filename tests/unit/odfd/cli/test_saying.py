@@ -17,7 +17,7 @@ from chain.instant import SECOND, Instant
 from chain.visible import is_visible
 from odfd.cli import conditions, formatting, kinds
 from odfd.cli.command import seconds
-from odfd.cli.commands.verify import report_text
+from odfd.cli.commands.verify import doubt_of, report_text
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
 from odfd.cli.progress import Meter, bar, describe
@@ -115,6 +115,19 @@ def test_a_rate_is_told_although_the_message_counts_too() -> None:
             )
         )  # fmt: skip
     assert "30.0 MB of 40.0 MB  10.0 MB/s  1 s left" in terminal.getvalue()
+
+
+def test_bytes_that_hold_are_no_word_for_what_they_say() -> None:
+    """A refuted dataset verifies at level data: its publisher signed exactly these bytes."""
+    view = wire.DatasetView(
+        name="bad", id="did:odf:x", kind="derivative", blocks=5, state="refuted", rely_on=wire.Reliance(blocks=3)
+    )
+    assert doubt_of(view) == (
+        "its bytes are as published, but it is refuted: this node relies on 3 of 5 blocks;"
+        " odfctl trust show bad says why"
+    )
+    assert doubt_of(msgspec.structs.replace(view, state="forked", rely_on=None)).count("0 of 5") == 1
+    assert doubt_of(msgspec.structs.replace(view, state="fresh")) == ""
 
 
 def test_progress_that_counts_nothing_tells_how_long_it_has_lasted() -> None:
