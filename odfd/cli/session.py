@@ -68,6 +68,7 @@ class Session:
                 socket_path(self._socket, os.environ),
                 self._account or os.environ.get("ODFD_ACCOUNT", ""),
                 self._remote(os.environ),
+                self.remark,
             )
         return self._client
 

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS: Final = 60.0
 """Most seconds until an answer begins. Longer work is a task, which is followed instead."""
+SILENT_SECONDS: Final = 5.0
+"""Seconds without an answer after which a person is told what is waited for."""
 MAX_ANSWER: Final = 256 * 1024 * 1024
 """Largest answer held in memory, in bytes."""
 MAX_LINE: Final = 16 * 1024 * 1024
@@ -76,8 +79,18 @@ class Client:
     ``kind`` is the type of the answer: a value of ``wire``, or a list of them.
     """
 
-    def __init__(self, path: Path, account: str = "", remote: RemoteNode | None = None) -> None:
-        """Sets the node. ``account``: name or id to act as, by default the user's own. ``remote``: a node over TCP."""
+    def __init__(
+        self,
+        path: Path,
+        account: str = "",
+        remote: RemoteNode | None = None,
+        told: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Sets the node. ``account``: name or id to act as, by default the user's own. ``remote``: a node over TCP.
+
+        ``told`` gets a sentence for people while the node does not answer.
+        """
+        self._told = told
         self._place: Path | RemoteNode = remote or path
         self.path = remote.url if remote is not None else path
         self._acting = {"odfd-account": account} if account else {}
@@ -213,6 +226,9 @@ class Client:
             exchange.send(method, target, {**self._acting, **(headers or {})}, body)
             if meanwhile is not None:
                 meanwhile()
+            is_query = patience is None and method == "POST"  # it takes the time that it takes
+            if not is_query and not select.select([connection], [], [], SILENT_SECONDS)[0]:
+                self._told(f"the daemon at {self.path} does not answer; waiting for it")
             status = exchange.begin()
             if status >= 400:
                 raise from_problem(_problem(exchange, status))
@@ -221,7 +237,7 @@ class Client:
             raise Unreachable(
                 f"the daemon at {self.path} did not answer within {ANSWER_SECONDS:g} s",
                 rule="answer-deadline",
-                hint="its log says what it is at; odfctl watch shows whether it lives",
+                hint="its log says what it is at; a process that was stopped goes on by: kill -CONT PID",
             ) from error
         except (CutOff, ConnectionError) as error:
             raise self.gone() from error

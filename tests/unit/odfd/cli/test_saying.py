@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import io
+import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,8 +27,8 @@ from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
 from odfd.cli.table import TableColumn, clean, fields, render, width
 from odfd.cli.trust_text import trust_text, witness_lines
 from odfd.control import wire
-from odfd.control.client import Answer
-from odfd.errors import Usage
+from odfd.control.client import Answer, Client
+from odfd.errors import Unreachable, Usage
 
 
 @pytest.mark.parametrize(
@@ -384,3 +386,22 @@ def test_an_id_of_a_dataset_says_its_kind() -> None:
     assert kinds.named("did:odf:fed01ab", ["weather"]) == (kinds.DATASET, ["did:odf:fed01ab", "weather"])
     with pytest.raises(Usage, match="there is no kind 'did:key:z6Mk'"):
         kinds.named("did:key:z6Mk", [])
+
+
+def test_a_daemon_that_is_silent_is_told_while_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was stopped: its socket takes connections."""
+    monkeypatch.setattr("odfd.control.client.SILENT_SECONDS", 0)
+    said: list[str] = []
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+
+        def told(text: str) -> None:
+            said.append(text)
+            server.accept()[0].close()
+
+        with pytest.raises(Unreachable, match="went away"):
+            Client(tmp_path / "s", told=told).ask("GET", "/x")
+    assert said == [f"the daemon at {tmp_path / 's'} does not answer; waiting for it"]
