@@ -224,9 +224,9 @@ def _task_done(row: wire.TaskView) -> str:
     done, total, unit = row.done, row.total, row.unit
     if unit == "bytes":
         return f"{formatting.size(done)} of {formatting.size(total)}" if total else formatting.size(done)
-    return (
-        f"{done:,}/{total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip() if done else formatting.NOTHING
-    )
+    if total:
+        return f"{done:,}/{total:,} {unit}".rstrip()
+    return formatting.plural(done, unit.removesuffix("s"), unit).rstrip() if done else formatting.NOTHING
 
 
 def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:

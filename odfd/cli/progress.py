@@ -112,7 +112,9 @@ def describe(task: wire.TaskView, rate: float, elapsed: float = 0.0) -> str:
             else f"{done:,}/{total:,} {unit}".rstrip()
         )
     elif done:
-        parts.append(formatting.size(done) if in_bytes else f"{done:,} {unit}".rstrip())
+        parts.append(
+            formatting.size(done) if in_bytes else formatting.plural(done, unit.removesuffix("s"), unit).rstrip()
+        )
     is_counted = bool(total) and done >= (total or 0)
     if is_counted or (not total and rate <= 0):
         if elapsed >= TOLD_AFTER:
