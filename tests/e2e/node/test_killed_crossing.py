@@ -86,7 +86,7 @@ def test_a_crossing_survives_the_death_of_each_side(make_daemon: Callable[..., A
     while crossing_killed(bob, 2 if kills == 1 else 1, new["id"]):  # that a successor is mirrored is told once more
         kills += 1
         assert kills < 9, "no progress"
-    assert kills >= 3
+    assert kills >= 2, "the last step may be seen from outside before the process dies after it"
     until(lambda: rows(bob) == rows(alice))
     assert len(bob.ask("get", "dataset", "cities")["shards"]) == 2
     for daemon in (alice, bob):
