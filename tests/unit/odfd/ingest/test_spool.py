@@ -179,4 +179,5 @@ def test_pushes_together_are_answered_as_one_by_one(
 
 
 def told(answer: Receipt | Exception) -> object:
-    return answer if isinstance(answer, Receipt) else (type(answer), str(answer))
+    """Without the number of pushes that wait: a body without room may be refused before others of its batch count."""
+    return answer if isinstance(answer, Receipt) else (type(answer), getattr(answer, "rule", ""))

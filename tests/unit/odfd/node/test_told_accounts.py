@@ -377,7 +377,9 @@ async def test_a_bookmark_says_where_a_stream_goes_on_and_another_log_begins_ane
 
             async with aclosing(await services.history.follow(None, "dataset/cities", 1, bookmark=True)) as rows:
                 last, mark = [await anext(rows) for _ in range(2)]
-            assert (mark.change, mark.id) == ("Bookmark", "")
+                while mark.change != "Bookmark":  # a label is reconciled meanwhile
+                    last, mark = mark, await anext(rows)
+            assert mark.id == ""
             async with aclosing(await services.history.follow(mark.version, None, 1, bookmark=True)) as rows:
                 assert (await anext(rows)).change == "Bookmark"
                 await node.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"a": None}))
