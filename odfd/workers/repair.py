@@ -55,7 +55,7 @@ class Repaired(NamedTuple):
 
     def __str__(self) -> str:
         counted = zip(self, ("block", "conclusion", "object"), strict=True)
-        return ", ".join(f"{count} damaged {what}{'s' * (count > 1)}" for count, what in counted if count)
+        return ", ".join(plural(count, f"damaged {what}") for count, what in counted if count)
 
 
 class Repair:

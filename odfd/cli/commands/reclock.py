@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
@@ -35,7 +36,7 @@ def _reclock(session: Session, args: argparse.Namespace) -> None:
 
 
 def _begun(row: wire.ReclockView, ref: str) -> str:
-    count = f"{len(row.shards)} shard{'s' * (len(row.shards) > 1)}"
+    count = formatting.plural(len(row.shards), "shard")
     again = f"odfctl reclock {ref} --at {row.at} --chain {row.chain}"
     return f"{row.chain} binds {count} at {row.at}\n  {again} ingests"
 
