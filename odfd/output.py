@@ -19,9 +19,26 @@ _instead: list[IO[str]] = []
 """Replacements of standard output; the last one is used."""
 
 
+class TerminalText(str):
+    """Text that a terminal gets in another layout; pipes, files and pagers get the text itself."""
+
+    def draw(self, stream: IO[str], columns: int) -> None:
+        """Draws the text and a newline on a terminal of that width, which gets no command that a stranger wrote."""
+        raise NotImplementedError
+
+
+class FaultText(TerminalText):
+    """A message whose first word, ``error`` or ``warning``, a terminal colours."""
+
+    def draw(self, stream: IO[str], columns: int) -> None:
+        from odfd import terminal
+
+        terminal.draw_message(terminal.open_console(stream, columns), self)
+
+
 def say(text: str, end: str = "\n") -> None:
     """Writes to standard output, flushed."""
-    _write(_instead[-1] if _instead else sys.stdout, visible(text) + end)
+    _show(_instead[-1] if _instead else sys.stdout, text, end)
 
 
 def say_json(text: str) -> None:
@@ -41,7 +58,7 @@ def redirected(stream: IO[str]) -> Iterator[None]:
 
 def remark(text: str, end: str = "\n") -> None:
     """Writes to standard error, flushed."""
-    _write(sys.stderr, visible(text) + end)
+    _show(sys.stderr, text, end)
 
 
 def error_stream() -> TextIO:
@@ -114,6 +131,16 @@ def visible_values(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [visible_values(each) for each in value]
     return value
+
+
+def _show(stream: IO[str], text: str, end: str) -> None:
+    if isinstance(text, TerminalText) and stream.isatty():
+        import shutil
+
+        text.draw(stream, shutil.get_terminal_size().columns)
+        stream.flush()
+    else:
+        _write(stream, visible(text) + end)
 
 
 def _write(stream: IO[str], text: str) -> None:

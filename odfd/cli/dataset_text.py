@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from odfd.cli import formatting
-from odfd.cli.table import WHOLE, TableColumn, render
+from odfd.cli.table import WHOLE, Stack, TableColumn, render
 from odfd.control import wire
 
 _FIELDS: Final[tuple[TableColumn[wire.Column], ...]] = (
@@ -35,7 +35,7 @@ def profile_text(profile: wire.DataProfile) -> str:
     if not profile.columns:
         return profile.message
     table = (*_PROFILE, _COMMENT) if any(each.comment for each in profile.columns) else _PROFILE
-    return "\n".join([render(table, profile.columns), *_remarks(profile)])
+    return Stack([render(table, profile.columns), *_remarks(profile)])
 
 
 def size_text(profile: wire.DataProfile, records: int | None) -> str:

@@ -15,7 +15,7 @@ from chain.visible import visible
 from odfd.cli import formatting
 from odfd.cli.dataset_text import growth_text, profile_text, rows_text, size_text
 from odfd.cli.session import to_yaml
-from odfd.cli.table import clean, fields
+from odfd.cli.table import Stack, clean, fields, paragraphs
 from odfd.control import wire
 
 
@@ -55,7 +55,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
     manifests = {"source": detail.source, "transform": detail.transform}
     parts += [to_yaml({name: manifest}) for name, manifest in manifests.items() if manifest]
     parts += [attachment_text(each) for each in detail.attachments]
-    return "\n\n".join(part.rstrip() for part in parts if part)
+    return paragraphs(parts)
 
 
 def _published(view: wire.DatasetView) -> str:
@@ -112,7 +112,7 @@ def card(view: wire.CardView) -> str:
     columns = [f"  {clean(each.name, 64):<32} {clean(each.type, 64)}".rstrip() for each in view.columns]
     if view.more_columns:
         columns.append(f"  and {view.more_columns} more")
-    return "\n".join([head, "columns", *columns] if columns else [head])
+    return Stack([head, "columns", *columns] if columns else [head])
 
 
 def _spread(view: wire.CardView) -> str:

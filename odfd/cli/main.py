@@ -227,7 +227,7 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
 
 def _report(fault: Fault, verbose: bool) -> int:
     output.flush()
-    output.remark(render(fault, verbose))
+    output.remark(output.FaultText(render(fault, verbose)))
     return exit_code(fault)
 
 

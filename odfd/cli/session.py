@@ -105,7 +105,7 @@ class Session:
             text = indented(value)
         if text:
             say = output.say if self.output in ("table", "yaml") else output.say_json
-            say(text.rstrip("\n"))
+            say(text if isinstance(text, output.TerminalText) else text.rstrip("\n"))
 
     def line(self, value: Any, text: str) -> None:
         """Prints one item of an unbounded answer, as JSON or as text."""

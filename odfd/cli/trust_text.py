@@ -7,7 +7,7 @@ from typing import Final
 
 from chain.instant import Instant
 from odfd.cli import formatting
-from odfd.cli.table import TableColumn, clean, render
+from odfd.cli.table import Stack, TableColumn, clean, render
 from odfd.control import wire
 
 _LOOKED_INTO: Final = {
@@ -52,7 +52,7 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
             TableColumn("AT", lambda row: formatting.ago(row[0].at, now)),
             TableColumn("", lambda row: row[1]),
         )
-        lines += ["", *("  " + line for line in render(columns, rows).splitlines())]
+        lines += ["", render(columns, rows).indented(2)]
     for seen in view.observations:
         who = seen.group or formatting.identity(seen.observer)
         lines.append(f"  {who} found #{seen.block} at its source {formatting.ago(seen.at, now)}: {seen.result}")
@@ -81,7 +81,7 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
         if proof.bundle:
             fetch = "" if proof.kept else " --fetch"
             lines.append(f"  Evidence: {again} trust evidence {proof.bundle}{fetch} -O evidence.odfe")
-    return "\n".join(lines)
+    return Stack(lines)
 
 
 def _machine(row: tuple[wire.AttestationView, str]) -> str:

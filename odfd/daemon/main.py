@@ -189,7 +189,7 @@ def _bug(error: Exception) -> Bug:
 
 
 def _report(fault: Fault, verbose: bool) -> int:
-    output.remark(render(fault, verbose))
+    output.remark(output.FaultText(render(fault, verbose)))
     return exit_code(fault)
 
 

@@ -102,6 +102,7 @@ LAYERS = {
         "runtime",
         "usage",
         "errors output",
+        "terminal",
         ".",
     ],
 }
@@ -169,7 +170,7 @@ WORLD = {
 }  # fmt: skip
 CLI_SEES = [
     "odfd.cli", "odfd.control.client", "odfd.control.remote_node",
-    "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.usage",
+    "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.terminal", "odfd.usage",
     "chain.visible", "chain.yaml_text",
     "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
     "engines.query.installed",  # whether what only queries need was installed

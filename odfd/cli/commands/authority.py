@@ -12,7 +12,7 @@ from chain.errors import Refused
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import Stack, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import Answer, part
 
@@ -131,7 +131,7 @@ def authority_text(view: wire.AuthorityView) -> str:
         TableColumn("UNTIL", lambda row: row.expires_at or formatting.NOTHING),
         TableColumn("", lambda row: "this node" if row.mine else ""),
     )
-    lines += ["  " + line for line in render(columns, view.writers).splitlines()]
+    lines.append(render(columns, view.writers).indented(2))
     for epoch in view.epochs:
         given_up = epoch.ended - epoch.kept
         kept = "nothing given up" if not given_up else f"{formatting.plural(given_up, 'block')} given up"
@@ -140,4 +140,4 @@ def authority_text(view: wire.AuthorityView) -> str:
         lines.append(
             "  Two different statements of this version are known: nobody's heads are followed until it is resolved"
         )
-    return "\n".join(lines)
+    return Stack(lines)

@@ -10,7 +10,7 @@ from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import Stack, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import Usage
@@ -94,4 +94,4 @@ def _result_text(done: wire.CorrectResult) -> str:
     if after is not None and done.outcome != "unchanged":
         rows.append({"\0": "+", **after})
     outcome = _SAYS[done.outcome][done.dry_run]
-    return f"{done.ref}: {outcome}\n{render(columns, rows)}"
+    return Stack([f"{done.ref}: {outcome}", render(columns, rows)])

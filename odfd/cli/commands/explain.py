@@ -6,7 +6,7 @@ import argparse
 
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
-from odfd.cli.table import WHOLE, TableColumn, render
+from odfd.cli.table import WHOLE, Stack, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
 
@@ -60,4 +60,4 @@ def _text(explanation: wire.Explanation) -> str:
         lines += ["", render(columns, explanation.fields)]
     if explanation.example:
         lines += ["", "example:", *(f"  {line}" for line in explanation.example.splitlines())]
-    return "\n".join(lines)
+    return Stack(lines)

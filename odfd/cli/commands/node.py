@@ -13,7 +13,7 @@ from odfd.cli import formatting
 from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.table import WHOLE, TableColumn, clean, fields, render
+from odfd.cli.table import WHOLE, Stack, TableColumn, clean, fields, render
 from odfd.cli.watching import resumed
 from odfd.control import wire
 from odfd.control.client import Answer
@@ -68,10 +68,10 @@ def status_text(status: wire.Status) -> str:
                 "version",
                 f"{status.version}  pid {status.pid}  up since {formatting.moment(status.started_at)}",
             ),
-            ("listen", "\n         ".join(status.listen) or "nowhere"),
-            ("http", "\n         ".join(status.http)),
-            ("flight", "\n         ".join(status.flight)),
-            ("api", "\n         ".join(status.api)),
+            ("listen", "\n".join(status.listen) or "nowhere"),
+            ("http", "\n".join(status.http)),
+            ("flight", "\n".join(status.flight)),
+            ("api", "\n".join(status.api)),
             ("networks", ", ".join(status.networks) or "none: odfctl network join NAME --bootstrap ADDRESS"),
             ("peers", str(status.peers)),
             ("reached", f"by way of {formatting.plural(status.relays, 'relay')}" if status.relays else ""),
@@ -187,7 +187,7 @@ def doctor_text(probes: Sequence[wire.Probe]) -> str:
         TableColumn("FOUND", lambda probe: probe.message, most=WHOLE),
     )
     hints = fields((f"  {probe.name}", clean(probe.hint, WHOLE)) for probe in probes)
-    return render(columns, probes) + (f"\n\nto do:\n{hints}" if hints else "")
+    return Stack([render(columns, probes), *(["", "to do:", hints] if hints else [])])
 
 
 def _probes(session: Session, query: dict[str, object]) -> Answer[list[wire.Probe]]:

@@ -16,7 +16,7 @@ from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.commands.authority import offline_key
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import Stack, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
@@ -158,4 +158,4 @@ def collected_text(done: wire.CollectResult) -> str:
         lines += ["", render(_OBJECTS, done.listed)]
     if done.unlisted:
         lines.append(f"and {done.unlisted:,} more")
-    return "\n".join(lines)
+    return Stack(lines)

@@ -14,7 +14,7 @@ from odfd.cli.commands import authority, policy
 from odfd.cli.declaring import declare
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, clean, render
+from odfd.cli.table import Stack, TableColumn, clean, render
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.control.client import Answer, part
@@ -206,7 +206,7 @@ def signing_text(view: wire.SigningView) -> str:
         TableColumn("KNOWN", lambda row: formatting.plural(row.said, "last word")),
     )
     asked = formatting.plural(view.peers, "listed group") if view.peers else "nobody that is listed"
-    return f"{render(columns, view.begun)}\nThey sign again; {asked} could be asked."
+    return Stack([render(columns, view.begun), f"They sign again; {asked} could be asked."])
 
 
 trust.include(policy.commands)

@@ -18,7 +18,7 @@ from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.offline import files
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, fields, render
+from odfd.cli.table import TableColumn, fields, paragraphs, render
 
 _SAFE: Final = 1 << 53
 """Integers beyond this are written as text, since readers of JSON round them."""
@@ -180,7 +180,7 @@ def _show_text(answer: dict[str, Any]) -> str:
         names = [one["name"] for one in answer["columns"]]
         cells = [TableColumn(name, _reader(place), right=_is_number(answer, place)) for place, name in enumerate(names)]
         parts.append(render(cells, answer["rows"]))
-    return "\n\n".join(parts)
+    return paragraphs(parts)
 
 
 def _reader(place: int) -> Any:

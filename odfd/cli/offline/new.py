@@ -18,7 +18,7 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import web_bytes
 from odfd.cli.offline import files
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import Stack, TableColumn, render
 from odfd.errors import ExitCode, Usage
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _rows_text(answer: dict[str, Any]) -> str:
         TableColumn(f"{each['name']}: {each['type']}", _cell(place), most=WIDEST)
         for place, each in enumerate(answer["columns"])
     ]
-    return "\n".join([render(columns, answer["rows"]), *answer["remarks"]])
+    return Stack([render(columns, answer["rows"]), *answer["remarks"]])
 
 
 def _cell(place: int) -> Callable[[list[str | None]], str]:
