@@ -42,7 +42,8 @@ def need_spark() -> None:
         raise EngineLost(
             "Spark is not installed with this odfd",
             rule=NOT_INSTALLED,
-            hint="without it a node derives nothing and runs nothing again; docs/install.md says how to add it",
+            hint="without it a node ingests, derives and re-executes nothing: apt install "
+            "./odfd-engine_VERSION_amd64.deb, of the version of the node, adds it (docs/install.md has other ways)",
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +16,8 @@ from chain.errors import Fault
 from chain.visible import visible
 from package import image as node_image
 from package.libraries import copy_libraries
-from package.programs import HOME, PYTHON, leave_out, move_sql, programs, run_compiler
-from package.staging import SHARED, TREE, project, split, stage
+from package.programs import ENGINE, HOME, PYTHON, SQL, leave_out, move, programs, run_compiler
+from package.staging import SHARED, TREE, engine_extras, project, split, stage
 from package.symbols import strip_libraries
 
 OUT: Final = TREE / "out"
@@ -23,21 +25,31 @@ SOURCE_DATE: Final = "1767225600"
 """Seconds since 1970 that archives name as the time of every file: the same source gives the same bytes."""
 UV: Final = (sys.executable, "-m", "uv", "pip")
 NODE_LOCK: Final = TREE / "requirements" / "node.txt"
+ENGINE_LOCK: Final = TREE / "requirements" / "engine.txt"
+"""What the engine needs beside what a node needs."""
 RECORDED: Final = OUT / "demo"
 """Where ``make demo-node`` keeps the node of the demo that ``odfctl demo`` shows."""
 DEBIAN_ROOT: Final = OUT / "debian-root.tar"
 """A Debian with systemd and without us, in which the package is tried."""
+SMALL: Final = ("-Zzstd", "-z12")
+QUICK: Final = ("-Zzstd", "-z3")
+"""Compression of packages, and of one whose files are compressed already."""
 DEPENDS: Final = "python3 (>= 3.11), python3 (<< 3.12), debconf, procps, systemd | systemd-standalone-sysusers"
 CONTROL: Final[dict[str, str]] = {
     "odfd": (
-        f"Depends: {DEPENDS}\nRecommends: bubblewrap\nSuggests: odfd-sql, prometheus\n"
-        "Description: {description}\n A node with its command line, without the Spark engine: it mirrors, verifies and"
-        " serves datasets.\n Queries take odfd-sql; deriving datasets takes the engine (docs/install.md).\n"
+        f"Depends: {DEPENDS}\nRecommends: bubblewrap\nSuggests: odfd-engine, odfd-sql, prometheus\n"
+        "Description: {description}\n A node with its command line: it mirrors, verifies and serves datasets.\n"
+        " Queries take odfd-sql; ingesting, deriving and re-executing take odfd-engine (docs/install.md).\n"
     ),
     "odfd-sql": (
         "Depends: odfd (= {version})\n"
         "Description: SQL over the datasets of an odfd node: odfctl sql, Flight SQL, the page's queries\n"
         " The node uses it from its next query on; only Flight SQL, where it is set, takes a restart.\n"
+    ),
+    "odfd-engine": (
+        "Depends: odfd (= {version})\n"
+        "Description: the Spark engine of an odfd node, with a Java: ingests, derives and re-executes datasets\n"
+        " It also has the clients of databases and brokers. The node uses it after a restart, which dpkg does.\n"
     ),
     "odfd-demo": (
         "Depends: odfd (= {version})\n"
@@ -85,8 +97,8 @@ def wheel() -> Path:
 
 
 def lock() -> None:
-    """``requirements/node.txt``: what a node without an engine needs, in the versions of the whole lock."""
-    needed, _ = split()
+    """What a node without an engine needs, and what the engine needs beside that, in versions of the whole lock."""
+    needed, engine = split()
     OUT.mkdir(exist_ok=True)
     wanted, pinned, without = (OUT / name for name in ("wanted.txt", "pinned.txt", "without.txt"))
     wanted.write_text("\n".join(needed) + "\n")
@@ -98,6 +110,15 @@ def lock() -> None:
     without.write_text("\n".join(overrides) + "\n")
     options = ("-q", "--python-version", "3.11", "--generate-hashes", "--no-header", "--no-annotate")
     _run(*UV, "compile", *options, "-c", pinned, "--override", without, wanted, "-o", NODE_LOCK)
+    wanted.write_text("\n".join([*needed, *engine, *engine_extras()]) + "\n")
+    _run(*UV, "compile", *options, "-c", pinned, "--override", without, wanted, "-o", ENGINE_LOCK)
+    of_node = set(_blocks(NODE_LOCK))
+    ENGINE_LOCK.write_text("".join(f"{each}\n" for each in _blocks(ENGINE_LOCK) if each not in of_node))
+
+
+def _blocks(lock: Path) -> list[str]:
+    """Returns the distributions of a lock, each with its hashes."""
+    return re.split(r"\n(?=\S)", lock.read_text().rstrip("\n"))
 
 
 def site() -> Path:
@@ -130,23 +151,34 @@ def image() -> int:
 
 
 def deb() -> list[Path]:
-    """A node without an engine, with all that it needs beside Python itself; what its queries need; a recorded node."""
-    tree, other, version = OUT / "deb", OUT / "deb-sql", project()["version"]
-    for each in (tree, other):
+    """A node with all that it needs beside Python itself; what its queries and its engine need; a recorded node."""
+    tree, sql, engine, version = OUT / "deb", OUT / "deb-sql", OUT / "deb-engine", project()["version"]
+    for each in (tree, sql, engine):
         shutil.rmtree(each, ignore_errors=True)
     home = tree / HOME
-    # Copies: what is stripped here, and given other modes, would change in the cache of uv and all that is made of it.
-    target = ("--python", PYTHON, "--target", home, "--no-deps", "--link-mode=copy")
-    _run(*UV, "install", "-q", *target, "--require-hashes", "--no-build-isolation", "-r", NODE_LOCK)
-    _run(*UV, "install", "-q", *target, wheel())
+    _install(home, "--require-hashes", "--no-build-isolation", "-r", NODE_LOCK)
+    _install(home, wheel())
     _lay_out(tree)
-    move_sql(home, other / HOME)
-    _describe(tree, "odfd", version)
-    _describe(other, "odfd-sql", version)
-    demo = [_demo(version)] if (RECORDED / "odfd.toml").is_file() else []
-    if not demo:
+    _install(engine / HOME, "--require-hashes", "--no-build-isolation", "-r", ENGINE_LOCK)
+    leave_out(engine / HOME)
+    strip_libraries(engine / HOME)
+    move(home, sql / HOME, SQL)
+    move(home, engine / HOME, ENGINE)
+    run_compiler("compile_beside", engine, int(SOURCE_DATE))
+    built = []
+    for each, name, compression in ((tree, "odfd", SMALL), (sql, "odfd-sql", SMALL), (engine, "odfd-engine", QUICK)):
+        _describe(each, name, version)
+        built.append(_build(each, f"{name}_{version}_amd64", compression))
+    if not (RECORDED / "odfd.toml").is_file():
         print("odfd-demo is left out: make demo-node records what is in it", file=sys.stderr)
-    return [_build(tree, f"odfd_{version}_amd64"), _build(other, f"odfd-sql_{version}_amd64"), *demo]
+        return built
+    return [*built, _demo(version)]
+
+
+def _install(home: Path, *wanted: str | Path) -> None:
+    """Installs into a folder. Copies: what is stripped here would change in the cache of uv and in all made of it."""
+    _run(*UV, "install", "-q", "--python", PYTHON, "--target", home, "--no-deps", "--link-mode=copy", *wanted)
+    (home / ".lock").unlink(missing_ok=True)  # uv's own
 
 
 def _demo(version: str) -> Path:
@@ -155,15 +187,15 @@ def _demo(version: str) -> Path:
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(RECORDED, tree / "usr" / "share" / "odfd" / "demo")
     _describe(tree, "odfd-demo", version)
-    return _build(tree, f"odfd-demo_{version}_all")
+    return _build(tree, f"odfd-demo_{version}_all", SMALL)
 
 
-def _build(tree: Path, name: str) -> Path:
+def _build(tree: Path, name: str, compression: Sequence[str]) -> Path:
     for path in tree.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         os.utime(path, (int(SOURCE_DATE), int(SOURCE_DATE)))
     package = OUT / f"{name}.deb"
-    _run("dpkg-deb", "--root-owner-group", "-Zzstd", "-z12", "--build", tree, package)
+    _run("dpkg-deb", "--root-owner-group", *compression, "--build", tree, package)
     return package
 
 
@@ -204,10 +236,10 @@ def _document(folder: Path) -> None:
 
 
 def _describe(tree: Path, name: str, version: str) -> None:
-    """Writes the control file, and for the node itself the scripts that set it up and remove it."""
+    """Writes the control file, and the scripts that set the package up and remove it."""
     control = tree / "DEBIAN"
     control.mkdir(mode=0o755)
-    for file in sorted((TREE / "package" / "debian").iterdir()) if name == "odfd" else ():
+    for file in sorted((TREE / "package" / "debian").glob(f"{name}/*")):
         target = control / file.name
         shutil.copyfile(file, target)
         target.chmod(0o755 if file.read_text().startswith("#!") else 0o644)

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Any, Final
@@ -23,7 +23,6 @@ _LAID_OUT: Final = ("share", "lib", "bin")
 """Of what is installed into ``HOME``: what belongs elsewhere in a system."""
 _OF_OTHERS: Final = (
     *("**/tests", "**/_tests", "**/SelfTest", "pyarrow/include", "pyarrow/includes", "pyarrow/src", "**/conftest.py"),
-    *("grpc", "grpcio-*.dist-info"),  # engines are spoken to by it, and a packaged node has none; libp2p only names it
     "netaddr/eui/*.txt",  # makers of network cards, 8 MB of them; addresses of IP do without
     *("numpy/distutils", "numpy/f2py", "pyarrow/_pyarrow_cpp_tests.*"),
     *("mypy_protobuf*", "mypy_extensions*", "types_*.dist-info", "*-stubs", "**/*.pyi", "*.dist-info/sboms"),
@@ -31,7 +30,6 @@ _OF_OTHERS: Final = (
     *("pyarrow/libarrow_s3.so*", "pyarrow/_s3fs.*"),  # the node reads buckets by obstore
     *("pyarrow/libarrow_python*.so", "pyarrow/libarrow_python*.so.*.*"),  # copies of the one that is loaded
     *("pyarrow/_azurefs.*", "pyarrow/_gcsfs.*", "pyarrow/_hdfs.*", "pyarrow/_orc.*", "pyarrow/_dataset_orc.*"),
-    *("adbc_driver_*", "pymysql*"),  # databases are sources, and ingest takes the engine
     # What libp2p names for other transports, TLS, UPnP and its own discovery: p2p.host.library stands in for it.
     *("aioquic*", "pylsqpack*", "OpenSSL", "pyopenssl-*", "service_identity*", "dns", "dnspython-*", "miniupnpc*"),
     *("trio_websocket*", "requests*", "urllib3*", "rpcudp*", "umsgpack", "u_msgpack_python-*"),
@@ -49,6 +47,11 @@ SQL: Final = (
     *("xlsxwriter", "xlsxwriter-*"),
 )
 """What only queries need: a package of its own, without which the node refuses them by name."""
+ENGINE: Final = (
+    *("grpc", "grpcio-*"),  # engines are spoken to by it; libp2p only names it
+    *("adbc_driver_*", "pymysql", "pymysql-*"),  # databases are sources, and ingest takes the engine
+)
+"""Of a node's libraries, what only the engine needs: a part of its package, beside Spark and Java."""
 OURS: Final = "odfd_node"
 _COPYLEFT: Final = re.compile(r"(?m)^(License|License-Expression|Classifier: License)\b.*(GPL|MPL|Mozilla)")
 _OPTIONS: Final[dict[str, Any]] = {
@@ -76,12 +79,12 @@ def leave_out(home: Path) -> None:
             path.unlink()
 
 
-def move_sql(home: Path, other: Path) -> None:
-    """Moves what only queries need to another tree. Raises FileNotFoundError for a pattern that matches nothing."""
-    for pattern in SQL:
+def move(home: Path, other: Path, patterns: Iterable[str]) -> None:
+    """Moves what another package has to its tree. Raises FileNotFoundError for a pattern that matches nothing."""
+    for pattern in patterns:
         found = sorted(home.glob(pattern))
         if not found:
-            raise FileNotFoundError(f"{pattern} is not in {home}: package.programs.SQL is out of date")
+            raise FileNotFoundError(f"{pattern} is not in {home}: the patterns of package.programs are out of date")
         for path in found:
             target = other / path.relative_to(home)
             target.parent.mkdir(parents=True, exist_ok=True)

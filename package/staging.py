@@ -25,6 +25,8 @@ TREE: Final = Path(__file__).parents[1]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
 ENGINE: Final = ("pyspark", "pandas", "py4j")
 """Distributions that the Spark engine alone needs: an extra, ``odfd[engine]``."""
+SOURCES: Final = ("kafka", "mqtt", "sftp", "evm")
+"""Extras for kinds of sources."""
 PACKAGE: Final = "odfd_node"
 _DATA: Final = ("*.py", "py.typed", "*.toml", "*.json", "*.tsv", "*.html", "*.css", "*.js", "*.svg", "*.LICENSE")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
@@ -100,6 +102,12 @@ def split() -> tuple[list[str], list[str]]:
     return [each for each in needed if each not in engine], engine
 
 
+def engine_extras() -> list[str]:
+    """What a whole engine takes beside its own needs: a JVM, and clients of the sources that are extras."""
+    extras = project()["optional-dependencies"]
+    return [each for name in ("java", *SOURCES) for each in extras[name]]
+
+
 def shared() -> dict[str, str]:
     """Text of each file beside the code, by its place: pages, completions, units."""
     made = {
@@ -138,7 +146,7 @@ def manual(parser: argparse.ArgumentParser, name: str) -> str:
 
 def _project() -> Iterator[str]:
     said, (needed, engine) = project(), split()
-    extras = {"engine": engine, "java": said["optional-dependencies"]["java"]}
+    extras = {"engine": engine} | {name: said["optional-dependencies"][name] for name in ("java", *SOURCES)}
     yield from ("[build-system]", 'requires = ["setuptools==84.2.1"]', 'build-backend = "setuptools.build_meta"', "")
     yield "[project]"
     for key in ("name", "version", "description", "license", "requires-python"):

@@ -23,9 +23,33 @@ SECONDS = 120
 """A package of 110 MB is unpacked and compiled, on a disk that others use too."""
 EXPOSURE = 2.6
 EXTRAS = ("odfd-sql",)
+ENGINE = "odfd-engine.deb"
 DEMO = "odfd-demo.deb"
 QUERY = "odfctl sql 'select 42 as x' -o ndjson"
-MANIFEST = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: kept, kind: Root, metadata: []}\n"
+MANIFEST = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: kept
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: Csv, header: true, ddlSchema: [event_time TIMESTAMP, n BIGINT]}
+      merge: {kind: Append}
+"""
+DERIVED = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: doubled
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: kept, alias: kept}]
+      transform: {kind: Sql, engine: spark, query: "select event_time, n * 2 as twice from kept"}
+"""
+ROWS = "event_time,n\n2024-01-01T00:00:00Z,42\n"
 QUESTION = "Delete the node's state too?"
 PURGE = """
 import os, pty, sys
@@ -110,8 +134,9 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, folder / f"later-{name}.deb"]
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
         shutil.rmtree(tree)
-    for each in OUT.glob("odfd-demo_*.deb"):
-        shutil.copyfile(each, folder / DEMO)
+    for name in (ENGINE, DEMO):
+        for each in OUT.glob(f"{name.removesuffix('.deb')}_*.deb"):
+            (folder / name).symlink_to(each)
     return folder
 
 
@@ -130,9 +155,9 @@ def debian(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         archive.extractall(root, members=devices, filter="fully_trusted")
     for each in packages.iterdir():
         shutil.copyfile(each, root / "root" / each.name)
-    (root / "root" / "kept.yaml").write_text(MANIFEST)
-    (root / "root" / "purge.py").write_text(PURGE)
-    (root / "root" / "page.py").write_text(PAGE)
+    written = {"kept.yaml": MANIFEST, "derived.yaml": DERIVED, "rows.csv": ROWS, "purge.py": PURGE, "page.py": PAGE}
+    for name, text in written.items():
+        (root / "root" / name).write_text(text)
     command = ("systemd-nspawn", "-q", "-D", str(root), "--register=no", "--keep-unit", "--private-network")
     console = root.with_name("console.log")
     with console.open("wb") as said, subprocess.Popen(
@@ -166,6 +191,14 @@ def test_the_package_lives_and_goes_as_its_page_says(debian: Debian) -> None:
     debian.install("odfd-sql.deb")
     assert json.loads(debian.run(QUERY)) == {"x": 42}
     assert debian.run("find /usr/lib/odfd -newer /usr/bin/odfctl -name '*.pyc'") == "", "all was compiled before"
+
+    debian.install(ENGINE)
+    debian.run(
+        "odfctl apply -q -f derived.yaml -f kept.yaml && odfctl ingest -q kept rows.csv && odfctl pull -q doubled"
+    )
+    assert json.loads(debian.run("odfctl sql 'select twice from doubled' -o ndjson")) == {"twice": 84}
+    debian.run("apt-get remove -qq -y odfd-engine")
+    assert "engine-missing" in debian.run("odfctl ingest kept rows.csv 2>&1 || test $? = 7")
 
     debian.install("later-odfd.deb", "later-odfd-sql.deb")
     assert debian.node_id() == first

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from package.__main__ import CONTROL, _describe
-from package.programs import HOME, SQL, compile_all, leave_out, move_sql
+from package.programs import ENGINE, HOME, SQL, compile_all, leave_out, move
 
 NOON = 1767225600
 
@@ -29,7 +29,7 @@ def test_libraries_that_the_node_stands_in_for_are_left_out(tmp_path: Path) -> N
     home = laid(
         tmp_path, "aioquic/tls.py", "aioquic-1.dist-info/RECORD", "libp2p/security/tls/io.py",
         "libp2p/security/noise/io.py",
-        "adbc_driver_manager/a.py", "pyarrow/_hdfs.cpython-311-x86_64-linux-gnu.so", "trio/tests/a.py", "trio/a.py",
+        "pyarrow/_hdfs.cpython-311-x86_64-linux-gnu.so", "trio/tests/a.py", "trio/a.py",
     )  # fmt: skip
     leave_out(home)
     assert found(home) == {"libp2p/security/noise/io.py", "trio/a.py"}
@@ -43,11 +43,11 @@ def test_what_queries_need_is_moved_to_a_package_of_its_own(tmp_path: Path) -> N
         "xlsxwriter-3.dist-info/RECORD",
     }  # fmt: skip
     home, other = laid(tmp_path / "home", "pyarrow/lib.so", *names), tmp_path / "other"
-    move_sql(home, other)
+    move(home, other, SQL)
     assert (found(home), found(other)) == ({"pyarrow/lib.so"}, names)
     with pytest.raises(FileNotFoundError, match=r"out of date"):
-        move_sql(home, other)
-    assert len(set(SQL)) == len(SQL)
+        move(home, other, SQL)
+    assert len({*SQL, *ENGINE}) == len(SQL) + len(ENGINE)
 
 
 def test_others_code_is_compiled_and_runs_without_sources(tmp_path: Path) -> None:
@@ -82,4 +82,5 @@ def test_a_package_says_what_it_is_and_needs(name: str, tmp_path: Path) -> None:
     )
     assert (fields["Package"], fields["Version"]) == (name, "1.2")
     assert (fields["Depends"] == "odfd (= 1.2)") is (name != "odfd")
-    assert (tmp_path / "DEBIAN/postinst").exists() is (name == "odfd")
+    assert (tmp_path / "DEBIAN/postinst").exists() is (name in ("odfd", "odfd-engine"))
+    assert (tmp_path / "DEBIAN/templates").exists() is (name == "odfd")
