@@ -1,6 +1,7 @@
 """``odfd`` with the small engine: everything else is real, so that it starts at once and computes without a JVM.
 
 With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durable step of its objects and chains; with
+``KILL_PUSH=N`` at the Nth step in which a push becomes durable, or is let go when datasets have it; with
 ``KILL_EFFECT=N`` after the Nth effect of commands on renditions, or the Nth step in which a mirror follows them.
 """
 
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from config.model import Settings
@@ -31,6 +33,8 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     with open_state_directory(Path(settings.node.state_dir)) as home:
         if at := os.environ.get("KILL_AT"):
             home.objects._step = home.chains._step = killing(int(at))
+        if at := os.environ.get("KILL_PUSH"):
+            _kill_in_pushes(home.spool, killing(int(at)))
         parts = NodeParts(home, settings, context, engine)
         services = services_of(parts)
         if at := os.environ.get("KILL_EFFECT"):
@@ -50,6 +54,30 @@ def killing(at: int) -> Callable[[str], None]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return step
+
+
+def _kill_in_pushes(spool: Any, step: Callable[[str], None]) -> None:
+    """Steps: the beginning of a transaction, its end before and after the commit; a large body before and after it lies
+    in its file.
+    """
+    write, stage = spool._database.write, spool._stage
+
+    @contextmanager
+    def stepping() -> Iterator[Any]:
+        step("begins")
+        with write() as connection:
+            yield connection
+            step("is written")
+        step("is committed")
+
+    def staging(push: Any) -> Path:
+        step("stages")
+        path: Path = stage(push)
+        step("is staged")
+        return path
+
+    spool._database = SimpleNamespace(read=spool._database.read, write=stepping)
+    spool._stage = staging
 
 
 def odfd(words: Sequence[str] | None = None) -> None:

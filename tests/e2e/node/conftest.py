@@ -19,6 +19,7 @@ import pytest
 
 from odfd.cli import main
 from worlds.eventually import PATIENCE
+from worlds.forked import Forked, Forking
 
 TREE = Path(__file__).parents[3]
 
@@ -47,9 +48,11 @@ class Daemon:
 
     folder: Path
     more: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
     program: list[str] | None = None
     """Something else than ``odfd run``, which takes the state directory."""
+    forking: Forking | None = None
+    """If it is given, the node of ``worlds.small_node`` is forked from it, and takes a tenth of the CPU to start."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -73,13 +76,15 @@ class Daemon:
             **self.more,
         }
 
-    def spawn(self, *words: str) -> subprocess.Popen[bytes]:
+    def spawn(self, *words: str) -> subprocess.Popen[bytes] | Forked:
+        environ = {**around(), **self.environ}
+        if self.forking is not None:
+            self.process = self.forking.start(["run", "--state", str(self.state), *words], environ, self.log)
+            return self.process
         usual = [sys.executable, "-m", "odfd.daemon.main", "run", "--state"]
         command = [*(self.program or usual), str(self.state), *words]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, env={**around(), **self.environ}, stdout=log, stderr=log, start_new_session=True
-            )
+            self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
         return self.process
 
     def start(self, *words: str) -> Daemon:
@@ -165,6 +170,13 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     yield make
     for daemon in made:
         daemon.close()
+
+
+@pytest.fixture(scope="module")
+def forking() -> Iterator[Forking]:
+    made = Forking()
+    yield made
+    made.close()
 
 
 @pytest.fixture
