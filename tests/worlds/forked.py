@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ class Forked:
 
     def __init__(self, told: socket.socket) -> None:
         self._told = told
+        self._lock = threading.Lock()
         self.pid = int(told.recv(99))
         self.returncode: int | None = None
 
@@ -45,11 +47,12 @@ class Forked:
         os.kill(self.pid, signal.SIGTERM)
 
     def _hear(self, timeout: float | None) -> int:
-        if self.returncode is None:
-            self._told.settimeout(timeout)
-            self.returncode = os.waitstatus_to_exitcode(int(self._told.recv(99)))
-            self._told.close()
-        return self.returncode
+        with self._lock:
+            if self.returncode is None:
+                self._told.settimeout(timeout)
+                self.returncode = os.waitstatus_to_exitcode(int(self._told.recv(99)))
+                self._told.close()
+            return self.returncode
 
 
 class Forking:
