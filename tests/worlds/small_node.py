@@ -3,6 +3,7 @@
 With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durable step of its objects and chains; with
 ``KILL_PUSH=N`` at the Nth step in which a push becomes durable, or is let go when datasets have it; with
 ``KILL_EFFECT=N`` after the Nth effect of commands on renditions, or the Nth step in which a mirror follows them.
+With ``NAME_SECONDS=N`` it signs names of IPFS for so long, and again after a third of it.
 """
 
 from __future__ import annotations
@@ -17,19 +18,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from chain.instant import SECOND
 from config.model import Settings
 from odfd.control.assembly import Assembly, Context
 from odfd.daemon import main
+from odfd.ipfs import publishing, repository
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
 from odfd.state.directory import open_state_directory
+from odfd.workers import reconciler
 from worlds.node_world import SmallEngine
 
 
 @contextmanager
 def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     engine: Any = SmallEngine()
+    if seconds := os.environ.get("NAME_SECONDS"):
+        _sign_names_for(int(seconds))
     with open_state_directory(Path(settings.node.state_dir)) as home:
         if at := os.environ.get("KILL_AT"):
             home.objects._step = home.chains._step = killing(int(at))
@@ -54,6 +60,12 @@ def killing(at: int) -> Callable[[str], None]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return step
+
+
+def _sign_names_for(seconds: int) -> None:
+    publishing.LIFETIME = repository.LIFETIME = seconds * SECOND  # type: ignore[misc]
+    repository.RENEW = seconds * SECOND // 3  # type: ignore[misc]
+    reconciler.DRIFT_SECONDS = seconds / 10  # type: ignore[misc]
 
 
 def _kill_in_pushes(spool: Any, step: Callable[[str], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -12,10 +13,16 @@ from typing import Any
 import pytest
 import trio
 
+from chain.instant import SECOND
+from chain.statements.keys import SigningKey
+from odfd.runtime.clock import SystemClock
+from p2p.ipfs import record
+from p2p.ipfs.record import Pointer
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+KEY = SigningKey(b"\x44" * 32)
 SMALL = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
 
 
@@ -100,6 +107,56 @@ def mirrored_through_gateway(carol: Any, repo: Path, published: Any) -> None:
     carol.ask("publish", "theirs")
     assert [each["serving"] for each in carol.ask("mirror", "list")] == [True]
     carol.stop()
+
+
+async def test_the_name_of_a_repository_resolves_as_long_as_its_node_is_there(
+    make_daemon: Callable[..., Any], foreign: ModuleType, tmp_path: Path
+) -> None:
+    """Another's Kubo is asked: behind the end of the first record, without a push; not behind that of the last record
+    of a node that is gone; and again when the node is back.
+    """
+    in_thread = trio.to_thread.run_sync
+    async with foreign.open_kubo(tmp_path / "ka") as hers, foreign.open_kubo(tmp_path / "kb") as his:
+        await meet(his, hers)
+        alice = make_daemon("a", ODFD_IPFS_API=hers.api, NAME_SECONDS="10")
+        alice.program = SMALL
+        await in_thread(alice.start)
+        await in_thread((alice.folder / "m.yaml").write_text, ROOT)
+        await in_thread(written, alice, 0)
+        await in_thread(partial(alice.ask, "apply", "-f", str(alice.folder / "m.yaml")))
+        await in_thread(alice.ask, "pull", "cities")
+        await in_thread(alice.ask, "repo", "add", "other", f"ipns://{record.name_of(KEY.dataset_id)}")
+        refused = await in_thread(alice.said, "push", "cities", "--to", "other")
+        name = re.search(r"its own name is ipns://(\w+)", refused.out + refused.err)[1]
+        await in_thread(alice.ask, "repo", "add", "shelf", f"ipns://{name}")
+        await in_thread(alice.ask, "push", "cities", "--to", "shelf")
+
+        async def signed() -> Pointer:
+            found = await in_thread(hers.fetch, "routing", "get", f"/ipns/{name}")
+            return record.unseal(found, record.dataset_of(name))
+
+        async def resolves(to: str | None) -> None:
+            """Until it does; ``None``: until it does not."""
+            with trio.fail_after(PATIENCE):
+                while True:
+                    try:
+                        found = (await his.do("name", "resolve", "--nocache", f"/ipns/{name}")).strip()
+                    except AssertionError as error:
+                        found = None if "could not resolve name" in str(error) else str(error)
+                    if found == to:
+                        return
+                    await trio.sleep(0.2)
+
+        first = await signed()
+        await trio.sleep(
+            max(0, first.expires - SystemClock().now()) / SECOND + 0.1
+        )  # Kubo's clock is that of the machine
+        await resolves(first.value)
+        assert (await signed()).expires > first.expires
+        await in_thread(alice.kill)
+        await resolves(None)
+        await in_thread(alice.start)
+        await resolves(first.value)
 
 
 async def test_a_kubo_that_goes_away_and_comes_back(
