@@ -9,7 +9,7 @@ fetched twice at the same time.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from itertools import islice
 from pathlib import Path
@@ -136,14 +136,15 @@ class ObjectFetcher:
         async def take(group: Sequence[Bringing]) -> None:
             sound = await self._packs.take(peers, group, missing, pace) if len(group) > 1 else set()
             for place, (in_force, block) in enumerate(group):
+                come: list[Multihash] = []
                 for name, size in objects_of(block):
-                    if place not in sound:
-                        await self._have(peers, name, size, pace)
+                    if place not in sound and await self._have(peers, name, size, pace):
+                        come.append(name)
                     await counted.add(name, size, block.sequence_number)
                     tally.slices += 1
                     tally.bytes += size
                 if place not in sound:
-                    await self._check(peers, in_force, block)
+                    await self._check(peers, in_force, block, come)
                 if swarm is not None:
                     swarm.step.note(block.sequence_number)
                 await self._bring_links(peers, in_force, block, tally, counted)
@@ -310,10 +311,16 @@ class ObjectFetcher:
         self._stalled.pop(peer, None)
         return True
 
-    async def _check(self, peers: Sequence[PeerId], terms: ChainTerms, block: Block) -> None:
-        """Checks objects against their block; fetches objects again that our own disk has damaged since. Raises
-        Invalid."""
-        findings = await trio.to_thread.run_sync(check_event, self.objects, terms, block)
+    async def _check(
+        self, peers: Sequence[PeerId], terms: ChainTerms, block: Block, come: Collection[Multihash]
+    ) -> None:
+        """Checks objects against their block; fetches objects again that our own disk has damaged since.
+
+        ``come``: those that came just now, and were hashed as they came. Raises Invalid.
+        """
+        findings = await trio.to_thread.run_sync(check_event, self.objects, terms, block, come)
+        if findings and come:  # is it the block that is wrong, or our own disk?
+            findings = await trio.to_thread.run_sync(check_event, self.objects, terms, block)
         if any(found.rule in _SPOILT for found in findings):
             await self.again(peers, objects_of(block))
             findings = await trio.to_thread.run_sync(check_event, self.objects, terms, block)
@@ -360,11 +367,13 @@ class ObjectFetcher:
         needed = self.room.to_come(missing)
         check_room(self._partial, self.limits.disk_reserve, needed, f"{needed:,} bytes are missing")
 
-    async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int, pace: Pace | None) -> None:
-        """Fetches an object unless it is here."""
+    async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int, pace: Pace | None) -> bool:
+        """Fetches an object unless it is here; returns whether it came now."""
         async with self._alone(name):
-            if not await trio.to_thread.run_sync(self.objects.has, name):
-                await self._fetch(peers, name, size, pace)
+            if await trio.to_thread.run_sync(self.objects.has, name):
+                return False
+            await self._fetch(peers, name, size, pace)
+            return True
 
     @asynccontextmanager
     async def _alone(self, name: Multihash) -> AsyncIterator[None]:

@@ -382,9 +382,12 @@ class WithPublished:
         ):
             try:
                 async for part in slowed:
-                    waiting += part
-                    if sink.received + len(waiting) > size:
+                    if sink.received + len(waiting) + len(part) > size:
                         raise Remote(f"{at} gives more of {name.short} than it has", rule="object-size")
+                    if not waiting and len(part) >= WRITE:  # as those of buckets are: they are not copied again
+                        await trio.to_thread.run_sync(sink.write, part)
+                        continue
+                    waiting += part
                     if len(waiting) >= WRITE:
                         await trio.to_thread.run_sync(sink.write, bytes(waiting))
                         waiting.clear()

@@ -34,6 +34,7 @@ from chain.store.objects import staged_in
 from chain.wording import plural
 from odfd.transfer.named import NamedObjects
 from odfd.verify.report import VerificationResult
+from odfd.verify.resume import CheckedOnArrival
 from odfd.verify.verify import VerificationRequest, verify_chain
 
 COMMIT_BLOCKS: Final = 16_384
@@ -221,14 +222,17 @@ class Copy(NamedTuple):
     files: ObjectReader
     hint: str = ""
     """Advice for people if the copy is invalid."""
+    checked: Head | None = None
+    """The last block, if all objects were checked against their blocks while they were fetched; else ``None``."""
 
 
 def import_copy(copy: Copy, chains: ChainStore, objects: ObjectStore, progress: OnProgress | None = None) -> Transfer:
     """Imports as ``import_dataset``; the copy's objects may be in the store already."""
     source, files, place = copy.chain, copy.files, copy.place
-    here = _here_already(source, chains)
+    here = blocks_here(source, chains)
     if not here or here < _head_of(source).size:
-        report = verify_chain(source, files, VerificationRequest(ref=place, start=here))
+        memory = None if copy.checked is None else CheckedOnArrival(copy.checked)
+        report = verify_chain(source, files, VerificationRequest(ref=place, start=here), memory=memory)
         if not report.ok:
             raise NotVerified(place, report, copy.hint or f"see them all: odfctl verify {place}")
     dataset, ours = _identity(source), _head_of(source)
@@ -251,7 +255,7 @@ def import_copy(copy: Copy, chains: ChainStore, objects: ObjectStore, progress: 
     return done
 
 
-def _here_already(source: DirectoryChain, chains: ChainStore) -> int:
+def blocks_here(source: DirectoryChain, chains: ChainStore) -> int:
     """Returns how many of the copy's first blocks the store has, by one hash; 0 if one of the two does not go on.
 
     These were verified when they came, and a hash stands for all blocks before it.

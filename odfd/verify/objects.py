@@ -7,7 +7,7 @@ under a right physical one would otherwise pass. Spec: section Data Slice; RFC-0
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -54,8 +54,12 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return ExpectedColumns(np.array([count]), np.array([first], np.uint64), (self.system_time,))
 
 
-def check_event(objects: ObjectReader, terms: ChainTerms, block: Block) -> list[VerifyFinding]:
+def check_event(
+    objects: ObjectReader, terms: ChainTerms, block: Block, hashed: Collection[Multihash] = ()
+) -> list[VerifyFinding]:
     """Checks every object of a block against its claims under ``terms``, without links of its rows.
+
+    ``hashed``: objects whose bytes were hashed just now, as they arrived; of these only size and rows are checked.
 
     Empty for blocks without data. Raises Environment when our own disk fails.
     """
@@ -65,18 +69,23 @@ def check_event(objects: ObjectReader, terms: ChainTerms, block: Block) -> list[
     findings: list[VerifyFinding] = []
     if (slice_ := event.new_data) is not None:
         claim = SliceClaim(slice=slice_, terms=terms, system_time=block.system_time)
-        findings += check_slice(objects, claim, links=False)
+        findings += check_slice(objects, claim, links=False, is_hashed=slice_.physical_hash in hashed)
     if (checkpoint := event.new_checkpoint) is not None:
-        findings += check_checkpoint(objects, checkpoint.physical_hash, checkpoint.size)
+        name, size = checkpoint.physical_hash, checkpoint.size
+        findings += _check_bytes(objects, "checkpoint", name, size, is_hashed=name in hashed)[1]
     return findings
 
 
-def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True) -> list[VerifyFinding]:
+def check_slice(
+    objects: ObjectReader, claim: SliceClaim, *, links: bool = True, is_hashed: bool = False
+) -> list[VerifyFinding]:
     """Lists all differences of a slice from its claims. Raises Environment when our own disk fails.
 
-    ``links``: also checks that the objects its rows link to are here and have their hashes.
+    ``links``: also checks that the objects its rows link to are here and have their hashes. ``is_hashed``: the bytes
+    were hashed just now, as they arrived.
     """
-    content, findings = _check_bytes(objects, "slice", claim.slice.physical_hash, claim.slice.size)
+    name, size = claim.slice.physical_hash, claim.slice.size
+    content, findings = _check_bytes(objects, "slice", name, size, is_hashed=is_hashed)
     if content is None:
         return findings
     try:
@@ -107,7 +116,7 @@ def check_object(objects: ObjectReader, kind: str, name: Multihash, size: int) -
 
 
 def _check_bytes(
-    objects: ObjectReader, kind: str, name: Multihash, size: int
+    objects: ObjectReader, kind: str, name: Multihash, size: int, *, is_hashed: bool = False
 ) -> tuple[Path | bytes | None, list[VerifyFinding]]:
     try:
         content = objects.content(name)
@@ -115,7 +124,7 @@ def _check_bytes(
         return None, [_missing(kind, name)]
     findings = []
     try:
-        actual, length = _hashed(content)
+        actual, length = (name, _length(content)) if is_hashed else _hashed(content)
     except NotFound:  # it was removed meanwhile
         return None, [_missing(kind, name)]
     if length != size:
@@ -130,6 +139,13 @@ def _check_bytes(
 
 def _missing(kind: str, name: Multihash) -> VerifyFinding:
     return VerifyFinding(rule=f"{kind}-missing", message=f"{kind} {name.short} is not here", expected=str(name))
+
+
+def _length(content: Path | bytes) -> int:
+    if isinstance(content, bytes):
+        return len(content)
+    with disk(content):
+        return content.stat().st_size
 
 
 def _hashed(content: Path | bytes) -> tuple[Multihash, int]:

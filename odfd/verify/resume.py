@@ -17,7 +17,7 @@ import msgspec
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.rules.check import RULES
-from chain.store.base import StoredChain
+from chain.store.base import Head, StoredChain
 from chain.store.database import Database
 from chain.store.seals import Sealed
 
@@ -83,6 +83,22 @@ class StoredMemory:
     def keep(self, size: int, name: Multihash, complete: bool) -> None:
         with self._database.write() as connection:
             VERIFIED.put(connection, self._dataset, size, name, rules_version(), complete)
+
+
+class CheckedOnArrival:
+    """Results of checks that were made while all objects of a chain were fetched; it records nothing."""
+
+    def __init__(self, last: Head) -> None:
+        """``last``: the last block whose objects, and those before, were checked."""
+        self._last = last
+
+    def recall(self, chain: StoredChain) -> Remembered:
+        size = self._last.size
+        last = next(chain.stored_blocks(size - 1, size), None)
+        return Remembered(rows=size, done=size) if last is not None and last.name == self._last.hash else Remembered()
+
+    def keep(self, size: int, name: Multihash, complete: bool) -> None:
+        """What comes of the check is recorded by whoever takes the chain in."""
 
 
 def rules_version() -> bytes:

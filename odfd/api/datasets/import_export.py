@@ -48,6 +48,7 @@ from odfd.transfer.former_chain import FormerChain, former_head
 from odfd.transfer.former_comparison import Compared, compare_former
 from odfd.transfer.former_conversion import convert
 from odfd.transfer.named import note_links
+from odfd.transfer.new_pages import new_pages
 from odfd.trust.admission.epoch_switch import epoch_of
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.history_rewrite import kept_tree
@@ -242,9 +243,8 @@ class ImportExport:
                 name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, name_in(place))
                 async with outside(request.source):
                     await self._fetch_objects(shown.peer, chain, report)
-                copy = Copy(
-                    request.source, chain, self._home.objects, "nothing of it was taken: who serves it mends it"
-                )
+                hint = "nothing of it was taken: who serves it mends it"
+                copy = Copy(request.source, chain, self._home.objects, hint, await trio.to_thread.run_sync(chain.head))
                 done = await self._take_in(copy, await _statements(shown), name, request, report)
                 await shown.source.forget(shown.root)
                 return done
@@ -276,9 +276,8 @@ class ImportExport:
         return (await self._taken(copy, (), name, wire.ImportRequest(source=place, as_name=name), Report()))[0]
 
     async def _fetch_objects(self, peer: PeerId, chain: DirectoryChain, report: Report) -> None:
-        """Fetches the objects that blocks name and rows link to; those fetched stay if the import is cut off."""
-        head = await trio.to_thread.run_sync(chain.head)
-        pages = pages_of(chain, 0, head.size if head else 0, BATCH)
+        """Fetches the objects that new blocks name and rows link to; those fetched stay if the import is cut off."""
+        pages = new_pages(chain, self._home.chains, BATCH)
         done = 0
         while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
             terms, blocks = page

@@ -16,6 +16,7 @@ from odfd.control import wire
 from odfd.ipfs.publishing import LIFETIME, repository_folder
 from odfd.ipfs.repository import RENEW
 from odfd.resources.declared import DeclaredStore
+from odfd.verify import objects
 from odfd.workers.reconciler import ObservedState
 from p2p.ipfs import record
 from worlds.memory_ipfs import MemoryIpfs, Swarm
@@ -108,6 +109,35 @@ async def test_an_ipns_name_is_pushed_to_and_pulled_from(world: Any, worlds: Any
         assert (refused.fault.rule, "its own name is ipns://" in (refused.fault.hint or "")) == ("ipns-key", True)
         with pytest.raises(Exception, match="never changes"):
             await pushed(bob, to="still", private=True)
+
+
+async def test_rows_that_come_are_read_once_and_those_that_are_here_not_at_all(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes are hashed as they come, and the rows checked then: not again when the chain is taken in."""
+    swarm, checked, hashed = Swarm(), [], []
+    rows, bytes_ = objects._check_rows, objects._hashed
+    monkeypatch.setattr(objects, "_check_rows", lambda *given: (checked.append(given[1].slice), rows(*given))[1])
+    monkeypatch.setattr(objects, "_hashed", lambda *given: (hashed.append(1), bytes_(*given))[1])
+    async with (
+        world.running("alice", ipfs=MemoryIpfs(swarm)) as alice,
+        world.running("bob", ipfs=MemoryIpfs(swarm)) as bob,
+    ):
+        await grown(world, worlds, alice, 2)
+        name = record.name_of(alice.home.keys.node_key().dataset_id)
+        for node in (alice, bob):
+            await node.apply(SHELF % f"ipns://{name}")
+        await pushed(alice)
+        checked.clear()
+        hashed.clear()
+        await bob.pull("shelf/cities")
+        assert (len(checked), len(set(checked)), hashed) == (2, 2, [])
+        await grown(world, worlds, alice, 3)
+        await pushed(alice)
+        checked.clear()
+        hashed.clear()
+        await bob.pull("shelf/cities")
+        assert (len(checked), hashed) == (1, [])
 
 
 async def test_the_record_of_a_repositorys_name_is_signed_again_without_a_push(world: Any, worlds: Any) -> None:
