@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ from engines.spark.ingest.encodings import UTF8, guess
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds, member_names, unpacked
 from odfd.sampling.guess import Guess
 from odfd.sampling.markup import markup
+from odfd.sampling.parts import with_part
 from odfd.sampling.preview import shown
 from odfd.sampling.text_types import TEXT, GuessedColumn, column_of
 
@@ -46,6 +48,12 @@ SAMPLE: Final = 1 << 20
 LINES: Final = 1000
 _HEAD: Final = 30
 """Lines among which the header is searched."""
+_FOOTER: Final = 10
+"""Most lines at the end that are taken for no rows."""
+_TOTALS: Final = frozenset(
+    {"total", "totals", "sum", "summe", "gesamt", "gesamtsumme", "totale", "totaal", "suma", "somme", "итого"}
+)
+"""Words with which a line of totals begins."""
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _STEPS: Final[dict[str, type[ReadStep]]] = {
     "Csv": ReadCsv,
@@ -79,7 +87,7 @@ def guessed(path: Path, name: str) -> Guess:
     """Guesses the format of a file. Raises Invalid for unsupported ones."""
     with tempfile.TemporaryDirectory(prefix="odfctl-") as scratch:
         if zipfile.is_zipfile(path) and (found := _of_zip(path)) is not None:
-            return _with_columns(path, name, found)
+            return _with_columns(path, name, _with_part(path, name, found))
         members, pattern = _members(path, name, Path(scratch))
         inner = members[0].path
         if pattern is not None:
@@ -89,7 +97,15 @@ def guessed(path: Path, name: str) -> Guess:
                 unsure=(*found.unsure, f"all files {pattern} of the zip are read as one batch"),
             )
         found = _of_file(inner)
-        return found if found.columns else _with_columns(path, name, found)
+        return found if found.columns else _with_columns(path, name, _with_part(inner, name, found))
+
+
+def _with_part(path: Path, name: str, found: Guess) -> Guess:
+    def look(read: Mapping[str, Any], rows: int) -> tuple[int, int]:
+        table = shown(path, name, step_of(dict(read)), rows).rows
+        return table.num_columns, table.num_rows
+
+    return with_part(path, found, look)
 
 
 def _members(path: Path, name: str, folder: Path) -> tuple[list[SourceFile], str | None]:
@@ -197,7 +213,8 @@ def _csv(text: str) -> Guess:
     width = Counter(len(record) for _, record in records).most_common(1)[0][0]
     at = next(place for place, (_, record) in enumerate(records) if len(record) == width)
     skipped = records[at][0]
-    rows = [record for _, record in records[at:] if len(record) == width]
+    footer = _footer([record for _, record in records[at:]], width) if len(lines) < LINES else 0
+    rows = [record for _, record in records[at : len(records) - footer] if len(record) == width]
     header, unsure = _is_header(rows)
     names = rows[0] if header else [f"column_{number}" for number in range(1, width + 1)]
     body = rows[1:] if header else rows
@@ -208,9 +225,23 @@ def _csv(text: str) -> Guess:
         if any(not row[place] or row[place].strip() in column.nulls for row in body[:LINES])
     )
     found = _of_columns(
-        names, columns, {"separator": separator, "header": header, "skip": skipped, "comment": comment}, unsure
+        names,
+        columns,
+        {"separator": separator, "header": header, "skip": skipped, "footer": footer, "comment": comment},
+        unsure,
     )
     return found._replace(gaps=gaps)
+
+
+def _footer(records: Sequence[Sequence[str]], width: int) -> int:
+    """Returns how many records at the end are no rows: those of another width, and one that is a total."""
+    last = max(place for place, record in enumerate(records) if len(record) == width)
+    others = len(records) - last - 1
+    if last < 2:  # the header and one row
+        return others if others <= _FOOTER else 0
+    word = re.match(r"\W*(\w*)", records[last][0].casefold())
+    is_total = word is not None and word[1] in _TOTALS and not all(records[last])
+    return others + is_total if others <= _FOOTER else 0
 
 
 def _agreement(lines: Sequence[str], separator: str) -> tuple[int, int]:
@@ -238,9 +269,13 @@ def _of_columns(
     if found["skip"]:
         read["skipRows"] = found["skip"]
         unsure = (*unsure, f"before the header: {plural(found['skip'], 'line')}, taken for no rows")
+    if found["footer"]:
+        read["skipFooter"] = found["footer"]
+        unsure = (*unsure, f"at the end: {plural(found['footer'], 'line')}, taken for no rows")
     if found["comment"]:
         read["comment"] = found["comment"]
-    columns = list(columns)
+    if any(each.decimal == "," for each in columns):
+        columns = [each.grouped or each for each in columns]
     for option, key in (("decimal", "decimal"), ("thousands", "thousands"), ("date", "dateFormat"),
                         ("timestamp", "timestampFormat")):  # fmt: skip
         values = Counter(value for each in columns if (value := getattr(each, option)))
@@ -255,9 +290,15 @@ def _of_columns(
 
 def _agreeing(column: GuessedColumn, option: str, value: str) -> GuessedColumn:
     """Returns the column if its spelling agrees with the file's; otherwise the column as text."""
-    kinds = {"decimal": ("DOUBLE",), "thousands": ("DOUBLE",), "date": ("DATE",), "timestamp": ("TIMESTAMP",)}[option]
+    kinds = {"decimal": ("DOUBLE",), "thousands": ("DOUBLE", "BIGINT"), "date": ("DATE",), "timestamp": ("TIMESTAMP",)}[
+        option
+    ]
     stated = getattr(column, option)
-    if column.ddl not in kinds or stated == value or (option == "thousands" and column.decimal):
+    if (
+        column.ddl not in kinds
+        or stated == value
+        or (option == "thousands" and (column.decimal or column.ddl == "BIGINT"))
+    ):
         return column
     return TEXT._replace(unsure=(f"it is spelled otherwise than {value!r}: convert it in preprocess",))
 
@@ -270,9 +311,27 @@ def _with_columns(path: Path, name: str, found: Guess) -> Guess:
     columns = tuple((field.name, _ddl(schema.field(field.name).type), ()) for field in plain.fields)
     if all(ddl for _, ddl, _ in columns):
         read = {key: value for key, value in found.read.items() if key != "inferSchema"}
+        if read["kind"] == "Spreadsheet" and not {"DATE", "TIMESTAMP"} & {ddl for _, ddl, _ in columns}:
+            read, columns = _with_dates(read, columns, rows)
         gaps = frozenset(name for name in rows.column_names if rows[name].null_count)
         return found._replace(read=read, columns=columns, gaps=gaps)
     return found
+
+
+def _with_dates(
+    read: dict[str, Any], columns: tuple[tuple[str, str, tuple[str, ...]], ...], rows: pa.Table
+) -> tuple[dict[str, Any], tuple[tuple[str, str, tuple[str, ...]], ...]]:
+    """Adds the spelling of dates and times that a sheet has as texts; none where it has real ones beside."""
+    taken = []
+    for name, ddl, unsure in columns:
+        values = rows[name].drop_null().to_pylist() if ddl == "STRING" else []
+        seen = column_of(values) if values else TEXT
+        for option, key in (("date", "dateFormat"), ("timestamp", "timestampFormat")):
+            form = getattr(seen, option)
+            if form is not None and read.setdefault(key, form) == form:
+                ddl, unsure = seen.ddl, (*unsure, "the sheet has it as text", *seen.unsure)
+        taken.append((name, ddl, unsure))
+    return read, tuple(taken)
 
 
 def _ddl(kind: pa.DataType) -> str:

@@ -30,6 +30,8 @@ class GuessedColumn(NamedTuple):
     timestamp: str | None = None
     nulls: tuple[str, ...] = ()
     unsure: tuple[str, ...] = ()
+    grouped: GuessedColumn | None = None
+    """The column in a file whose decimals have commas, so that its points divide groups of thousands."""
 
 
 TEXT: Final = GuessedColumn("STRING")
@@ -58,7 +60,8 @@ def _kind(values: Sequence[str]) -> GuessedColumn | None:
     if all_(_WHOLE):
         return GuessedColumn("BIGINT")
     if all_(_POINT):
-        return GuessedColumn("DOUBLE", unsure=("DECIMAL(p,s) keeps all digits, where these are amounts",))
+        amounts = GuessedColumn("DOUBLE", unsure=("DECIMAL(p,s) keeps all digits, where these are amounts",))
+        return amounts._replace(grouped=_whole_groups(values))
     if all(value in _BOOLS for value in values):
         return GuessedColumn("BOOLEAN")
     if all_(_ISO_DATE):
@@ -69,6 +72,14 @@ def _kind(values: Sequence[str]) -> GuessedColumn | None:
             "TIMESTAMP", unsure=("times without a zone are taken for UTC; timeZone says another",) if naive else ()
         )
     return _spelled(values, all_)
+
+
+def _whole_groups(values: Sequence[str]) -> GuessedColumn | None:
+    first = next((value for value in values if _GROUPS.fullmatch(value)), None)
+    if first is None or not all(_GROUPS.fullmatch(value) or _WHOLE.fullmatch(value) for value in values):
+        return None
+    doubt = f"{first} is taken for {first.replace('.', '')}, as other columns have decimal commas"
+    return GuessedColumn("BIGINT", thousands=".", unsure=(doubt,))
 
 
 def _spelled(values: Sequence[str], all_: Callable[[re.Pattern[str]], bool]) -> GuessedColumn | None:

@@ -86,6 +86,16 @@ FILES: dict[str, tuple[bytes, list[list[Any]], list[str]]] = {
         ["members: '*.csv'", "# unsure: all files *.csv of the zip are read as one batch"],
     ),
     "table.xlsx": (made.xlsx({"S": [["n", "w"], [1, "a"]]}), [[1, "a"]], ["kind: Spreadsheet"]),
+    "sheets.xlsx": (
+        made.xlsx({"Info": [["A report"]], "Sales": [["day", "n"], ["01.05.2024", 1], ["13.05.2024", 2]]}),
+        [[dt.date(2024, 5, 1), 1.0], [dt.date(2024, 5, 13), 2.0]],
+        ["sheet: Sales", "# unsure: of the sheets Info, Sales this one is taken", "# unsure: the sheet has it as text"],
+    ),
+    "total.csv": (
+        "Artikel;Menge;Preis\nA;1.200;3,50\nB;80;12,99\nSumme;1.280;\n\n(c) Amt\n".encode("cp1252"),
+        [["A", 1200, 3.5], ["B", 80, 12.99]],
+        ["skipFooter: 2", "thousands: .", "Menge BIGINT", "# unsure: 1.200 is taken for 1200"],
+    ),
     "shop.db": (made.sqlite_file([(1, "a")]), [[1, "a"]], ["kind: Sqlite"]),
     "data.avro": (made.avro(1), [], ["kind: Avro"]),
 }
