@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from chain.errors import Invalid, NotFound, Refused
+from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
 from odfd.repositories.bucket import Bucket, open_bucket
@@ -35,6 +35,13 @@ class Target(NamedTuple):
     @property
     def at(self) -> str:
         return self.place.of(self.dataset)
+
+    def told(self, fault: Fault) -> Fault:
+        """Returns a fault of a pull as one of the repository, where it says only that a folder is no dataset."""
+        if fault.rule != "layout-dataset":
+            return fault
+        hint = "names are those under which datasets were pushed; odfctl repo list shows where it is"
+        return NotFound(f"{self.repository} has no dataset {self.dataset}", rule="repository-dataset", hint=hint)
 
 
 def is_target(ref: str) -> bool:
@@ -134,6 +141,17 @@ class Repositories:
             for key in keys
             if key in sealed
         }
+
+    def targets(self, refs: Sequence[str]) -> list[Target]:
+        """Returns those references that are to datasets in repositories. Raises NotFound; Invalid for other URLs."""
+        for place in (ref for ref in refs if "://" in ref and not is_target(ref)):
+            raise Invalid(
+                f"a dataset is not pulled by the URL of its place: {place}",
+                rule="pull-place",
+                hint="odfctl import takes a copy once, and odfctl mirror add follows it; for a repository: "
+                "odfctl repo add NAME URL, then odfctl pull NAME/DATASET",
+            )
+        return [self.target(ref) for ref in refs if is_target(ref)]
 
     def target(self, text: str, dataset: str = "") -> Target:
         """Resolves a target. ``dataset``: its name if only a repository is given. Raises NotFound, Invalid."""

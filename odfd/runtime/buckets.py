@@ -53,6 +53,7 @@ _BUCKET: Final = {
     "gs": re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]\Z"),
     "az": re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]\Z"),
 }
+_MARKS: Final = {"s3": ", - and .", "gs": ", -, _ and .", "az": " and -"}
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}\Z")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?\Z")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
@@ -111,7 +112,8 @@ def address_of(url: str, region: str | None = None) -> BucketAddress:
         raise Invalid("it names no account: az://ACCOUNT/CONTAINER", rule=RULE)
     bucket, _, below = rest.partition("/")
     if not _BUCKET[store].match(bucket):
-        raise Invalid("it names no container" if store == "az" else "it names no bucket", rule=RULE)
+        what = "container" if store == "az" else "bucket"
+        raise Invalid(f"it names no {what}: its name is of lower-case letters, digits{_MARKS[store]}", rule=RULE)
     region = (region or REGION) if store == "s3" else ""
     if web:
         endpoint = f"{web}://{host}" + (f"/{account}" if account else "")

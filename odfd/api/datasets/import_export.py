@@ -472,6 +472,7 @@ class ImportExport:
 
 
 def _failed(target: Target, fault: Fault) -> wire.PullItem:
+    fault = target.told(fault)
     return wire.PullItem(ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
 

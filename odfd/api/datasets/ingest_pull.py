@@ -266,7 +266,7 @@ class IngestPullService:
 
     def _targets(self, request: wire.PullRequest) -> list[Target]:
         """Returns the requested datasets that are in repositories. Raises NotFound, Invalid."""
-        targets = [self._repositories.target(ref) for ref in request.refs if is_target(ref)]
+        targets = self._repositories.targets(request.refs)
         if request.as_name is not None and (len(targets), len(request.refs)) != (1, 1):
             text = "a local name is for one dataset that comes from a repository"
             raise Invalid(text, rule="pull-name", hint="odfctl pull REPOSITORY/DATASET --as NAME")

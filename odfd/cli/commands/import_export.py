@@ -84,11 +84,17 @@ def _export(session: Session, args: argparse.Namespace) -> int:
         raise Usage("a directory holds all blocks as they are", hint="--format csv writes the rows of a time")
     request = wire.ExportRequest(to=_place(args.to), table=args.table)
     done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/export", request, wire.TransferResult)
-    session.answer(done, lambda done: f"exported {_moved(done)} to {done.place}")
+    session.answer(done, _exported)
     if args.table:
         version = done.value.table_version
         session.remark("no rows yet: no table" if version is None else f"Delta table: version {version}")
     return ExitCode.OK
+
+
+def _exported(done: wire.TransferResult) -> str:
+    if _is_nothing(done):
+        return f"nothing new: {done.place} has all of {done.ref}"
+    return f"exported {_moved(done)} to {done.place}"
 
 
 def _form_of(to: str) -> str:
@@ -162,7 +168,13 @@ def _import(session: Session, args: argparse.Namespace) -> None:
 
 def _imported(done: wire.TransferResult) -> str:
     compared = "" if done.compared is None else f"\n{done.compared}"
+    if _is_nothing(done):
+        return f"nothing new: {done.ref} has all of {done.place}{compared}"
     return f"imported {_moved(done)} from {done.place}{compared}"
+
+
+def _is_nothing(done: wire.TransferResult) -> bool:
+    return not (done.blocks or done.objects or done.bytes)
 
 
 def _moved(done: wire.TransferResult) -> str:
