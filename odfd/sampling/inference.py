@@ -308,7 +308,9 @@ def _with_columns(path: Path, name: str, found: Guess) -> Guess:
     rows = shown(path, name, step_of(found.read), LINES).rows
     schema: pa.Schema = rows.schema
     plain = from_arrow(schema)
-    columns = tuple((field.name, _ddl(schema.field(field.name).type), ()) for field in plain.fields)
+    columns: tuple[tuple[str, str, tuple[str, ...]], ...] = tuple(
+        (field.name, _ddl(schema.field(field.name).type), ()) for field in plain.fields
+    )
     if all(ddl for _, ddl, _ in columns):
         read = {key: value for key, value in found.read.items() if key != "inferSchema"}
         if read["kind"] == "Spreadsheet" and not {"DATE", "TIMESTAMP"} & {ddl for _, ddl, _ in columns}:

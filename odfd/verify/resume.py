@@ -98,7 +98,7 @@ class CheckedOnArrival:
         return Remembered(rows=size, done=size) if last is not None and last.name == self._last.hash else Remembered()
 
     def keep(self, size: int, name: Multihash, complete: bool) -> None:
-        """What comes of the check is recorded by whoever takes the chain in."""
+        """Records nothing: whoever takes the chain in records it."""
 
 
 def rules_version() -> bytes:
