@@ -1,10 +1,12 @@
-"""Runs the process of one query.
+"""Runs the process of one query, or the zygote of such processes, whose line to the node is its standard input.
 
 python -m engines.query --inputs DIR --temporary DIR --memory BYTES --temporary-bytes BYTES --threads N
+python -m engines.query zygote
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 from typing import Any
 
@@ -17,6 +19,11 @@ def main() -> int:
         modules[name] = None
     from engines.query.worker import main as serve
 
+    if sys.argv[1:] == ["zygote"]:
+        from engines.sandbox.zygote import serve as serve_forks
+
+        serve_forks(socket.socket(fileno=0), serve)
+        return 0
     return serve()
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -27,8 +29,10 @@ from engines.query.installed import need_sql
 from engines.query.requests import Execute, FaultReport, Prepare, Saved, TablesNamed
 from engines.query.row_pipe import row_pipe
 from engines.query.views import SliceView
-from engines.sandbox.base import Job, Mount
-from engines.sandbox.probe import Choice
+from engines.sandbox.base import Job, Level, Mount
+from engines.sandbox.bubblewrap import Bubblewrap
+from engines.sandbox.forking import Zygote
+from engines.sandbox.probe import Choice, trial
 from engines.sandbox.process import ConfinedProcess, start
 
 BESIDE: Final = 1 << 30
@@ -61,7 +65,8 @@ class QueryLimits:
 class QueryProcess:
     """One process and its folders. Call ``prepare``, ``link``, then ``execute``, once each."""
 
-    def __init__(self, choice: Choice, home: Path, limits: QueryLimits) -> None:
+    def __init__(self, choice: Choice, home: Path, limits: QueryLimits, zygote: Zygote | None = None) -> None:
+        """``zygote``: forks the process, which is then ready sooner. Raises EngineLost."""
         self._home = home
         self._inputs, self._temporary = home / "in", home / "tmp"
         for folder in (self._inputs, self._temporary):
@@ -69,18 +74,16 @@ class QueryProcess:
         mounts = (Mount(self._inputs, _INSIDE / "in"), Mount(self._temporary, _INSIDE / "tmp", writable=True))
         self._seen, temporary = (choice.sandbox.seen(mount) for mount in mounts)
         self._seen_temporary = temporary
-        self._process: ConfinedProcess = start(
-            choice.sandbox,
-            Job(
-                argv=_argv(choice.sandbox.python, self._seen, temporary, limits),
-                env={"PATH": "/usr/bin:/bin", "HOME": str(temporary), "LANG": "C.UTF-8", "TZ": "UTC"},
-                mounts=mounts,
-                memory=limits.memory + BESIDE,
-                total=limits.memory + BESIDE,
-                processes=PROCESSES,
-            ),
-            choice.groups,
+        argv = _argv(self._seen, temporary, limits)
+        job = Job(
+            argv=argv if zygote else (*_command(choice.sandbox.python), *argv),
+            env={"PATH": "/usr/bin:/bin", "HOME": str(temporary), "LANG": "C.UTF-8", "TZ": "UTC"},
+            mounts=mounts,
+            memory=limits.memory + BESIDE,
+            total=limits.memory + BESIDE,
+            processes=PROCESSES,
         )
+        self._process: ConfinedProcess = zygote.start(job) if zygote else start(choice.sandbox, job, choice.groups)
         with suppress(OSError):  # a larger pipe saves switches, and is not needed
             fcntl.fcntl(self._process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIECE)
         self._frames = FrameReader()
@@ -205,9 +208,15 @@ class QueryProcesses:
         self._choosing = trio.Lock()
         self._turns = trio.CapacityLimiter(limits.most)
         self._spare: QueryProcess | None = None
+        self._zygote: Zygote | None = None
+        self._forking = True
         self._used = trio.Event()
         self._number = 0
         self._nursery: trio.Nursery | None = None
+        self.unforked: str | None = None
+        """Why processes are not forked from a zygote; empty where they are, ``None`` before it was tried."""
+        self.log: Callable[[str], object] = lambda _: None
+        """Is told why they are not."""
         self.serving = trio.Event()
         """Set while ``run`` runs."""
 
@@ -265,8 +274,7 @@ class QueryProcesses:
                     await process.stop()
                 else:  # what is left of it does not keep its client waiting
                     self._nursery.start_soon(process.stop)
-                    if self._spare is None:
-                        self._spare = self._begin(choice)
+                    self._nursery.start_soon(self._renew, choice)
                 self._used.set()
 
     async def _isolation(self) -> Choice:
@@ -277,22 +285,69 @@ class QueryProcesses:
                 self._choice = await self._choose()
             return self._choice
 
+    async def _renew(self, choice: Choice) -> None:
+        """Makes a process ready for the next query, and after the first one the zygote that later ones are forked
+        from."""
+        if self._spare is None:
+            self._spare = self._begin(choice)
+        if self._zygote is None and self._forking:
+            self._forking = False  # by one at a time, and not again where it does not hold
+            await self._hatch(choice)
+
+    async def _hatch(self, choice: Choice) -> None:
+        """Starts a zygote and tries its sandbox. Where that does not hold, processes start without one, and
+        ``unforked`` says why."""
+        if not isinstance(choice.sandbox, Bubblewrap) or choice.level is not Level.HOST:
+            self.unforked = f"level {choice.level.value} has no zygote"
+            return  # as the level is told already
+        try:
+            zygote = Zygote(choice.sandbox, choice.groups, (*_command(sys.executable), "zygote"))
+            try:
+                await zygote.ready()
+                tried = await trial(choice.sandbox, choice.groups, partial(zygote.start, execute=True))
+                self.unforked = "; ".join(tried.problems)
+                if not self.unforked:
+                    self._zygote, self._forking = zygote, True
+            finally:
+                if self._zygote is not zygote:
+                    zygote.stop()
+        except EngineLost as error:
+            self.unforked = str(error)
+        if self.unforked:
+            self.log(self.unforked)
+
     def _begin(self, choice: Choice) -> QueryProcess:
         self._number += 1
-        process = QueryProcess(choice, self._scratch / str(self._number), self.limits)
+        home = self._scratch / str(self._number)
+        try:
+            process = QueryProcess(choice, home, self.limits, self._zygote)
+        except EngineLost:
+            if self._zygote is None:
+                raise
+            self._zygote.stop()  # it died, and the next query has another
+            self._zygote = None
+            shutil.rmtree(home, ignore_errors=True)
+            process = QueryProcess(choice, home, self.limits)
         assert self._nursery is not None
         self._nursery.start_soon(process.listen)
         return process
 
     async def _drop(self) -> None:
         spare, self._spare = self._spare, None
+        zygote, self._zygote = self._zygote, None
+        if zygote is not None:
+            zygote.stop()
         if spare is not None:
             await spare.stop()
 
 
-def _argv(python: str, inputs: PurePosixPath, temporary: PurePosixPath, limits: QueryLimits) -> tuple[str, ...]:
+def _command(python: str) -> tuple[str, ...]:
+    return (python, "-P", "-m", "engines.query")
+
+
+def _argv(inputs: PurePosixPath, temporary: PurePosixPath, limits: QueryLimits) -> tuple[str, ...]:
     return (
-        *(python, "-P", "-m", "engines.query", "--inputs", str(inputs), "--temporary", str(temporary)),
+        *("--inputs", str(inputs), "--temporary", str(temporary)),
         *("--memory", str(limits.memory), "--temporary-bytes", str(limits.temporary)),
         *("--threads", str(limits.threads)),
     )

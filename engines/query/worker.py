@@ -11,7 +11,7 @@ import itertools
 import os
 import resource
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
@@ -94,7 +94,8 @@ class _Counted:
             yield batch
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serves one query. ``argv``: arguments in place of those of the process."""
     parser = argparse.ArgumentParser()
     for name, kind in (
         ("inputs", Path),
@@ -104,7 +105,7 @@ def main() -> int:
         ("threads", int),
     ):
         parser.add_argument(f"--{name}", type=kind, required=True)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     # Other output of the process must not get between frames.
     out = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
     os.dup2(2, 1)

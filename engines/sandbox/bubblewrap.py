@@ -109,7 +109,8 @@ class Bubblewrap:
     def __init__(self, binary: str, runtime: Runtime, machine: str = platform.machine()) -> None:
         self._binary = binary
         self._runtime = runtime
-        self._filter = assemble(engine_filter(machine))
+        self.call_filter: Final = assemble(engine_filter(machine))
+        """The program that filters system calls."""
 
     @property
     def level(self) -> Level:
@@ -124,13 +125,23 @@ class Bubblewrap:
         return self._runtime.java_home
 
     @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of every job inside."""
+        return self._runtime.environment
+
+    @property
+    def counts_processes(self) -> bool:
+        """Whether a limit of processes that is set inside applies to the sandbox alone."""
+        return counts_by_namespace(platform.release())
+
+    @property
     def bounds(self) -> Set[str]:
         # A limit of processes never applies to the host's root.
-        counted = os.geteuid() != 0 and counts_by_namespace(platform.release())
+        counted = os.geteuid() != 0 and self.counts_processes
         return frozenset({"exceed-processes"} if counted else ())
 
     def data(self) -> Sequence[bytes]:
-        return (self._filter, *self._runtime.written.values())
+        return (self.call_filter, *self._runtime.written.values())
 
     def seen(self, mount: Mount, /) -> PurePosixPath:
         return mount.target
@@ -139,7 +150,7 @@ class Bubblewrap:
         call_filter, *written = files
         runtime = self._runtime
         whole = next((mount for mount in runtime.mounts if mount.target == ROOT), None)
-        counted = job.processes is not None and counts_by_namespace(platform.release())
+        counted = job.processes is not None and self.counts_processes
         tether = tethered(runtime.python, job.processes) if counted else ()
         argv = (
             self._binary,

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -163,8 +163,10 @@ def container(tool: str, image: Image) -> Sandbox | TrialResult:
     return Container(tool, binary, image)
 
 
-async def trial(sandbox: Sandbox, groups: Groups | None = None) -> TrialResult:
-    """Runs the escape probe in ``sandbox`` and evaluates its results."""
+async def trial(
+    sandbox: Sandbox, groups: Groups | None = None, begin: Callable[[Job], ConfinedProcess] | None = None
+) -> TrialResult:
+    """Runs the escape probe in ``sandbox`` and evaluates its results. ``begin``: starts it in another way."""
     with tempfile.TemporaryDirectory(prefix="odf-trial-") as folder, _baits(Path(folder)) as task:
         mounts = (
             Mount(Path(folder, "in"), PurePosixPath("/odf/in")),
@@ -178,7 +180,7 @@ async def trial(sandbox: Sandbox, groups: Groups | None = None) -> TrialResult:
             memory=TRIAL_MEMORY, total=TRIAL_MEMORY, processes=TRIAL_PROCESSES,
         )  # fmt: skip
         try:
-            process = start(sandbox, job, groups)
+            process = start(sandbox, job, groups) if begin is None else begin(job)
         except EngineLost as error:
             return TrialResult(sandbox.level, (str(error),))
         report, said = await _listen(process)

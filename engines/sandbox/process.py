@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -24,24 +24,26 @@ from engines.sandbox.cgroups import Group, Groups
 
 DYING_SECONDS: Final = 1.5
 """Seconds for killed processes to give back their memory."""
-_LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
+LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
+
+
+class Pipes(NamedTuple):
+    """The caller's ends of the pipes of a job: open files."""
+
+    stdin: int
+    stdout: int
+    stderr: int
 
 
 class ConfinedProcess:
     """A running job. The caller has to read ``stdout`` and ``stderr``, as the job blocks when a pipe is full."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], group: Group | None = None) -> None:
-        assert popen.stdin is not None
-        assert popen.stdout is not None
-        assert popen.stderr is not None
+    def __init__(self, popen: subprocess.Popen[bytes], group: Group | None = None, pipes: Pipes | None = None) -> None:
+        """``popen``: the process that the others end with. ``pipes``: those of the job, if they are not its own."""
         self._popen = popen
         self._group = group
         self._pidfd = os.pidfd_open(popen.pid)
-        self.stdin = trio.lowlevel.FdStream(os.dup(popen.stdin.fileno()))
-        self.stdout = trio.lowlevel.FdStream(os.dup(popen.stdout.fileno()))
-        self.stderr = trio.lowlevel.FdStream(os.dup(popen.stderr.fileno()))
-        for pipe in (popen.stdin, popen.stdout, popen.stderr):
-            pipe.close()
+        self.stdin, self.stdout, self.stderr = map(trio.lowlevel.FdStream, pipes or _taken(popen))
 
     @property
     def pid(self) -> int:
@@ -97,6 +99,15 @@ class ConfinedProcess:
         return code
 
 
+def _taken(popen: subprocess.Popen[bytes]) -> Pipes:
+    ends = []
+    for pipe in (popen.stdin, popen.stdout, popen.stderr):
+        assert pipe is not None
+        ends.append(os.dup(pipe.fileno()))
+        pipe.close()
+    return Pipes(*ends)
+
+
 async def _emptied(group: Group) -> None:
     """Waits until all killed processes are gone, which the kernel does in its own time; the next start
     sweeps the rest."""
@@ -110,12 +121,12 @@ def start(sandbox: Sandbox, job: Job, groups: Groups | None = None) -> ConfinedP
 
     Must be called in the thread of the event loop. Raises EngineLost when there is nothing to run.
     """
-    with _open_files(sandbox.data()) as files:
+    with open_files(sandbox.data()) as files:
         command = sandbox.command(job, files)
         memory = str(job.memory) if job.memory and not command.limited else "-"
-        group = _group(groups, job) if groups is not None and not command.limited else None
+        group = make_group(groups, job) if not command.limited else None
         entrances = group.entrances if group is not None else ()
-        argv = (sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), memory, *entrances, "--", *command.argv)
+        argv = (sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), memory, *entrances, "--", *command.argv)
         try:
             popen = subprocess.Popen(
                 argv,
@@ -136,7 +147,10 @@ def start(sandbox: Sandbox, job: Job, groups: Groups | None = None) -> ConfinedP
     return ConfinedProcess(popen, group)
 
 
-def _group(groups: Groups, job: Job) -> Group:
+def make_group(groups: Groups | None, job: Job) -> Group | None:
+    """Makes the control group of a job, if ``groups`` are given. Raises EngineLost."""
+    if groups is None:
+        return None
     try:
         return groups.make(job.total, job.processes)
     except OSError as error:
@@ -146,7 +160,7 @@ def _group(groups: Groups, job: Job) -> Group:
 
 
 @contextmanager
-def _open_files(contents: Iterable[bytes]) -> Iterator[tuple[int, ...]]:
+def open_files(contents: Iterable[bytes]) -> Iterator[tuple[int, ...]]:
     """Yields descriptors of open files in memory with the contents, to be inherited by the child."""
     files: list[int] = []
     try:

@@ -51,6 +51,7 @@ def queries_of(
         context.logger.info("a fold is not kept", dataset=str(dataset), fault=str(fault), rule=fault.rule)
 
     processes, engine = computes
+    processes.log = lambda why: context.logger.info("processes of queries are not forked", why=why)
     inputs = QueryInputs(home, damage)
     store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
     folding = FoldCache(home, store, processes, inputs, failed)
