@@ -51,6 +51,11 @@ class Query:
         self._pins = tuple(pins)
         self._told: NodeMetadata | None = None
 
+    def __repr__(self) -> str:
+        """Shows the statement, and the cut of each dataset once that is known; asks the node nothing."""
+        cuts = "".join(f", {pin.name} at block #{pin.sequence_number}" for pin in self._pins)
+        return f"<{type(self).__name__} {self._statement[0]}{cuts}>"
+
     def answer(self) -> Answer:
         """Runs the query. Raises its fault before any row."""
         return self._ask()

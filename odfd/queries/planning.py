@@ -6,7 +6,8 @@ except for the list of slices. Executes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -171,10 +172,12 @@ class Planner:
                 standing = self._standing(ref, shards, cuts)
                 known = standings.get(ref)
                 standings[ref] = standing if known is None or standing.of > known.of else known
-                views = [
-                    self._view(f"odfd {len(planned)}", each, cut, current, remarks)
-                    for each, cut in zip(shards, cuts, strict=True)
-                ]
+                name = f"odfd {len(planned)}"
+                with _placed(table):
+                    views = [
+                        self._view(name, each, cut, current, remarks, all_told=limit is None)
+                        for each, cut in zip(shards, cuts, strict=True)
+                    ]
                 planned.append(views[0] if len(views) == 1 else _united(views))
             places.append(reads[key])
         shown = tuple(standings.values())
@@ -249,7 +252,8 @@ class Planner:
         if asker != OWNER:
             return entry
         times = [value for kind, value in table.clauses if kind == AS_OF]
-        return self._home.active_at(ref, entry, to_millis(moment(times[0]))) if times else entry
+        with _placed(table):
+            return self._home.active_at(ref, entry, to_millis(moment(times[0]))) if times else entry
 
     def _named(self, ref: str, asker: Asker, clauses: str) -> tuple[DatasetEntry, Bound | None]:
         """Finds the dataset of a name, and its binding if names are bound. Raises NotFound, Invalid."""
@@ -282,11 +286,8 @@ class Planner:
             pin = its.get(clauses)
             if pin is None:
                 raise _not_pinned(entry.name, clauses, list(its), table.place)
-        try:
+        with _placed(table):
             return cut_of(entry.name, chain, dict(table.clauses), pin, limit)
-        except Fault as fault:
-            fault.place = fault.place or table.place
-            raise
 
     def _shards(self, table: TableNamed, entry: DatasetEntry, asker: Asker) -> list[DatasetEntry]:
         """Returns the datasets whose rows a name means. An id always means one; only the owner reads several as one."""
@@ -311,11 +312,8 @@ class Planner:
             pins = {each.id: each for each in request.pins if each.at == clauses}
             if any(str(each) not in pins for each in ids):
                 raise _not_pinned(entry.name, clauses, [], table.place)
-        try:
+        with _placed(table):
             cuts = cuts_of(self._home, entry.name, ids, dict(table.clauses), pins)
-        except Fault as fault:
-            fault.place = fault.place or table.place
-            raise
         if not request.require:
             return cuts
         return satisfying(
@@ -349,15 +347,21 @@ class Planner:
             raise unsatisfied(entry.name, blocks, cut.size, request.require, cut=request.cut)
         return msgspec.structs.replace(cut, size=blocks, block=chain.block_at(blocks - 1).hash)
 
-    def _view(self, name: str, entry: DatasetEntry, cut: Cut, current: bool, remarks: list[str]) -> PlannedView:
+    def _view(
+        self, name: str, entry: DatasetEntry, cut: Cut, current: bool, remarks: list[str], *, all_told: bool
+    ) -> PlannedView:
+        """Plans the slices of a cut. ``all_told``: whether the caller may know of later blocks. Raises NotFound,
+        Conflict."""
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain, cut.size)
         if state.schema is None:
             own = self._home.keys.has_dataset_key(entry.id)
+            first = _first_columns(chain) if all_told else None
+            way = f"they come with its first data: {way_to_data(entry.name, state, own=own)}"
             raise NotFound(
                 f"{entry.name} has no columns at block #{cut.size - 1}",
                 rule="query-schema",
-                hint=f"they come with its first data: {way_to_data(entry.name, state, own=own)}",
+                hint=way if first is None else f"they come with block #{first}: AT BLOCK '#{first}', or later",
             )
         fold, key = fold_of(state) if current else ("log", ())
         self._home.need_data(entry.id, entry.name, whole=fold != "log")
@@ -410,6 +414,29 @@ def _united(views: Sequence[PlannedView]) -> PlannedView:
     )
 
 
+@contextmanager
+def _placed(table: TableNamed) -> Iterator[None]:
+    """Gives faults the place of a table in the statement, unless they have a place."""
+    try:
+        yield
+    except Fault as fault:
+        fault.place = fault.place or table.place
+        raise
+
+
+def _first_columns(chain: ChainReader) -> int | None:
+    """Returns the number of the block that declares columns, by bisection, since a chain keeps its columns."""
+    low, high = 0, (head.size if (head := chain.head()) is not None else 0)
+    size = high
+    while low < high:
+        middle = (low + high) // 2
+        if load_state(chain, middle + 1).schema is None:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < size else None
+
+
 def _no_projection(name: str) -> KeptTable | None:  # noqa: ARG001
     """Returns ``None``, where no projections are kept."""
     return None
@@ -418,7 +445,7 @@ def _no_projection(name: str) -> KeptTable | None:  # noqa: ARG001
 def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:
     """Makes the fault for an unknown dataset, with a remedy. Callers who may not read everything
     learn of no other datasets."""
-    near = f"{hint}; or, " if hint.startswith("did you mean") else ""
+    near = f"{hint}  Or, " if hint.startswith("did you mean") else ""
     how = f"{near}to mirror it: odfctl mirror add did:odf:… --as {ref[:60]}"
     if ref.lower().startswith(_CATALOGS) and not near:
         how = "SHOW TABLES lists datasets, and DESCRIBE NAME columns"

@@ -65,8 +65,6 @@ def read(name: str) -> ProvenAnswer | None:
 
 def run(session: Session, proven: ProvenAnswer, folders: Sequence[str]) -> dict[str, Any]:
     """Rechecks an answer, and returns the result as ``trust recheck`` shows it."""
-    from odfd.cli.offline.folder_queries import ask_folders
-
     request = wire.QueryRequest(
         sql=proven.predicate.query,
         pins=tuple(
@@ -78,6 +76,8 @@ def run(session: Session, proven: ProvenAnswer, folders: Sequence[str]) -> dict[
     )
     try:
         if folders:
+            from odfd.cli.offline.folder_queries import ask_folders  # a node is asked without
+
             with tempfile.TemporaryDirectory(prefix="odfd-recheck-") as place:
                 found = _found(*ask_folders(request, folders, Path(place)))
         else:

@@ -43,15 +43,22 @@ _SAYING: Final = {
 
 def run(session: Session, args: argparse.Namespace) -> int:
     """Prints the result on standard output. Returns the exit code."""
-    import msgspec
-
     from chain.store.files import disk
-    from odfd.trust.evidence.bundle_reader import unpacked
 
     path = files.existing(args.file)
     with disk(path), path.open("rb") as file:
         if file.read(1) == b"{":
             return _document(session, args)
+    return _bundle(session, args, path)
+
+
+def _bundle(session: Session, args: argparse.Namespace, path: Path) -> int:
+    """Repeats the step of a bundle. Returns the exit code."""
+    import msgspec
+
+    from chain.store.files import disk
+    from odfd.trust.evidence.bundle_reader import unpacked
+
     session.remark(f"checking {args.file} ({formatting.size(path.stat().st_size)}): signature, hashes, links, rules")
     with tempfile.TemporaryDirectory(prefix="odfd-recheck-") as folder:
         place = Path(folder)

@@ -12,6 +12,9 @@ import pytest
 
 from odfd_client import Invalid, Predicate, col
 from odfd_client.expressions import instant, plain, quoted
+from odfd_client.relations import Dataset, Selection
+from odfd_client.transport import Transport
+from odfd_client.values import Pin
 
 NOON = datetime.datetime(2024, 1, 2, 12, tzinfo=datetime.UTC)
 CASES: list[tuple[Predicate, list[str]]] = [
@@ -71,3 +74,10 @@ def test_times_and_names_are_written_as_sql_reads_them() -> None:
     assert instant(datetime.date(2024, 1, 2)) == "2024-01-02"
     assert quoted('a"; drop') == '"a""; drop"'
     assert plain([1, decimal.Decimal("1.10"), None]) == [1, "1.10", None]
+
+
+def test_a_dataset_in_a_notebook_shows_its_statement_and_cut_without_a_request() -> None:
+    warm = Dataset(Transport("http://nowhere.invalid"), Selection(name="weather")).where(col("celsius") > 30)
+    assert repr(warm) == '<Dataset SELECT * FROM "weather" WHERE ("celsius" > $p0)>'
+    pin = Pin(name="weather", id="did:odf:1", block="f1620", sequence_number=7)
+    assert repr(warm.pinned(pin)).endswith(", weather at block #7>")
