@@ -31,6 +31,11 @@ STATEMENT: Final = "SELECT * FROM answer"
 """Reads the rows that an engine computed."""
 
 
+def answers_without(engine: str, what: str) -> Refused:
+    """Makes the fault of a request that only a query process can answer."""
+    return Refused(f"{engine} answers without {what}", rule=_RULE, hint="leave --engine out")
+
+
 class EngineQueries:
     """Runs queries on an engine of transforms; ``most``: bytes of a view, and of an answer."""
 
@@ -45,7 +50,7 @@ class EngineQueries:
         self._engines.engine(request.engine)
         asked = {"a proof": request.prove, "a plan": request.explain, "parameters": bool(request.parameters)}
         if refused := [name for name, is_asked in asked.items() if is_asked]:
-            raise Refused(f"{request.engine} answers without {refused[0]}", rule=_RULE, hint="leave --engine out")
+            raise answers_without(request.engine, refused[0])
         self._warm()  # while a query process prepares the query
 
     async def prepared(

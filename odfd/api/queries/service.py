@@ -19,7 +19,7 @@ from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame,
 from engines.query.reader import QueryProcess, QueryProcesses
 from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, TablesNamed
 from odfd.api.queries.answer_proofs import AnswerProof, Signer
-from odfd.api.queries.engine_queries import STATEMENT, EngineQueries
+from odfd.api.queries.engine_queries import STATEMENT, EngineQueries, answers_without
 from odfd.api.queries.fold_cache import FoldCache
 from odfd.control import wire
 from odfd.queries.folds import copied
@@ -173,6 +173,8 @@ class QueryService:
             place = Path(kept.enter_context(TemporaryDirectory(dir=self._engines.folder)))
             async with self._processes.one() as process:
                 named, plan = await self._planned(process, asked)
+                if named.parameters:
+                    raise answers_without(request.engine, "parameters")
                 kept.enter_context(self._inputs.held(plan.views))
                 views = await self._inputs.show(plan.views, process)
                 ready = await self._engines.prepared(process, plan, views, place)

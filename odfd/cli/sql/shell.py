@@ -180,6 +180,7 @@ class Shell:
             Path(path).write_text(text + "\n")
         except OSError as error:
             raise unwritable(path, error, "query-pin") from error
+        self._session.remark(f"{path} has the pins of the last answer: {len(self._pins)}")
 
     def _look(self) -> None:
         views = self._session.client.get("/node/v1alpha1/datasets", list[wire.DatasetView]).value

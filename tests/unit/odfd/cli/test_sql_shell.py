@@ -120,6 +120,7 @@ def test_a_session(shell: Shell, node: Node, capsys: pytest.CaptureFixture[str],
     assert "weather  root        2" in written.out
     assert "city    String" in written.out
     assert "1 row, data" in written.err
+    assert f"{pins} has the pins of the last answer: 1" in written.err
     assert msgspec.json.decode(pins.read_bytes())["pins"][0]["sequenceNumber"] == 3
 
 
