@@ -180,11 +180,19 @@ def _like(pattern: str | None) -> Callable[[str], bool]:
 
 
 def _ipc(dataset: Dataset) -> bytes:
-    """Encodes the columns of a dataset, each with the name of its SQL type, which drivers map to types of their own."""
+    """Encodes the columns of a dataset, each with the type of answers and the name of its SQL type, which drivers map
+    to types of their own."""
     stored = base64.b64decode(dataset.schema) if dataset.schema else b""
     columns = pa.ipc.read_schema(pa.py_buffer(stored)) if stored else pa.schema([])
-    told = pa.schema([field.with_metadata(_column_metadata(field.type)) for field in columns])
+    answered = [field.with_type(_answered(field.type)) for field in columns]
+    told = pa.schema([field.with_metadata(_column_metadata(field.type)) for field in answered])
     return bytes(told.serialize().to_pybytes())
+
+
+def _answered(kind: pa.DataType) -> pa.DataType:
+    """Returns the type in which a query answers: slices may hold times in milliseconds (ADR 74)."""
+    is_coarser = pa.types.is_timestamp(kind) and kind.tz and kind.unit in ("s", "ms")
+    return pa.timestamp("us", kind.tz) if is_coarser else kind
 
 
 def _column_metadata(kind: pa.DataType) -> dict[str, str]:

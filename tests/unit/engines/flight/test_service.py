@@ -159,7 +159,7 @@ def test_statements_are_kept_for_who_prepared_them() -> None:
     [
         (pa.int64(), "BIGINT"), (pa.int32(), "INTEGER"), (pa.uint32(), "UINTEGER"), (pa.string(), "VARCHAR"),
         (pa.float64(), "DOUBLE"), (pa.bool_(), "BOOLEAN"), (pa.date32(), "DATE"), (pa.timestamp("ms"), "TIMESTAMP"),
-        (pa.timestamp("ms", "UTC"), "TIMESTAMP WITH TIME ZONE"), (pa.decimal128(12, 3), "DECIMAL"),
+        (pa.timestamp("us", "UTC"), "TIMESTAMP WITH TIME ZONE"), (pa.decimal128(12, 3), "DECIMAL"),
         (pa.list_(pa.int8()), None),
     ],
 )  # fmt: skip
@@ -173,6 +173,13 @@ def test_columns_are_told_with_their_sql_types(kind: pa.DataType, name: str | No
     assert (field.type, said.get("ARROW:FLIGHT:SQL:TYPE_NAME")) == (kind, name)
     if name == "DECIMAL":
         assert (said["ARROW:FLIGHT:SQL:PRECISION"], said["ARROW:FLIGHT:SQL:SCALE"]) == ("12", "3")
+
+
+def test_times_are_told_in_the_unit_of_answers() -> None:
+    schema = pa.schema([("x", pa.timestamp("ms", "UTC"))]).serialize().to_pybytes()
+    dataset = metadata.Dataset(name="d", schema=base64.b64encode(schema).decode())
+    (told, *_) = metadata.tables([dataset], unpacked(packed("CommandGetTables", include_schema=True))[1]).to_pylist()
+    assert pa.ipc.read_schema(pa.py_buffer(told["table_schema"])).field("x").type == pa.timestamp("us", "UTC")
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,12 @@ async def test_the_adbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> 
             for schema in ("", "current"):
                 assert [each["table_name"] for each in schemas[schema]["db_schema_tables"]] == ["cities"]
             assert con.adbc_get_info()["vendor_name"] == "odfd"
-            assert con.adbc_get_table_schema("cities").names[-2:] == ["city", "population"]
+            with con.cursor() as cursor:
+                cursor.execute("select * from cities")
+                answered = cursor.fetch_arrow_table().schema
+            told = con.adbc_get_table_schema("cities")
+            assert (told.names, told.types) == (answered.names, answered.types)
+            assert told.names[-2:] == ["city", "population"]
             for sql, word in (("select * from towns", "no dataset"), ("select citi from cities", "city"),
                               ("select * from read_csv('/etc/passwd')", "read_csv")):  # fmt: skip
                 with pytest.raises(Exception, match=word):
