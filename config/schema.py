@@ -123,7 +123,9 @@ def accept(key: Key, value: Any, place: str) -> tuple[Any, Problem | None]:
         converted = msgspec.convert(value, key.type)
     except msgspec.ValidationError:
         shown = "what is there" if key.about.secret else _shown(value)
-        return None, Problem(place, f"{key.name} is {_words(key)}, not {shown}", key.about.why)
+        lone = key.type == tuple[str, ...] and isinstance(value, str) and not key.about.secret
+        meant = f": write [{shown}]" if lone else ""
+        return None, Problem(place, f"{key.name} is {_words(key)}, not {shown}{meant}", key.about.why)
     known = key.about
     if known.choices and converted not in known.choices:
         return None, Problem(place, f"{key.name} is one of {', '.join(known.choices)}, not {_shown(value)}")

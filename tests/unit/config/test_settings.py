@@ -137,6 +137,7 @@ def test_all_mistakes_at_once_with_place_and_suggestion(tmp_path: Path) -> None:
         ("[engine]\ncores = true\n", "not true"),
         ("[engine]\nidle-seconds = nan\n", "engine.idle-seconds is at least 1 s, not nan"),
         ("[p2p]\nlisten = [1]\n", "a list of texts"),
+        ("[flight]\nlisten = '127.0.0.1:0'\n", "a list of texts, not '127.0.0.1:0': write ['127.0.0.1:0']"),
         ("[policy.validators]\ngroups = [{nam = 'a', keys = []}]\n", "a list of {name"),
         ("[policy.validators]\ngroups = [{name = 'a', keys = []}]\n", "'a' has no keys"),
         ("[policy.validators]\ngroups = [{name='a',keys=['k']},{name='b',keys=['k']}]\n", "the key k twice"),
