@@ -76,6 +76,11 @@ class _Rows(io.RawIOBase):
 class Answer:
     """The rows of an answer, read once as they arrive, with their sources. Use it with ``with``, or read all of it."""
 
+    more = False
+    """Whether the cut has rows after these, in other files."""
+    is_checked = False
+    """Whether the node looked for the block of the reader's position, and found it."""
+
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         frames = Frames(exchange)

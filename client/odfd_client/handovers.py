@@ -47,6 +47,8 @@ class Ending:
     columns: tuple[str, ...] | None
     difference: Pin | None = None
     """The rows by which both differ, if the node keeps them."""
+    offsets: tuple[int, ...] = ()
+    """The offset of the last row of each shard of the new rendition, if the node said them."""
 
     @classmethod
     def of(cls, transport: Transport, dataset: str) -> Ending:
@@ -58,8 +60,9 @@ class Ending:
             return cls(
                 str(said["time"]), old, new, said.get("equal") is True,
                 None if columns is None else tuple(map(str, columns)), None if kept is None else Pin.of(kept),
+                tuple(map(int, said.get("offsets") or ())),
             )  # fmt: skip
-        except (KeyError, TypeError, AttributeError, Invalid) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, Invalid) as error:
             raise Bug(f"the end of a rendition is not understood: {error}", rule="answer") from error
 
 
@@ -106,23 +109,35 @@ def _switched(
     transport: Transport, selection: Selection, demand: Demand, ending: Ending, position: Position
 ) -> Generator[Switched, None, Position]:
     read = tuple(Pin(each.id, each.id, each.block, each.sequence_number) for each in position.parts)
+    is_at_the_end = [each.block for each in read] == [each.block for each in ending.old]
+    if is_at_the_end and ending.equal:  # nothing of both is read
+        after = _begin(transport, demand, ending)
+        yield Switched(ending.time, read[0].id, ending.new[0].id, None, after)
+        return after
     with ExitStack() as held:
         for dataset in (read[0].id, ending.new[0].id):
             held.enter_context(take(transport, dataset, None, SECONDS, "a listener that crosses a handover"))
-        parts = []
-        for pin in ending.new:
-            log = Dataset(transport, Selection(pin.id), (pin,), demand)
-            parts.append(Position(pin.id, log.last_offset(), pin.block, pin.sequence_number))
-        after, changes = Position.of(parts), None
-        is_at_the_end = [each.block for each in read] == [each.block for each in ending.old]
-        if is_at_the_end and not ending.equal and ending.difference is not None:
+        after = _begin(transport, demand, ending)
+        if is_at_the_end and ending.difference is not None:
             kept = replace(ending.difference, name=ending.difference.id)
             changes = Query(transport, _kept_changes(selection, ending), (kept,), demand)
-        elif not ending.equal or not is_at_the_end:
+        else:
             pins = (*read, *(replace(pin, name=pin.id) for pin in ending.new))
             changes = Query(transport, _changes(selection, read, ending), pins, demand)
         yield Switched(ending.time, read[0].id, ending.new[0].id, changes, after)
     return after
+
+
+def _begin(transport: Transport, demand: Demand, ending: Ending) -> Position:
+    """Returns the position in the new rendition at the handover."""
+    parts = []
+    for place, pin in enumerate(ending.new):
+        if len(ending.offsets) == len(ending.new):
+            offset = ending.offsets[place]
+        else:  # an older node
+            offset = Dataset(transport, Selection(pin.id), (pin,), demand).last_offset()
+        parts.append(Position(pin.id, offset, pin.block, pin.sequence_number))
+    return Position.of(parts)
 
 
 def _changes(selection: Selection, read: Sequence[Pin], ending: Ending) -> tuple[str, Parameters]:
@@ -175,25 +190,30 @@ def cross(
 ) -> Generator[Update | Switched, None, None]:
     """Implements ``Dataset.cross``. ``log``: returns a source for a dataset's id, or for the requested name."""
     dataset = str(log(name).describe()["id"]) if position is None else position.id
+    ended, complete = False, False
     while True:
         source = log(dataset)
-        if source.has_ended(dataset):
-            position = yield from _to_the_end(source, dataset, position, handovers)
-            dataset = position.id
+        if ended or source.has_ended(dataset):
+            position = yield from _to_the_end(source, dataset, position, handovers, complete=complete)
+            dataset, ended, complete = position.id, False, True
             continue
         try:
             for update in listen(source, position, follow=follow, seconds=seconds):
-                position = update.position
+                position, complete = update.position, False
                 yield update
         except HandedOver:
+            ended, complete = True, True
             continue
         return
 
 
 def _to_the_end(
-    source: Source, dataset: str, position: Position | None, handovers: Handovers
+    source: Source, dataset: str, position: Position | None, handovers: Handovers, *, complete: bool
 ) -> Generator[Update | Switched, None, Position]:
-    """Yields the rows of a rendition up to its end, and the handover. Returns the position after it."""
+    """Yields the rows of a rendition up to its end, and the handover. Returns the position after it.
+
+    ``complete``: all rows of the position's own block are delivered.
+    """
     ending = handovers.ending(source, dataset)
     ids = [pin.id for pin in ending.old]
     if position is not None and [each.id for each in position.parts] != ids:
@@ -209,10 +229,11 @@ def _to_the_end(
         if parts
         else ending.old
     )
-    _, position = yield from of_shards(source, ids, position, up_to, resumed=True)
+    _, position = yield from of_shards(source, ids, position, up_to, resumed=not complete)
     assert position is not None
-    for each in position.parts:
-        source.stands_on(each)
+    for each, pin in zip(position.parts, ending.old, strict=True):
+        if (each.block, each.sequence_number) != (pin.block, pin.sequence_number):  # that the end has, the node says
+            source.stands_on(each)
     return (yield from handovers.switched(ending, position))
 
 

@@ -18,8 +18,8 @@ from odfd_client.answer_stream import Answer
 from odfd_client.errors import Bug, Environment, Invalid, NotFound, Refused
 from odfd_client.expressions import Parameters, Predicate, instant, literal, plain, quoted
 from odfd_client.proofs import Proof
-from odfd_client.slice_files import SliceFiles, slice_files
-from odfd_client.subscription import Source, Update, listen
+from odfd_client.slice_files import OFFSET, LogRows, SliceAnswer, SliceFiles, ask_slices, slice_files
+from odfd_client.subscription import MARK, Look, Rows, Source, Update, listen
 from odfd_client.transport import Transport, part
 from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
 
@@ -348,6 +348,50 @@ class _Log(Source):
     def __init__(self, transport: Transport, selection: Selection, demand: Demand) -> None:
         super().__init__(transport, selection.name, always=demand.require is not None, whole=selection.where is None)
         self._selection, self._demand = selection, demand
+        self._gives_news = True
+
+    def rows(self, dataset: str, position: Position | None, mark: str, pin: Pin | None = None) -> Rows:
+        """Reads rows from their files, or by a query where these do not hold them as they are read."""
+        found, _ = self._news(dataset, position, mark, pin)
+        return found or super().rows(dataset, position, mark, pin)
+
+    def look(self, dataset: str, position: Position | None, *, together: bool, follow: bool) -> Look:
+        rows, asked = (None, None) if together else self._news(dataset, position, MARK, None)
+        if asked is None:
+            asked = self._slices({"dataset": dataset, "explain": True, "together": together}, ())
+        if asked is None:
+            return super().look(dataset, position, together=together, follow=follow)
+        pins = asked.told.pins
+        return Look("" if together else pins[0].block, asked.ended, pins, rows)
+
+    def _news(
+        self, dataset: str, position: Position | None, mark: str, pin: Pin | None
+    ) -> tuple[LogRows | None, SliceAnswer | None]:
+        """Asks for the files of the rows after a position. The rows are ``None`` if files do not hold them."""
+        if self._selection.where is not None or not _distinct(self._selection.columns):
+            return None, None
+        offset = -1 if position is None else position.offset
+        after: dict[str, object] = {"offset": offset}
+        if position is not None and position.block:
+            after |= {"block": position.block, "sequenceNumber": position.sequence_number}
+        asked = self._slices({"dataset": dataset, "after": after}, () if pin is None else (pin,))
+        files = None if asked is None else asked.files
+        if files is None or not {*self._selection.columns, OFFSET} <= {*files.schema.names}:
+            return None, asked
+        return LogRows(files, self._selection.columns, mark, offset), asked
+
+    def _slices(self, body: dict[str, object], pins: Sequence[Pin]) -> SliceAnswer | None:
+        """Asks for files of a log; ``None`` if they do not hold its rows as they are read, or the node gives none."""
+        if self.transport.is_remote or not self._gives_news:
+            return None
+        try:
+            return ask_slices(self.transport, body | reading_of(pins, self._demand))
+        except Refused as refusal:
+            if refusal.rule != "query-slices":
+                raise
+        except Invalid:  # an older node, which does not know all of the request
+            self._gives_news = False
+        return None
 
     def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
         parameters: Parameters = {}

@@ -9,7 +9,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -18,6 +18,8 @@ from odfd_client.errors import Bug
 from odfd_client.transport import Transport, parsed
 from odfd_client.values import NodeMetadata
 
+OFFSET = "offset"
+"""The column of offsets."""
 _SAME = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.float64())
 """Types that are the same in slices and in answers of queries, besides integers and decimals."""
 
@@ -36,8 +38,11 @@ class SliceFile:
 class SliceFiles:
     """The slices of one cut."""
 
-    def __init__(self, told: NodeMetadata, schema: pa.Schema, files: Sequence[SliceFile], rows: int) -> None:
-        self.told, self.schema, self._files, self._rows = told, schema, files, rows
+    def __init__(
+        self, told: NodeMetadata, schema: pa.Schema, files: Sequence[SliceFile], rows: int, *, more: bool = False
+    ) -> None:
+        """``more``: the cut has later rows in more files."""
+        self.told, self.schema, self._files, self._rows, self.more = told, schema, files, rows, more
 
     @property
     def paths(self) -> list[str]:
@@ -95,12 +100,52 @@ class SliceFiles:
         return ds.FileSystemDataset(parts, self.schema, form)
 
 
+class LogRows:
+    """The rows of files after an offset, with their offsets as the last column, like an answer to a query."""
+
+    def __init__(self, files: SliceFiles, columns: Sequence[str], mark: str, offset: int) -> None:
+        self._files, self._columns, self._mark, self._offset = files, columns, mark, offset
+        self.told, self.more = files.told, files.more
+        self.is_checked = True
+
+    def __enter__(self) -> LogRows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        wanted = list(self._columns) or self._files.schema.names
+        read = wanted if OFFSET in wanted else [*wanted, OFFSET]
+        schema = self._files.schema
+        marked = pa.schema([*(schema.field(name) for name in wanted), pa.field(self._mark, pa.int64())])
+        for batch in self._files.between(read, self._offset + 1, self._files.last_offset):
+            offsets = batch.column(read.index(OFFSET)).cast(pa.int64())
+            columns = [batch.column(place) for place in range(len(wanted))]
+            yield pa.RecordBatch.from_arrays([*columns, offsets], schema=marked)
+
+
+class SliceAnswer(NamedTuple):
+    """An answer of the node about the files of a log."""
+
+    files: SliceFiles | None
+    """``None``: the types of queries differ from those in slices."""
+    told: NodeMetadata
+    ended: bool
+    """Whether another rendition has replaced the log's."""
+
+
 def slice_files(transport: Transport, body: Mapping[str, object], *, keep: bool = False) -> SliceFiles | None:
     """Returns the slices of a log; ``None`` if the types of queries differ from those in slices. Raises the node's
     error.
 
     ``keep``: their descriptors stay open until ``close``.
     """
+    return ask_slices(transport, body, keep=keep).files
+
+
+def ask_slices(transport: Transport, body: Mapping[str, object], *, keep: bool = False) -> SliceAnswer:
+    """Asks for the slices of a log. Raises the node's error. Everything else is as for ``slice_files``."""
     exchange = transport.ask("POST", "/node/v1alpha1/slices", body=body, patience=None)
     try:
         frames = Frames(exchange)
@@ -113,24 +158,30 @@ def slice_files(transport: Transport, body: Mapping[str, object], *, keep: bool 
             kind, content = frames.next()
         if kind != b"E":
             raise Bug("what came is no frame of slices", rule="query-frame")
-        descriptors = exchange.descriptors()
-        try:
-            if len(descriptors) != count:
-                raise Bug(f"{len(descriptors)} files came, not {count}", rule="answer")
-            end = parsed(content)
-            kept = keep and schema is not None
-            files = [
-                SliceFile(
-                    mmap.mmap(each, 0, prot=mmap.PROT_READ), int(first), int(last), os.dup(each) if kept else None
-                )
-                for each, (first, last) in zip(descriptors, end["offsets"], strict=True)
-            ]
-        finally:
-            for each in descriptors:
-                os.close(each)
-        return None if schema is None else SliceFiles(told, schema, files, int(end["rows"]))
+        end = parsed(content)
+        files = _mapped(exchange.descriptors(), count, end["offsets"], keep=keep and schema is not None)
+        found = None
+        if schema is not None:
+            found = SliceFiles(told, schema, files, int(end["rows"]), more=end.get("more") is True)
+        return SliceAnswer(found, told, end.get("ended") is True)
     finally:
         exchange.close()
+
+
+def _mapped(
+    descriptors: Sequence[int], count: int, offsets: Sequence[tuple[int, int]], *, keep: bool
+) -> list[SliceFile]:
+    """Maps files, and closes their descriptors. Raises Bug unless there are ``count``."""
+    try:
+        if len(descriptors) != count:
+            raise Bug(f"{len(descriptors)} files came, not {count}", rule="answer")
+        return [
+            SliceFile(mmap.mmap(each, 0, prot=mmap.PROT_READ), int(first), int(last), os.dup(each) if keep else None)
+            for each, (first, last) in zip(descriptors, offsets, strict=True)
+        ]
+    finally:
+        for each in descriptors:
+            os.close(each)
 
 
 def given_schema(schema: pa.Schema) -> pa.Schema | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from odfd_client.answer_stream import Answer
 from odfd_client.errors import Bug, HandedOver, NotFound, OdfdError, Refused, from_problem
 from odfd_client.transport import Exchange, Transport, part
-from odfd_client.values import Pin, Position
+from odfd_client.values import NodeMetadata, Pin, Position
 
-_MARK = "odfd client offset"
+MARK = "odfd client offset"
+"""The last column of rows for a listener: their offsets."""
 _ENDED = ("Superseded", "Sealed")
 _RENAMES = 8
 """Attempts to read a collection by its name while that changes."""
@@ -44,6 +45,34 @@ class Update:
     """Whether they are the last rows of one cut: then all rows of all shards were delivered, up to one time."""
 
 
+class Rows(Protocol):
+    """Rows of a log after a position, in order; the last column has their offsets."""
+
+    told: NodeMetadata
+    more: bool
+    is_checked: bool
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
+
+    def __enter__(self) -> Rows: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of a log before its rows are read."""
+
+    newest: str
+    """Hash of the newest block of a single chain; empty: there is none."""
+    ended: bool
+    """Whether another rendition has replaced this one, which gets no more rows."""
+    pins: tuple[Pin, ...] = ()
+    """The cuts of all shards at one time, if they are known already."""
+    rows: Rows | None = None
+    """The rows of a single chain, if they came together with this."""
+
+
 class Source(ABC):
     """The port of a subscription to a node."""
 
@@ -60,6 +89,18 @@ class Source(ABC):
 
         ``pin``: the cut up to which is read; ``None``: the newest.
         """
+
+    def rows(self, dataset: str, position: Position | None, mark: str, pin: Pin | None = None) -> Rows:
+        """Returns the rows after a position, as ``after`` does. It may be fewer (``more``)."""
+        return self.after(dataset, -1 if position is None else position.offset, mark, pin)
+
+    def look(self, dataset: str, position: Position | None, *, together: bool, follow: bool) -> Look:  # noqa: ARG002
+        """Looks for news of a dataset, by its id, for a reader at a position; ``together``: of all shards.
+
+        ``follow``: whether its end matters.
+        """
+        ended = follow and self.has_ended(dataset)  # asked first: rows from before the end are delivered first
+        return Look("" if together else self.newest(dataset), ended)
 
     @abstractmethod
     def cut(self, name: str) -> tuple[Pin, ...]:
@@ -125,22 +166,23 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
     with closing(told) as news:
         while True:
             news.clear()
-            ended = follow and source.has_ended(dataset)  # asked first: rows from before the end are delivered first
-            newest = "" if shards else source.newest(dataset)
-            if shards or source.always or newest != seen:
-                done = False
+            look = source.look(dataset, position, together=bool(shards), follow=follow)
+            if shards or source.always or look.newest != seen:
+                done, rows = False, look.rows
                 while not done:
+                    cut = look.pins if tuple(each.id for each in look.pins) == shards else None
                     some = (
-                        of_shards(source, shards, position, resumed=resumed)
+                        of_shards(source, shards, position, cut, resumed=resumed)
                         if shards
-                        else delivered(source, dataset, position)
+                        else delivered(source, dataset, position, rows=rows)
                     )
+                    rows = None
                     done, position = yield from _marked(some)
                     resumed = False
-                seen = newest
+                seen = look.newest
             if not follow:
                 return
-            if ended:
+            if follow and look.ended:
                 raise source.handed_over(dataset)
             news.wait(seconds)
 
@@ -216,14 +258,17 @@ def _cut(source: Source, shards: Sequence[str]) -> Sequence[Pin]:
 
 
 def delivered(
-    source: Source, dataset: str, position: Position | None, up_to: Pin | None = None
+    source: Source, dataset: str, position: Position | None, up_to: Pin | None = None, rows: Rows | None = None
 ) -> Generator[Update, None, tuple[bool, Position | None]]:
-    """Yields the rows after a position, in one query. Returns whether they were all, and the position after them."""
-    with source.after(dataset, -1 if position is None else position.offset, _MARK, up_to) as answer:
+    """Yields the rows after a position, of one request. Returns whether they were all, and the position after them.
+
+    ``rows``: the answer to the request, if it came already.
+    """
+    with source.rows(dataset, position, MARK, up_to) if rows is None else rows as answer:
         (pin,) = answer.told.pins
         if pin.id != dataset:
             raise Bug(f"rows of {pin.id} came, not of {dataset}", rule="listen-dataset", hint="please report it")
-        if position is not None:
+        if position is not None and not answer.is_checked:
             source.stands_on(position)
         moved = False
         try:
@@ -231,18 +276,18 @@ def delivered(
                 if batch.num_rows:
                     position = _after(batch, position, pin, whole=source.whole)
                     moved = True
-                    yield Update(batch.drop_columns([_MARK]), position, answer.told.standing)
+                    yield Update(batch.drop_columns([MARK]), position, answer.told.standing)
         except Refused as refusal:
             # A slow reader uses up the time of a query: the next query continues where it stopped.
             if not moved or refusal.rule != "query-deadline":
                 raise
             return False, position
-    return True, position
+        return not answer.more, position
 
 
 def _after(batch: pa.RecordBatch, position: Position | None, pin: Pin, *, whole: bool) -> Position:
     """Returns the position after a batch. Raises Bug for a repeated row, or, in ``whole`` logs, a missing one."""
-    offsets = batch.column(batch.schema.get_field_index(_MARK))
+    offsets = batch.column(batch.schema.get_field_index(MARK))
     last = -1 if position is None else position.offset
     rises = not offsets.null_count and offsets[0].as_py() > last
     if not rises or not (len(offsets) == 1 or pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py()):

@@ -139,6 +139,10 @@ class Planner:
         self.is_projection: Callable[[str], bool] = lambda _: False
         """Whether a Projection is declared by that name; set and called as ``projection``."""
 
+    @property
+    def home(self) -> StateDirectory:
+        return self._home
+
     def plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker = OWNER) -> QueryPlan:
         """Plans the reads of a statement's tables. Raises NotFound, Invalid, Refused."""
         reads: dict[tuple[DatasetId, bool, str, int | None], int] = {}
@@ -368,7 +372,7 @@ class Planner:
         first = self._home.held_from(entry.id)
         if first > 0:
             remarks.append(f"of {entry.name} the data before block #{first} is not kept here, and is not in the answer")
-        slices = [each for each in self._lists.of(entry.id, chain, cut.size) if each.sequence >= first]
+        slices = self._lists.of(entry.id, chain, cut.size, first)
         if chain.block_at(cut.size - 1).hash != cut.block:
             raise Conflict(f"{entry.name} was rewritten while it was read", rule="query-cut", hint="ask again")
         vocab = state.vocab

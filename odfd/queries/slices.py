@@ -7,6 +7,7 @@ and damaged data never read. Both caches are bounded. Used from worker threads.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from pathlib import Path
 from typing import Final
 
@@ -47,8 +48,8 @@ class SliceLists:
         self._lock = threading.Lock()
         self._known: cachetools.LRUCache[DatasetId, _Known] = cachetools.LRUCache(_DATASETS)
 
-    def of(self, dataset: DatasetId, chain: SqliteChain, size: int) -> list[PlacedSlice]:
-        """Returns the slices of the first ``size`` blocks, oldest first."""
+    def of(self, dataset: DatasetId, chain: SqliteChain, size: int, first: int = 0) -> list[PlacedSlice]:
+        """Returns the slices of the first ``size`` blocks, oldest first, without those of blocks before ``first``."""
         snapshot = chain.snapshot()
         history = (0, 0) if snapshot is None else snapshot.history
         with self._lock:
@@ -59,7 +60,8 @@ class SliceLists:
             known = _Known(history, size, known.slices + _between(chain, known.size, size))
             with self._lock:
                 self._known[dataset] = known
-        return [each for each in known.slices if each.sequence < size]
+        start, stop = (bisect_left(known.slices, each, key=_sequence) for each in (first, size))
+        return known.slices[start:stop]
 
 
 class HashedFiles:
@@ -81,6 +83,10 @@ class HashedFiles:
         with self._lock:
             self._sound[name] = mark
         return path
+
+
+def _sequence(placed: PlacedSlice) -> int:
+    return placed.sequence
 
 
 def _between(chain: SqliteChain, start: int, stop: int) -> list[PlacedSlice]:

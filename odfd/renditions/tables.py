@@ -190,6 +190,14 @@ def is_let_go(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     return any(each.let_go for each in of(connection, dataset).members if each.has(dataset))
 
 
+def has_ended(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+    """Whether a dataset is a rendition that was replaced, and whose data is still here."""
+    state = of(connection, dataset)
+    member = state.member(state.number_of(dataset))
+    was_active = any(each.to.number == member.row.number for each in state.timeline.switches)
+    return was_active and state.active.row.number != member.row.number and not member.is_gone
+
+
 def active_at(connection: sqlite3.Connection, dataset: DatasetId, time: int) -> DatasetId:
     """Returns the rendition that a collection's name meant at a time; ``dataset`` if it is not the active one."""
     state = of(connection, dataset)

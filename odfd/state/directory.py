@@ -237,6 +237,11 @@ class StateDirectory:
         with self.database.read() as connection:
             return renditions.shards_of(connection, dataset)
 
+    def has_ended(self, dataset: DatasetId) -> bool:
+        """Whether another rendition has replaced this one, which gets no more rows."""
+        with self.database.read() as connection:
+            return renditions.has_ended(connection, dataset)
+
     def complete_to(self, shards: Sequence[DatasetId]) -> int | None:
         """Returns the last time that is complete in all shards of a mirrored collection, in milliseconds.
 

@@ -64,6 +64,7 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
         new_shards=new_pins if len(new_pins) > 1 else (),
         equal=state.content_of(number) == state.content_of(found.new),
         columns=columns_of(home, member, new),
+        offsets=tuple(_last_offset(home, pin) for pin in new_pins),
     )
     return msgspec.structs.replace(reading, difference=_difference_pin(home, state, reading, found.time))
 
@@ -123,6 +124,11 @@ def pinned_head(home: StateDirectory, difference: DatasetId, reading: wire.Hando
             hint=f"odfctl delete dataset {name}: readers compare all rows then",
         )
     return head
+
+
+def _last_offset(home: StateDirectory, pin: wire.Pin) -> int:
+    found = load_state(home.chains.chain(DatasetId.parse(pin.id)), pin.sequence_number + 1).last_offset
+    return -1 if found is None else found
 
 
 def _pins(home: StateDirectory, member: Member, time: int) -> tuple[wire.Pin, ...]:

@@ -173,19 +173,30 @@ class RenditionService:
             self._differences.check_comparable(state, number)
 
     async def _perform(self, dataset: DatasetId, command: Command, report: Report) -> None:
-        """Performs the effects of a command until none is due now. Raises Refused."""
-        for _ in range(EFFECTS):
-            state = await trio.to_thread.run_sync(self._effects.state, dataset)
-            known = state.command(command.id) or command
-            effect = await trio.to_thread.run_sync(
-                lambda s=state, c=known: handover.next_effect(self._effects.situation(s, c))
-            )
-            if isinstance(effect, ChooseTime | Refuse):
-                await trio.to_thread.run_sync(self._decide, dataset, known, effect)
-            elif not await self._effect(state, known, effect, report):
-                return
-            self._effects.step(type(effect).__name__)
+        """Performs the effects of a command until none is due now. Raises Refused.
+
+        Those that listen are told at the end: what they ask for then is complete.
+        """
+        moved: list[DatasetId] = []
+        try:
+            for _ in range(EFFECTS):
+                state, known, effect = await trio.to_thread.run_sync(self._next, dataset, command)
+                if isinstance(effect, ChooseTime | Refuse):
+                    await trio.to_thread.run_sync(self._decide, dataset, known, effect)
+                elif isinstance(effect, HandOver):
+                    moved += await self._hand_over(state, known, effect, report)
+                elif not await self._effect(state, effect, report):
+                    return
+                self._effects.step(type(effect).__name__)
+        finally:
+            for each in moved:
+                self._tell(each)
         raise Conflict("a handover makes no progress", rule="handover-effects", hint="report it")
+
+    def _next(self, dataset: DatasetId, command: Command) -> tuple[CollectionState, Command, Effect]:
+        state = self._effects.state(dataset)
+        known = state.command(command.id) or command
+        return state, known, handover.next_effect(self._effects.situation(state, known))
 
     def _decide(self, dataset: DatasetId, command: Command, effect: ChooseTime | Refuse) -> None:
         """Notes the chosen time of a command. If it is refused, forgets the command and raises Refused."""
@@ -198,22 +209,23 @@ class RenditionService:
         hint = "ask again then; or leave out --at" if effect.rule == "handover-time" else "odfctl get renditions"
         raise Refused(effect.message, rule=effect.rule, hint=hint)
 
-    async def _effect(self, state: CollectionState, command: Command, effect: Effect, report: Report) -> bool:
-        """Performs one effect; returns false if none is due now."""
-        dataset = state.active.dataset
+    async def _hand_over(
+        self, state: CollectionState, command: Command, effect: HandOver, report: Report
+    ) -> Sequence[DatasetId]:
+        """Performs the handover itself. Returns the datasets whose names changed."""
+        await self._effects.bring_up(state.active.dataset, effect.to, report)
+        moves = await self._derived.prepared(state.active, state.member(effect.to))
+        told = await trio.to_thread.run_sync(self._effects.switch, effect.time, command.id, moves)
+        for dataset in told:
+            await self._shown_to_others(dataset)
+        return [member.dataset for move in moves for member in move]
+
+    async def _effect(self, state: CollectionState, effect: Effect, report: Report) -> bool:
+        """Performs another effect; returns false if none is due now."""
         match effect:
             case BringUp(rendition=number, until=until):
-                await self._effects.bring_up(dataset, number, report)
+                await self._effects.bring_up(state.active.dataset, number, report)
                 await trio.to_thread.run_sync(self._effects.run_on, state.member(number), until)
-            case HandOver(time=time, to=number):
-                await self._effects.bring_up(dataset, number, report)
-                moves = await self._derived.prepared(state.active, state.member(number))
-                told = await trio.to_thread.run_sync(self._effects.switch, time, command.id, moves)
-                for dataset in told:
-                    await self._shown_to_others(dataset)
-                for move in moves:
-                    self._tell(move.old.dataset)
-                    self._tell(move.new.dataset)
             case RunOn(rendition=number, until=until):
                 await trio.to_thread.run_sync(self._effects.run_on, state.member(number), until)
             case _:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import trio
 
-from chain.errors import Invalid, Refused
+from chain.errors import Invalid
 from chain.ids import DatasetId
 from engines.errors import LimitExceeded
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame, parted
@@ -24,6 +24,7 @@ from odfd.api.queries.fold_cache import FoldCache
 from odfd.control import wire
 from odfd.queries.folds import copied
 from odfd.queries.inputs import QueryInputs
+from odfd.queries.log_files import files_of_log
 from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan, bound_name
 
 MAX_SQL: Final = 1 << 20
@@ -33,8 +34,6 @@ SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
 """Takes a whole frame; waits while the receiver does not read."""
 GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
 """Takes a whole frame, and descriptors of the files that it lists."""
-MOST_SLICES: Final = 512
-"""Files given to one reader, which may have a thousand open."""
 _TOGETHER: Final = 128
 """Descriptors of one message; the kernel takes 253."""
 
@@ -130,27 +129,18 @@ class QueryService:
         )
 
     async def slices(self, request: wire.SlicesRequest, give: GiveFiles) -> None:
-        """Gives descriptors of the files that make up a log at a cut, without a statement or a query process.
+        """Gives descriptors of the files that make up a log at a cut, or those after a position, without a statement or
+        a query process.
 
-        An opened file stays readable, whatever is collected. Raises as ``answer`` does, and Refused for a log that its
-        slices do not hold as it is read.
+        An opened file stays readable, whatever is collected. Raises as ``answer`` does, NotFound for a position that is
+        no longer in the chain, and Refused for a log that its slices do not hold as it is read.
         """
-        times = tuple((each.kind, each.value) for each in request.times)
-        table = TableNamed(path=(request.dataset,), place="", clauses=times)
-        cut = wire.QueryRequest(sql="", pins=request.pins, require=request.require, cut=request.cut)
-        plan = await trio.to_thread.run_sync(self._planner.plan, (table,), cut)
-        if plan.views[0].view.is_computed or plan.views[0].shards:
-            raise Refused(
-                "this is not a plain log that can be read from slices", rule="query-slices", hint="ask for its rows"
-            )
-        (planned,) = plan.views
-        if len(planned.slices) > MOST_SLICES:
-            text = f"the log has more than {MOST_SLICES} slices"
-            raise Refused(text, rule="query-slices", hint="ask for its rows")
-        with self._inputs.held(plan.views):
-            sound = await trio.to_thread.run_sync(self._inputs.sound, plan.views)
+        chosen = await trio.to_thread.run_sync(files_of_log, self._planner.home, self._planner.plan, request)
+        planned, views = chosen.view, (chosen.view,)
+        with self._inputs.held(views):
+            sound = await trio.to_thread.run_sync(self._inputs.sound, views) if planned.slices else {}
             paths = [sound[str(each.slice.physical_hash)] for each in planned.slices]
-            await give(frame(HEAD, msgspec.json.encode(plan.head)), ())
+            await give(frame(HEAD, msgspec.json.encode(chosen.head)), ())
             await give(frame(SCHEMA, planned.view.schema), ())
             for start in range(0, len(paths), _TOGETHER):
                 with ExitStack() as opened:
@@ -161,7 +151,8 @@ class QueryService:
                     await give(frame(ROWS, str(len(files)).encode()), files)
             spans = [(each.slice.offset_interval.start, each.slice.offset_interval.end) for each in planned.slices]
             rows = sum(end - start + 1 for start, end in spans)
-            await give(frame(END, msgspec.json.encode(wire.SlicesEnd(rows=rows, offsets=tuple(spans)))), ())
+            end = wire.SlicesEnd(rows=rows, offsets=tuple(spans), more=chosen.more, ended=chosen.ended)
+            await give(frame(END, msgspec.json.encode(end)), ())
 
     async def _by_engine(self, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame) -> None:
         """Runs the query on an engine of transforms; a query process prepares it before and reads its rows after."""

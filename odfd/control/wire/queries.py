@@ -50,6 +50,16 @@ class TimeClause(Request, frozen=True, kw_only=True):
     value: str
 
 
+class LogPosition(Request, frozen=True, kw_only=True):
+    """How far a log was read."""
+
+    offset: int
+    """Offset of the last row that was read; -1: none was."""
+    block: str = ""
+    """Hash of the block up to which was read, which the chain must still have; empty: none was."""
+    sequence_number: int = -1
+
+
 class SlicesRequest(Request, frozen=True, kw_only=True):
     """All of a log at a cut, for its files; the members that a query has too mean the same."""
 
@@ -58,6 +68,12 @@ class SlicesRequest(Request, frozen=True, kw_only=True):
     pins: tuple[Pin, ...] = ()
     require: str | None = None
     cut: bool = False
+    after: LogPosition | None = None
+    """Only files with later rows are given, the first ones if there are many; ``None``: all."""
+    explain: bool = False
+    """Whether to say only where the log is cut, and whether it has ended; no file is given."""
+    together: bool = False
+    """Whether all shards of the dataset's rendition are meant, also where ``dataset`` is an id; for ``explain``."""
 
 
 class SlicesEnd(Value, frozen=True, kw_only=True):
@@ -66,6 +82,10 @@ class SlicesEnd(Value, frozen=True, kw_only=True):
     rows: int
     offsets: tuple[tuple[int, int], ...]
     """Offsets of the first and the last row of each file."""
+    more: bool = False
+    """Whether the log has more files, after these; only where ``after`` was given."""
+    ended: bool = False
+    """Whether another rendition has replaced this one, which gets no more rows; only for ``after`` and ``explain``."""
 
 
 class ReadStanding(Value, frozen=True, kw_only=True):

@@ -47,6 +47,8 @@ class HandoverReading(Value, frozen=True, kw_only=True):
     """Whether both have the same contents there, so that there is nothing to compare."""
     columns: tuple[str, ...] | None = None
     """Columns of the data, if both have the same; null: their rows cannot be compared."""
+    offsets: tuple[int, ...] = ()
+    """The offset of the last row of each shard of the next rendition at its pin; -1: it has none."""
     difference: Pin | None = None
     """The rows by which both differ, each with its operation (1 retracts, 0 adds), if they were kept."""
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import os
 import queue
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,11 +30,19 @@ DID = "did:odf:fed0"
 OTHER = "did:odf:fed1"
 
 
+def no_plain_log() -> Exception:
+    return Refused("no plain log", rule="query-slices")
+
+
+def unknown_field() -> Exception:
+    return Invalid("unknown field")  # of an older node
+
+
 class Sent(Exchange):
     """Bytes of an answer, up to where the node went away."""
 
-    def __init__(self, data: bytes, end: int | None = None) -> None:
-        self._data = io.BytesIO(data[:end])
+    def __init__(self, data: bytes, end: int | None = None, files: Sequence[int] = ()) -> None:
+        self._data, self._files = io.BytesIO(data[:end]), list(files)
 
     def exactly(self, count: int) -> bytes:
         data = self._data.read(count)
@@ -39,8 +50,14 @@ class Sent(Exchange):
             raise Unreachable("the node went away")
         return data
 
+    def descriptors(self) -> list[int]:
+        taken, self._files = self._files, []
+        return taken
+
     def close(self) -> None:
         self._data.close()
+        for each in self.descriptors():
+            os.close(each)
 
 
 class Events(Exchange):
@@ -78,6 +95,8 @@ class Node(Transport):
         self.pinned = DID
         self.meanwhile: list[int] = []
         self.queries = 0
+        self.files: Callable[[], Exception] | None = no_plain_log
+        """Why it gives no files of slices; ``None``: it does."""
         self._database = duckdb.connect()
         self._fill(0)
 
@@ -116,22 +135,59 @@ class Node(Transport):
             self.events = Events()
             return self.events
         assert body is not None
+        if path == "/node/v1alpha1/slices":
+            return self._slices(body)
         self.queries += 1
         table = self._database.sql(str(body["sql"]), params=body.get("parameters") or {}).to_arrow_table()
-        number = len(self.blocks) - 1
-        pin = {"name": "weather", "id": self.pinned, "block": self.blocks[-1][0], "sequenceNumber": number}
+        pin = self._pin()
         for rows in self.meanwhile:
             self.append(rows)
             self.events.told.put({"kind": "dataset.committed", "subject": "weather"})
             self.events.told.join()
         self.meanwhile = []
         frames = [frame(b"H", {"pins": [pin], "standing": "data", "standings": []}), *rows_of(table, self.batch)]
-        whole = [*frames, frame(b"E", {"rows": table.num_rows})]
+        return self._sent([*frames, frame(b"E", {"rows": table.num_rows})])
+
+    def _pin(self) -> dict[str, Any]:
+        number = len(self.blocks) - 1
+        return {"name": "weather", "id": self.pinned, "block": self.blocks[-1][0], "sequenceNumber": number}
+
+    def _slices(self, body: Mapping[str, Any]) -> Exchange:
+        """Each block with rows has a file; two are given at a time."""
+        if self.files is not None:
+            raise self.files()
+        after = body.get("after") or {"offset": -1}
+        if "block" in after and [each for each, _ in self.blocks][after["sequenceNumber"] :][:1] != [after["block"]]:
+            raise NotFound("rewritten", rule="listen-rewritten")
+        ends = [-1, *(end - 1 for _, end in self.blocks)]
+        spans = [(first + 1, last) for first, last in itertools.pairwise(ends) if last > max(first, after["offset"])]
+        given = [] if body.get("explain") else spans[:2]
+        head = {"pins": [self._pin()], "standing": "data", "standings": []}
+        end = {
+            "rows": sum(last - first + 1 for first, last in given),
+            "offsets": given,
+            "more": len(spans) > len(given),
+        }
+        schema = pa.schema([("offset", pa.int64()), ("n", pa.int64())])
+        frames = [frame(b"H", head), frame(b"S", schema.serialize().to_pybytes())]
+        frames += [frame(b"A", str(len(given)).encode()), frame(b"E", end)]
+        return self._sent(frames, [self._file(*each) for each in given])
+
+    def _file(self, first: int, last: int) -> int:
+        numbers = range(first, last + 1)
+        table = pa.table({"offset": numbers, "n": [each * 10 for each in numbers]})
+        content = io.BytesIO()
+        pq.write_table(table, content, row_group_size=self.batch)
+        file = os.memfd_create("slice")
+        os.write(file, content.getvalue())
+        return file
+
+    def _sent(self, whole: list[bytes], files: Sequence[int] = ()) -> Exchange:
         kept = whole[: self.frames]
         if len(kept) < len(whole) and self.breaks == "deadline":
             late = {"family": "Refused", "rule": "query-deadline", "detail": "it took too long"}
-            return Sent(b"".join([*kept, frame(b"P", late)]))
-        return Sent(b"".join(kept))
+            return Sent(b"".join([*kept, frame(b"P", late)]), None, files)
+        return Sent(b"".join(kept), None, files)
 
 
 def frame(kind: bytes, content: bytes | dict[str, Any]) -> bytes:
@@ -166,10 +222,14 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("files", [None, no_plain_log, unknown_field])
 @given(steps=STEPS, all_rows=st.booleans())
 @settings(max_examples=25)
-def test_rows_come_once_whatever_breaks(steps: list[tuple[int, int, int, str, int]], *, all_rows: bool) -> None:
+def test_rows_come_once_whatever_breaks(
+    files: Callable[[], Exception] | None, steps: list[tuple[int, int, int, str, int]], *, all_rows: bool
+) -> None:
     node = Node()
+    node.files = files
     dataset = Client(node).open("weather").select("n")
     dataset = dataset if all_rows else dataset.where((col("n") != 20) & (col("n") != 50))
     kept: list[int] = []
@@ -186,6 +246,21 @@ def test_rows_come_once_whatever_breaks(steps: list[tuple[int, int, int, str, in
         except (Unreachable, Refused):
             continue
     assert kept == [n for n in range(0, node.blocks[-1][1] * 10, 10) if all_rows or n not in (20, 50)]
+
+
+def test_news_come_from_files_without_a_query() -> None:
+    node = Node()
+    node.files = None
+    for rows in (3, 0, 2, 4):
+        node.append(rows)
+    dataset = Client(node).open("weather")
+    found = list(dataset.listen(follow=False))
+    assert [n for each in found for n in numbers(each)] == [*range(0, 90, 10)]
+    assert [each.complete for each in found] == [False] * (len(found) - 1) + [True]
+    assert node.queries == 0
+    node.append(1)
+    assert [numbers(each) for each in dataset.listen(found[-1].position, follow=False)] == [[90]]
+    assert node.queries == 0
 
 
 def test_what_comes_between_looking_and_waiting_is_not_missed() -> None:
@@ -231,9 +306,11 @@ def test_a_listener_that_is_left_asks_no_more() -> None:
     assert node.queries == 1
 
 
+@pytest.mark.parametrize("files", [None, no_plain_log])
 @pytest.mark.parametrize("blocks", [1, 2, 3])
-def test_another_history_is_told_and_nothing_of_it_is_given(blocks: int) -> None:
+def test_another_history_is_told_and_nothing_of_it_is_given(files: Callable[[], Exception] | None, blocks: int) -> None:
     node = Node()
+    node.files = files
     node.append(1)
     node.append(1)
     dataset = Client(node).open("weather")

@@ -10,6 +10,7 @@ from chain.errors import Fault, NotFound, Refused
 from chain.model.events import SetDataSchema, SetPollingSource
 from chain.state import load_state
 from odfd.control import wire
+from odfd.queries.log_files import files_of_log
 
 
 async def altered(node: Any, *columns: str, ref: str = "cities", **more: Any) -> wire.AlterSchemaResult:
@@ -51,6 +52,11 @@ async def test_it_is_shown_and_then_done(world: Any, worlds: Any) -> None:
         path.write_text("event_time,city,population,mayor\n2024-01-04T00:00:00Z,c4,4,Ada\n")
         await alice.pull()
         assert (await alice.api.datasets.tail("cities", 1)).rows[0][-1] == "Ada"
+        news = wire.SlicesRequest(dataset="cities", after=wire.LogPosition(offset=2))
+        plan = alice.api.queries._planner.plan
+        assert len(files_of_log(alice.home, plan, news).view.slices) == 1, "files with the newest columns are the rows"
+        with pytest.raises(Refused, match="not a plain log"):
+            files_of_log(alice.home, plan, wire.SlicesRequest(dataset="cities", after=wire.LogPosition(offset=1)))
         towns = await alice.api.datasets.tail("towns", 10)
         assert [column.name for column in towns.columns][-1] == "population"
         assert len(towns.rows) == 4

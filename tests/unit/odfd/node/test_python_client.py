@@ -20,6 +20,7 @@ from chain.errors import Refused as NodeRefused
 from chain.instant import SECOND
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
+from engines.query.reader import QueryProcesses
 from odfd.cli.offline import answer_recheck
 from odfd.control import wire
 from odfd_client import (
@@ -311,7 +312,14 @@ def cities_of(updates: list[Update]) -> list[str]:
     return [city for update in updates for city in update.batch.column("city").to_pylist()]
 
 
-async def test_rows_come_once_from_a_saved_position_on(world: Any, worlds: Any, folder: Path) -> None:
+async def test_rows_come_once_from_a_saved_position_on(
+    world: Any, worlds: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a where they come from the slices, a few at a time, and no query process is started for them."""
+    monkeypatch.setattr("odfd.queries.log_files.MOST_SLICES", 1)
+    begun: list[object] = []
+    one_process = QueryProcesses.one
+    monkeypatch.setattr(QueryProcesses, "one", lambda self: begun.append(self) or one_process(self))
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS_A)
         await alice.apply(worlds.ROOT)
@@ -341,6 +349,9 @@ async def test_rows_come_once_from_a_saved_position_on(world: Any, worlds: Any, 
                 await alice.pull("cities")
             assert cities_of(waiting) == ["Wels", "O'Hara"]
             await away(updates.close)
+            every = [cities_of([each]) for each in await away(lambda: list(cities.listen(follow=False)))]
+            assert every == [["Graz", "Linz"], ["Wels", "O'Hara"]]
+            assert not begun
             again = await away(lambda: list(cities.where(col("city") == "Wels").listen(saved, follow=False)))
             assert cities_of(again) == ["Wels"]
             lie = Position(first[0].position.id, 1, "f1620" + "0" * 64, first[0].position.sequence_number)

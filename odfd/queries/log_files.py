@@ -1,0 +1,96 @@
+"""Chooses the files of a log that a reader gets: all of a cut, or those after the rows that it has.
+
+Work for news does not grow with the log: slices are listed from a cache, and only chosen ones are hashed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from chain.errors import NotFound, Refused
+from engines.query.requests import TableNamed
+from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry
+from odfd.queries.planning import PlannedView, QueryPlan
+from odfd.queries.slices import PlacedSlice
+from odfd.state.directory import StateDirectory
+
+MOST_SLICES: Final = 512
+"""Files given to one reader at a time, which may have a thousand open."""
+MakePlan = Callable[[Sequence[TableNamed], wire.QueryRequest], QueryPlan]
+
+
+class LogFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a log that one answer gives."""
+
+    head: wire.QueryHead
+    view: PlannedView
+    more: bool = False
+    """Whether more files come after these."""
+    ended: bool = False
+    """Whether another rendition has replaced the log's."""
+
+
+def files_of_log(home: StateDirectory, plan: MakePlan, request: wire.SlicesRequest) -> LogFiles:
+    """Chooses files. Raises as ``plan`` does, NotFound for a position that is no longer in the chain, and Refused for
+    a log that its slices do not hold as it is read.
+    """
+    ref, ended = request.dataset, False
+    if request.after is not None or request.explain:
+        entry = home.resolve(ref)
+        ended = home.has_ended(entry.id)  # asked first: then the rows from before the end are all listed
+        ref = entry.name if request.together else ref
+        if request.after is not None:
+            _check_position(home, entry, request.after)
+    times = tuple((each.kind, each.value) for each in request.times)
+    cut = wire.QueryRequest(sql="", pins=request.pins, require=request.require, cut=request.cut)
+    found = plan((TableNamed(path=(ref,), place="", clauses=times),), cut)
+    (view,) = found.views
+    if request.explain:
+        return LogFiles(head=found.head, view=msgspec.structs.replace(view, slices=(), shards=()), ended=ended)
+    if view.shards:
+        raise _not_plain()
+    chosen, more = view.slices, False
+    if request.after is not None:
+        first = bisect_right(chosen, request.after.offset, key=_last_offset)
+        chosen, more = chosen[first : first + MOST_SLICES], len(chosen) > first + MOST_SLICES
+    if len(chosen) > MOST_SLICES:
+        text = f"the log has more than {MOST_SLICES} slices"
+        raise Refused(text, rule="query-slices", hint="ask for its rows")
+    if view.view.is_computed and not _are_plain(home, view, chosen):
+        raise _not_plain()
+    return LogFiles(head=found.head, view=msgspec.structs.replace(view, slices=chosen), more=more, ended=ended)
+
+
+def _check_position(home: StateDirectory, entry: DatasetEntry, after: wire.LogPosition) -> None:
+    """Raises NotFound if the block of a position is no longer in the chain."""
+    if not after.block:
+        return
+    chain, number = home.chains.chain(entry.id), after.sequence_number
+    head = chain.head()
+    if head is None or not 0 <= number < head.size or str(chain.block_at(number).hash) != after.block:
+        raise NotFound(
+            f"block #{number} of {entry.name} is not the one that was listened to: its history was rewritten",
+            rule="listen-rewritten",
+            hint="begin anew without a position, and replace what was made of the rows",
+        )
+
+
+def _are_plain(home: StateDirectory, view: PlannedView, chosen: Sequence[PlacedSlice]) -> bool:
+    """Whether the rows of these slices are read as they are: all have the columns of the newest schema."""
+    if msgspec.structs.replace(view.view, mixed=False).is_computed:
+        return False
+    newest = home.chains.chain(view.dataset).last_of(("SetDataSchema",), view.cut.size)
+    return newest is not None and all(each.sequence > newest.sequence_number for each in chosen[:1])
+
+
+def _last_offset(placed: PlacedSlice) -> int:
+    return placed.slice.offset_interval.end
+
+
+def _not_plain() -> Refused:
+    return Refused("this is not a plain log that can be read from slices", rule="query-slices", hint="ask for its rows")
