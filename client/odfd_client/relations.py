@@ -358,11 +358,15 @@ class _Log(Source):
     def look(self, dataset: str, position: Position | None, *, together: bool, follow: bool) -> Look:
         rows, asked = (None, None) if together else self._news(dataset, position, MARK, None)
         if asked is None:
-            asked = self._slices({"dataset": dataset, "explain": True, "together": together}, ())
+            asked = self._slices(self._asking(dataset, None) | {"explain": True}, ())
         if asked is None:
             return super().look(dataset, position, together=together, follow=follow)
         pins = asked.told.pins
         return Look("" if together else pins[0].block, asked.ended, pins, rows)
+
+    def _asking(self, dataset: str, pin: Pin | None) -> dict[str, object]:
+        """Builds the part of a request that names a log: as the collection's name reads it, or one chain by its id."""
+        return {"dataset": dataset} | ({"together": True} if self.together and pin is None else {})
 
     def _news(
         self, dataset: str, position: Position | None, mark: str, pin: Pin | None
@@ -374,7 +378,7 @@ class _Log(Source):
         after: dict[str, object] = {"offset": offset}
         if position is not None and position.block:
             after |= {"block": position.block, "sequenceNumber": position.sequence_number}
-        asked = self._slices({"dataset": dataset, "after": after}, () if pin is None else (pin,))
+        asked = self._slices(self._asking(dataset, pin) | {"after": after}, () if pin is None else (pin,))
         files = None if asked is None else asked.files
         if files is None or not {*self._selection.columns, OFFSET} <= {*files.schema.names}:
             return None, asked

@@ -169,12 +169,13 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
             look = source.look(dataset, position, together=bool(shards), follow=follow)
             if shards or source.always or look.newest != seen:
                 done, rows = False, look.rows
+                whole = None if shards or not look.pins else replace(look.pins[0], name=dataset)
                 while not done:
                     cut = look.pins if tuple(each.id for each in look.pins) == shards else None
                     some = (
                         of_shards(source, shards, position, cut, resumed=resumed)
                         if shards
-                        else delivered(source, dataset, position, rows=rows)
+                        else delivered(source, dataset, position, whole, rows)
                     )
                     rows = None
                     done, position = yield from _marked(some)

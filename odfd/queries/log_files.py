@@ -16,6 +16,7 @@ from engines.query.requests import TableNamed
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.queries.planning import PlannedView, QueryPlan
+from odfd.queries.sharded_cuts import pin_at
 from odfd.queries.slices import PlacedSlice
 from odfd.state.directory import StateDirectory
 
@@ -39,15 +40,17 @@ def files_of_log(home: StateDirectory, plan: MakePlan, request: wire.SlicesReque
     """Chooses files. Raises as ``plan`` does, NotFound for a position that is no longer in the chain, and Refused for
     a log that its slices do not hold as it is read.
     """
-    ref, ended = request.dataset, False
+    ref, ended, pins = request.dataset, False, request.pins
     if request.after is not None or request.explain:
         entry = home.resolve(ref)
-        ended = home.has_ended(entry.id)  # asked first: then the rows from before the end are all listed
-        ref = entry.name if request.together else ref
+        end = home.ended_at(entry.id)  # asked first: then the rows from before the end are all listed
+        ended, ref = end is not None, entry.name if request.together else ref
+        if end is not None and request.together and not pins and len(home.shards_of(entry.id)) == 1:
+            pins = (pin_at(home, entry.name, entry.id, end),)  # later blocks are copies, for a way back
         if request.after is not None:
             _check_position(home, entry, request.after)
     times = tuple((each.kind, each.value) for each in request.times)
-    cut = wire.QueryRequest(sql="", pins=request.pins, require=request.require, cut=request.cut)
+    cut = wire.QueryRequest(sql="", pins=pins, require=request.require, cut=request.cut)
     found = plan((TableNamed(path=(ref,), place="", clauses=times),), cut)
     (view,) = found.views
     if request.explain:

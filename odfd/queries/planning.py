@@ -165,7 +165,7 @@ class Planner:
                 if len(shards) > 1:
                     cuts = self._sharded_cuts(entry, shards, table, request)
                 else:
-                    whole = self._cut(entry, table, request, limit)
+                    whole = self._cut(entry, table, request, self._limit(entry, table, request, asker, limit))
                     cuts = [self._satisfying(entry, whole, request)]
                     remarks += _shortened(entry.name, whole, cuts[0], request)
                 for each, cut in zip(shards, cuts, strict=True):
@@ -280,6 +280,14 @@ class Planner:
         if limit is not None and size > limit:
             raise NotFound(f"no block {bound.block} of {entry.name} here", rule="query-cut")
         return size
+
+    def _limit(
+        self, entry: DatasetEntry, table: TableNamed, request: wire.QueryRequest, asker: Asker, limit: int | None
+    ) -> int | None:
+        """Returns how many blocks a name means: of a mirror that is late at a handover, those up to it."""
+        is_exact = request.pins or asker.bound or _ref(table).startswith("did:")
+        end = None if is_exact else self._home.unfollowed(entry.id)
+        return limit if end is None else end[1] if limit is None else min(limit, end[1])
 
     def _cut(self, entry: DatasetEntry, table: TableNamed, request: wire.QueryRequest, limit: int | None) -> Cut:
         chain = self._home.chains.chain(entry.id)

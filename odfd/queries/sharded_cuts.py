@@ -18,7 +18,7 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, render, to_millis
 from chain.multihash import Multihash
-from chain.store.shards import View
+from chain.store.shards import Shard, View
 from chain.store.sqlite_shards import SqliteShards
 from engines.query.temporal import AS_OF, AT_BLOCK
 from odfd.control import wire
@@ -63,6 +63,14 @@ def complete_sizes(home: StateDirectory, shards: Sequence[DatasetId]) -> list[in
         return [None for _ in shards]
     views = SqliteShards(home.database, home.chains).read(shards).views
     return [views[each].size_at(complete) for each in shards]
+
+
+def pin_at(home: StateDirectory, name: str, dataset: DatasetId, time: int) -> wire.Pin:
+    """All blocks of a chain up to a time. Raises NotFound."""
+    chain = home.chains.chain(dataset)
+    size = View(Shard(chain.head(), 0), chain.block_at).size_at(time)
+    last = chain.block_at(max(0, size - 1))
+    return wire.Pin(name=name, id=str(dataset), block=str(last.hash), sequence_number=last.sequence_number)
 
 
 def satisfying(

@@ -43,6 +43,11 @@ class Cross(msgspec.Struct, frozen=True):
 Step: TypeAlias = Stay | Begin | Await | Cross
 
 
+def is_followed(state: CollectionState, notice: HandoverNotice) -> bool:
+    """Whether a handover, or a later one, was followed here."""
+    return notice.time < state.timeline.upper
+
+
 def next_step(
     state: CollectionState, notice: HandoverNotice | None, uppers: Mapping[DatasetId, int], *, has_block: bool
 ) -> Step:
@@ -51,8 +56,8 @@ def next_step(
     ``notice``: what the active rendition's chain says; ``uppers``: frontiers of chains that are here, in milliseconds;
     ``has_block``: whether the notice's block is here.
     """
-    if notice is None or notice.time < state.timeline.upper:
-        return Stay()  # one that is older than the last handover was followed
+    if notice is None or is_followed(state, notice):
+        return Stay()
     active = state.active
     if len(active.shards) != notice.ended:
         return Await()  # the name means one shard here, or all are not here yet

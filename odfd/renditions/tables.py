@@ -7,6 +7,7 @@ are swapped. Synchronous, on the given connection. Spec: docs/spec/collections.m
 from __future__ import annotations
 
 import sqlite3
+from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
@@ -190,12 +191,13 @@ def is_let_go(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     return any(each.let_go for each in of(connection, dataset).members if each.has(dataset))
 
 
-def has_ended(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-    """Whether a dataset is a rendition that was replaced, and whose data is still here."""
+def ended_at(connection: sqlite3.Connection, dataset: DatasetId) -> int | None:
+    """Returns when a rendition was replaced, in ms; ``None`` if it is active, never was, or its data is gone."""
     state = of(connection, dataset)
     member = state.member(state.number_of(dataset))
-    was_active = any(each.to.number == member.row.number for each in state.timeline.switches)
-    return was_active and state.active.row.number != member.row.number and not member.is_gone
+    number = member.row.number
+    ends = [after.time for before, after in pairwise(state.timeline.switches) if before.to.number == number]
+    return None if state.active.row.number == number or member.is_gone or not ends else ends[-1]
 
 
 def active_at(connection: sqlite3.Connection, dataset: DatasetId, time: int) -> DatasetId:

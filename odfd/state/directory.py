@@ -19,7 +19,7 @@ from typing import Final
 
 from chain.errors import Environment, NotFound, Refused
 from chain.ids import DatasetId
-from chain.model.events import SetDataSchema
+from chain.model.events import SetDataSchema, SetInfo
 from chain.model.portal import is_portal
 from chain.store import schema
 from chain.store.database import Database, open_database
@@ -46,6 +46,8 @@ from odfd.ingest import spool
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network import invitation_tokens
 from odfd.renditions import tables as renditions
+from odfd.renditions.mirrored import is_followed
+from odfd.renditions.notice import notice_of
 from odfd.resources import declared
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
@@ -237,10 +239,25 @@ class StateDirectory:
         with self.database.read() as connection:
             return renditions.shards_of(connection, dataset)
 
-    def has_ended(self, dataset: DatasetId) -> bool:
-        """Whether another rendition has replaced this one, which gets no more rows."""
+    def ended_at(self, dataset: DatasetId) -> int | None:
+        """Returns when another rendition replaced this one, in ms: it gets no more rows; ``None``: none did."""
         with self.database.read() as connection:
-            return renditions.has_ended(connection, dataset)
+            return renditions.ended_at(connection, dataset)
+
+    def unfollowed(self, dataset: DatasetId) -> tuple[int, int] | None:
+        """Returns the end of a mirrored rendition that its owner has stated, while its name still means it here.
+
+        It is a time in ms, and the number of blocks up to the notice. Later blocks may copy rows of the next rendition,
+        for a way back: whoever reads by the name gets those rows from there.
+        """
+        block = None if self.keys.has_dataset_key(dataset) else self.chains.chain(dataset).last_of(("SetInfo",))
+        notice = notice_of(block.event) if block is not None and isinstance(block.event, SetInfo) else None
+        if block is None or notice is None:
+            return None
+        with self.database.read() as connection:
+            state = renditions.of(connection, dataset)
+        is_past = state.active.dataset != dataset or is_followed(state, notice)
+        return None if is_past else (notice.time, block.sequence_number + 1)
 
     def complete_to(self, shards: Sequence[DatasetId]) -> int | None:
         """Returns the last time that is complete in all shards of a mirrored collection, in milliseconds.
@@ -250,7 +267,8 @@ class StateDirectory:
         """
         if len(shards) < 2 or self.keys.has_dataset_key(shards[0]):
             return None
-        return min(map(self.chains.upper, shards)) - 1
+        end = self.unfollowed(shards[0])
+        return min([*map(self.chains.upper, shards), *([] if end is None else end[:1])]) - 1
 
     def check_united(self, entry: DatasetEntry) -> None:
         """Raises NotFound for a mirrored shard whose collection cannot be read by its name here yet."""

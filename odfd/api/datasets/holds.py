@@ -62,8 +62,10 @@ class HoldService:
             entry = entry if at is None else self._home.active_at(request.ref, entry, at)
             # The cut is chosen and stored in one write transaction, so no history can be given up in between.
             with self._home.database.write() as connection:
-                shards = (entry.id,) if request.ref.startswith("did:") else tables.shards_of(connection, entry.id)
-                time, head = self._cut(entry, at if len(shards) == 1 else self._last_of(shards, at))
+                named = not request.ref.startswith("did:")
+                shards = tables.shards_of(connection, entry.id) if named else (entry.id,)
+                is_plain = len(shards) == 1
+                time, head = self._cut(entry, at if is_plain else self._last_of(shards, at), named=named and is_plain)
                 hold = ReadHold(
                     id=self._new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
                     taken=now, expires=now,
@@ -95,13 +97,19 @@ class HoldService:
         self._released(dataset)
         return view
 
-    def _cut(self, entry: DatasetEntry, at: int | None) -> tuple[int, Head]:
+    def _cut(self, entry: DatasetEntry, at: int | None, *, named: bool) -> tuple[int, Head]:
         """Returns the time to read at, in milliseconds, and the last block up to it.
+
+        ``named``: the collection is meant, which a mirror that is late at a handover has up to that.
 
         A time is definite only if it is complete; without one, the present head is. Raises Refused, NotFound.
         """
         chain = self._home.chains.chain(entry.id)
         head, upper = chain.head(), self._home.chains.upper(entry.id)
+        end = self._home.unfollowed(entry.id) if named and head is not None else None
+        if end is not None:
+            last, upper = chain.block_at(end[1] - 1), min(upper, end[0])
+            head = Head(last.hash, last.sequence_number)
         if head is None:
             raise NotFound(f"{entry.name} has no blocks", rule="dataset-unknown", hint="odfctl get datasets")
         if at is None:

@@ -19,8 +19,8 @@ from chain.instant import from_millis
 from chain.model.events import AddData
 from chain.state import load_state
 from chain.store.base import Head
-from odfd.api.views.hold_views import pin_at
 from odfd.control import wire
+from odfd.queries.sharded_cuts import pin_at
 from odfd.renditions.following import Difference, Updates, next_reading
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import Timeline, advanced
@@ -62,7 +62,7 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
         new=new_pins[0],
         old_shards=old_pins if len(old_pins) > 1 else (),
         new_shards=new_pins if len(new_pins) > 1 else (),
-        equal=state.content_of(number) == state.content_of(found.new),
+        equal=state.content_of(number) == state.content_of(found.new) and _ends_before(home, member, found),
         columns=columns_of(home, member, new),
         offsets=tuple(_last_offset(home, pin) for pin in new_pins),
     )
@@ -124,6 +124,14 @@ def pinned_head(home: StateDirectory, difference: DatasetId, reading: wire.Hando
             hint=f"odfctl delete dataset {name}: readers compare all rows then",
         )
     return head
+
+
+def _ends_before(home: StateDirectory, member: Member, found: Difference) -> bool:
+    """Whether a rendition got no rows at the very time of its handover, which are read in the next one alone."""
+    return all(
+        _last_offset(home, before) == _last_offset(home, then)
+        for before, then in zip(_pins(home, member, found.old_time), _pins(home, member, found.time), strict=True)
+    )
 
 
 def _last_offset(home: StateDirectory, pin: wire.Pin) -> int:

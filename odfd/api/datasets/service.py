@@ -315,9 +315,12 @@ class DatasetService:
         schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
         shards = (entry.id,) if ref.startswith("did:") else self._home.shards_of(entry.id)
         if len(shards) == 1:
+            end = None
             if not ref.startswith("did:"):
                 self._home.check_united(entry)
-            table = reading.tail(chain, self._home.objects, limit, schema, first)
+                end = self._home.unfollowed(entry.id)
+            before = None if end is None else end[1]
+            table = reading.tail(chain, self._home.objects, limit, schema, first, before)
         else:
             cut = zip(map(self._home.chains.chain, shards), complete_sizes(self._home, shards), strict=True)
             table = reading.tail_of_shards(tuple(cut), self._home.objects, limit, schema, state.vocab)

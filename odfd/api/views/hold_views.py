@@ -6,9 +6,9 @@ from chain import instant
 from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.instant import from_millis
-from chain.store.shards import Shard, View
 from odfd.control import wire
 from odfd.datasets.read_holds import ReadHold, ReadHolds
+from odfd.queries.sharded_cuts import pin_at
 from odfd.state.directory import StateDirectory
 
 
@@ -39,14 +39,6 @@ def shard_pins(home: StateDirectory, first: DatasetId, time: int) -> tuple[wire.
         return ()
     name = home.name_of(first)
     return tuple(pin_at(home, name, each, time) for each in shards)
-
-
-def pin_at(home: StateDirectory, name: str, dataset: DatasetId, time: int) -> wire.Pin:
-    """All blocks of a chain up to a time. Raises NotFound."""
-    chain = home.chains.chain(dataset)
-    size = View(Shard(chain.head(), 0), chain.block_at).size_at(time)
-    last = chain.block_at(max(0, size - 1))
-    return wire.Pin(name=name, id=str(dataset), block=str(last.hash), sequence_number=last.sequence_number)
 
 
 def holds_of(home: StateDirectory, dataset: DatasetId) -> tuple[wire.HoldView, ...]:

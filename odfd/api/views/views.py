@@ -123,6 +123,8 @@ class DatasetViews:
         late = [each for each, upper in zip(shards, uppers, strict=True) if upper == least < max(uppers)]
         if self._home.keys.has_dataset_key(shards[0]):
             late = []  # written together
+        elif (end := self._home.unfollowed(shards[0])) is not None and end[0] < least:
+            least, late = end[0], []  # from then on it is complete where the next rendition is
         return msgspec.structs.replace(frontiers_view(least), held_by=tuple(map(self._home.name_of, late)))
 
     def detail(self, entry: DatasetEntry) -> wire.DatasetDetail:

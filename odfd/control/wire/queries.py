@@ -73,7 +73,8 @@ class SlicesRequest(Request, frozen=True, kw_only=True):
     explain: bool = False
     """Whether to say only where the log is cut, and whether it has ended; no file is given."""
     together: bool = False
-    """Whether all shards of the dataset's rendition are meant, also where ``dataset`` is an id; for ``explain``."""
+    """Whether the rendition of the dataset is meant as its name reads it, also where ``dataset`` is an id: all its
+    shards (for ``explain``), and nothing beyond its end."""
 
 
 class SlicesEnd(Value, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from odfd.renditions import mirrored
 from odfd.renditions.following import Difference, Updates, next_reading
-from odfd.renditions.mirrored import Await, Begin, Step, next_step, united
+from odfd.renditions.mirrored import Await, Begin, Step, is_followed, next_step, united
 from odfd.renditions.notice import HandoverNotice
 from odfd.renditions.tables import CollectionState, Member, plain
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advanced, appended
@@ -186,10 +186,7 @@ class Mirror:
         uppers = {each.row.number: min(map(self._upper, each.shards)) for each in self.state.members}
         for switch in self.state.timeline.switches[1:]:  # as the node: what was followed was complete
             uppers[switch.to.number] = max(uppers[switch.to.number], switch.time + 1)
-        notice, known = self._notice(), uppers[self.state.active.row.number]
-        if notice is not None and notice.time >= self.state.timeline.upper:
-            known = min(known, notice.time)  # it knows of a handover that is not followed yet
-        timeline = advanced(self.state.timeline, known)
+        timeline = advanced(self.state.timeline, self.known(uppers[self.state.active.row.number]))
         if not self._is_readable():
             return
         while True:
@@ -205,6 +202,11 @@ class Mirror:
                     break
             self.check(timeline)
 
+    def known(self, upper: int) -> int:
+        """How far it knows its active rendition to be that: up to a handover that is not followed yet."""
+        notice = self._notice()
+        return upper if notice is None or is_followed(self.state, notice) else min(upper, notice.time)
+
     def _is_readable(self) -> bool:
         """The name of a collection is refused until its shards are united."""
         first = self.state.active.dataset
@@ -215,6 +217,9 @@ class Mirror:
         row = active(timeline, self.after)
         rendition, _ = self.publisher.rendition_of(DatasetId.parse(row.shards[0]))
         assert self.rows == rendition.contents(self.after), "a transaction was read in part"
+        numbers = sorted(number for number, _ in self.rows)
+        written = sorted(row for row, time in self.publisher.rows.items() if time <= self.after)
+        assert numbers == written, "each row that its publisher had then, once"
         numbers = {str(each.shards[0]): number for number, each in enumerate(self.publisher.renditions)}
         crossed = [(each.time, numbers[each.to.shards[0]]) for each in self.state.timeline.switches]
         assert set(crossed) <= set(self.publisher.switches), "it crossed at another time than its publisher"
@@ -258,6 +263,13 @@ class Leaving(Mirror):
         assert here
 
 
+class Beyond(Mirror):
+    """Reads on in a rendition that has ended: what was copied into it for the way back."""
+
+    def known(self, upper: int) -> int:
+        return upper
+
+
 def lived(seed: int, kind: type[Mirror] = Mirror) -> tuple[Publisher, Mirror]:
     chance = random.Random(seed)
     publisher = Publisher(chance)
@@ -292,7 +304,7 @@ def test_every_order_of_arrival_crosses_at_the_time_of_the_publisher(seed: int) 
     assert mirror.after >= publisher.switches[-1][0]
 
 
-@pytest.mark.parametrize("kind", [ByBlock, Leaving])
+@pytest.mark.parametrize("kind", [ByBlock, Leaving, Beyond])
 def test_a_mirror_that_crosses_too_early_is_caught(kind: type[Mirror]) -> None:
     caught = 0
     for seed in range(60):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -69,6 +70,28 @@ async def filled(world: Any, worlds: Any, node: Any, merge: str = LEDGER, *, raw
         await node.api.raw.keep("cities")
     for day, city in ((1, "Graz"), (2, "Linz"), (3, "Wels")):
         await pulled(world, node, day, city, day)
+
+
+async def test_rows_of_the_very_time_of_a_handover_are_in_its_difference(world: Any, worlds: Any) -> None:
+    """The old rendition is read before that time, so a reader gets them from the new one alone: none is lost."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await create(alice)
+        world.clock.instant += HOUR
+        await pulled(world, alice, 4, "Enns", 4)
+        chain = alice.home.chains.chain(alice.dataset("cities"))
+        last = chain.head()
+        clock = SimpleNamespace(now=lambda: chain.block_at(last.sequence_number).system_time)
+        with pytest.MonkeyPatch.context() as patched:
+            for each in (alice.api.renditions, alice.api.renditions._effects):
+                patched.setattr(each, "_clock", clock)
+            await hand_over(alice, 1)
+        reading = await alice.api.renditions.reading("cities.r0")
+        assert reading.old.block != str(last.hash)
+        assert not reading.equal
+        world.clock.instant += HOUR
+        await hand_over(alice, 0)
+        assert (await alice.api.renditions.reading("cities.r1")).equal
 
 
 async def correct(node: Any, city: str, day: int, count: int | None) -> None:
