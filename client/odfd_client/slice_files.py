@@ -18,6 +18,8 @@ from odfd_client.errors import Bug
 from odfd_client.transport import Transport, parsed
 from odfd_client.values import NodeMetadata
 
+_BATCH = 1 << 16
+"""Rows of a batch for a listener."""
 OFFSET = "offset"
 """The column of offsets."""
 _SAME = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.float64())
@@ -88,6 +90,24 @@ class SliceFiles:
         if count != expected:
             raise Bug(f"the slices have {count} rows of offsets {first} to {last}, not {expected}", rule="answer")
 
+    def after(self, columns: Sequence[str], offset: int) -> Iterator[pa.RecordBatch]:
+        """Yields the rows after an offset, with ``columns``; reads them in the caller's thread alone.
+
+        Threads of Arrow would still hold the files when a program ends in the middle, and abort it.
+        """
+        import pyarrow.parquet as pq
+
+        fields = [self.schema.field(name) for name in columns]
+        for each in self._files:
+            skipped = max(0, offset + 1 - each.first)
+            source = pq.ParquetFile(pa.BufferReader(pa.py_buffer(each.content)), pre_buffer=False)
+            for batch in source.iter_batches(_BATCH, columns=list(columns), use_threads=False):
+                left = batch.slice(skipped)  # a slice has consecutive offsets
+                skipped -= batch.num_rows - left.num_rows
+                if left.num_rows:
+                    found = [left.column(field.name).cast(field.type) for field in fields]
+                    yield pa.RecordBatch.from_arrays(found, schema=pa.schema(fields))
+
     def _read(self, files: Sequence[SliceFile], columns: Sequence[str], among: Any) -> pa.RecordBatchReader:
         options = {"columns": list(columns) or None, "filter": among, "fragment_readahead": 2}
         return self._dataset(files).scanner(**options).to_reader()
@@ -119,7 +139,7 @@ class LogRows:
         read = wanted if OFFSET in wanted else [*wanted, OFFSET]
         schema = self._files.schema
         marked = pa.schema([*(schema.field(name) for name in wanted), pa.field(self._mark, pa.int64())])
-        for batch in self._files.between(read, self._offset + 1, self._files.last_offset):
+        for batch in self._files.after(read, self._offset):
             offsets = batch.column(read.index(OFFSET)).cast(pa.int64())
             columns = [batch.column(place) for place in range(len(wanted))]
             yield pa.RecordBatch.from_arrays([*columns, offsets], schema=marked)

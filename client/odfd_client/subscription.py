@@ -6,8 +6,10 @@ follow that block: if a history was rewritten, a listener ends with an error and
 
 from __future__ import annotations
 
+import atexit
 import json
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -322,6 +324,16 @@ def _events(transport: Transport) -> Exchange:
     return events
 
 
+_open_news: weakref.WeakSet[_News] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_news() -> None:
+    """Ends the threads of listeners that a program leaves open at its end: Python aborts if they still read then."""
+    for each in list(_open_news):
+        each.close()
+
+
 class _News:
     """Reads the node's events in a thread, and notes whether one was about one of the chains."""
 
@@ -332,6 +344,7 @@ class _News:
         self._fault: OdfdError | None = None
         self._transport, self._lock, self._is_closed = transport, threading.Lock(), False
         self._events = _events(transport)
+        _open_news.add(self)
         self._thread = threading.Thread(target=self._read, name="odfd events", daemon=True)
         try:
             self._thread.start()
@@ -349,6 +362,7 @@ class _News:
             raise self._fault
 
     def close(self) -> None:
+        _open_news.discard(self)
         with self._lock:
             self._is_closed = True
             self._events.interrupt()

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfd_client import Bug, Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col
+from odfd_client import Bug, Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col, subscription
 from odfd_client.answer_stream import Answer
 from odfd_client.handovers import Ending
 from odfd_client.subscription import Source, listen
@@ -304,6 +304,18 @@ def test_a_listener_that_is_left_asks_no_more() -> None:
     node.append(3)
     assert list(updates) == []
     assert node.queries == 1
+
+
+def test_the_end_of_a_program_ends_listeners_that_it_left_open() -> None:
+    node = Node()
+    node.append(1)
+    updates = Client(node).open("weather").listen(seconds=1e6)
+    next(updates)
+    (news,) = subscription._open_news
+    subscription._close_news()
+    assert not news._thread.is_alive()
+    assert not subscription._open_news
+    updates.close()
 
 
 @pytest.mark.parametrize("files", [None, no_plain_log])
