@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import trio
 
-from chain.errors import Fault, Invalid, NotFound
+from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.state import load_state
 from odfd.control.assembly import Context
@@ -24,8 +24,9 @@ from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.published.collection import beside
 from odfd.renditions import tables
-from odfd.renditions.mirrored import Begin, Cross, Step, next_step
+from odfd.renditions.mirrored import Await, Begin, Cross, Step, next_step
 from odfd.renditions.notice import HandoverNotice, notice_of
 from odfd.renditions.tables import MAX_RENDITIONS, CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, appended
@@ -84,7 +85,8 @@ class HandoverFollowing:
                 self._faults[dataset] = str(fault)
                 name = await trio.to_thread.run_sync(self._home.name_of, dataset)
                 self._logger.error("a handover is not followed", mirror=name, fault=str(fault), rule=fault.rule)
-                self._events.emit("mirror.held", name, str(fault), about=about(dataset), rule=fault.rule)
+                told = f"{fault}: {fault.hint}" if fault.hint else str(fault)
+                self._events.emit("mirror.held", name, told, about=about(dataset), rule=fault.rule)
             else:
                 self._faults.pop(dataset, None)
         return UNTIL_POKED
@@ -108,6 +110,10 @@ class HandoverFollowing:
                 case Cross(member=member):
                     assert found is not None
                     await self._switch(found, member)
+                case Await():
+                    assert found is not None
+                    _check_listed(found)
+                    return
                 case _:
                     return
 
@@ -130,7 +136,7 @@ class HandoverFollowing:
             found.spec,
             dataset=str(found.notice.to),
             name=f"{found.spec.name}.r{number}",
-            via=found.spec.via if found.spec.is_from_web else None,
+            via=_via(found),
             expect=None,
         )
         is_told = await trio.to_thread.run_sync(self._check_new, found, spec)
@@ -205,3 +211,30 @@ class HandoverFollowing:
         self._events.emit(
             "rendition.followed", names[member.dataset], text, about=about(member.dataset), id=str(member.dataset)
         )
+
+
+def _via(found: _Followed) -> str | None:
+    """Returns the place of the successor, if a web server has it: shards lie in folders of their ids."""
+    via = found.spec.via if found.spec.is_from_web else None
+    return via if via is None or found.notice.shards == 1 else beside(via, found.notice.to)
+
+
+def _check_listed(found: _Followed) -> None:
+    """Raises Refused if nothing that was read tells which chains the shards of the successor are.
+
+    Peers tell that of themselves; of a web server or IPFS only one file does, in a folder whose name is not known.
+    """
+    to, count = found.notice.to, found.notice.shards
+    member = next((each for each in found.state.members if each.dataset == to), None)
+    if found.spec.via is None or member is None or len(member.shards) == count:
+        return
+    if found.spec.is_from_web:
+        place = f"{found.spec.via.rpartition('/')[0]}/NAME"
+        hint = f"odfctl mirror add {place}, with the folder to which its publisher pushed the collection"
+    else:
+        hint = "its card comes from peers: odfctl join the network of its publisher, and the mirror goes on by itself"
+    raise Refused(
+        f"{found.spec.name} goes on as {count} shards from {to} on, and {found.spec.via} does not say which they are",
+        rule="shard-card",
+        hint=hint,
+    )

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 from unit.odfd.node.test_client_repositories import ARCHIVE, pushed
 from unit.odfd.node.test_mirrored_shards import brought, sharded, signed
+from unit.odfd.node.test_published_shards import known, over
 from unit.odfd.node.test_remote_repositories import SFTP
 from unit.odfd.node.test_repositories import BUCKET
-from unit.odfd.node.test_shards import standing
+from unit.odfd.node.test_shards import shard, standing
 
 from chain import instant
 from chain.statements import envelope, statement
@@ -240,6 +241,37 @@ async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: Any, world
                 (item,) = await bob.pull("cities")
                 assert item.fault is None
                 assert await standing(bob, "cities") == rows
+
+
+async def test_a_mirror_from_the_web_says_which_folder_has_the_shards_of_a_handover(
+    world: Any, worlds: Any, tmp_path: Path
+) -> None:
+    """Until it knows them it goes on with the chain that ended; with the collection's own folder it crosses."""
+    store = tmp_path / "archive"
+    with Site(store).open() as site:
+        async with world.running("alice") as alice:
+            await alice.apply(ARCHIVE % store.as_uri())
+            await known(world, worlds, alice)
+            await pushed(alice, "cities", "archive")
+        async with world.running("bob") as bob:
+            await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities", as_name="theirs")))
+            before = await standing(bob, "theirs")
+        async with world.running("alice") as alice:
+            await shard(alice, 3, "city")
+            await over(alice, 1)
+            await brought(world, alice, 2, "Krems")
+            await pushed(alice, "cities.r0", "archive/cities")
+            await pushed(alice, "cities", "archive/cities.r1")
+            rows = await standing(alice, "cities")
+        async with world.running("bob") as bob:
+            await bob.pull("theirs")
+            (held,) = await bob.heard("mirror.held")
+            assert "goes on as 3 shards" in held.message
+            assert f"{site.url}/NAME" in held.message
+            assert await standing(bob, "theirs") == before
+            await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities.r1", as_name="theirs.r1")))
+            await bob.heard("rendition.followed")
+            assert await standing(bob, "theirs") == rows
 
 
 @pytest.mark.slow
