@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from odfd_client.errors import Bug, HoldLost, Invalid, NotFound, OdfdError, Refused
+from odfd_client.expressions import instant
 from odfd_client.relations import Dataset, Selection
 from odfd_client.transport import Transport, part
 from odfd_client.values import Pin
@@ -116,11 +117,27 @@ class Hold:
                 continue  # the thread tries again; `check` reports when it takes too long
 
 
-def take(transport: Transport, ref: str, at: str | None, seconds: int, note: str) -> Hold:
+When = str | datetime.date | None
+"""A time, as ``Dataset.at`` takes it; ``None``: none is asked for."""
+
+
+def _zoned(at: When) -> str | None:
+    """Formats a time with its zone; one without is in UTC, and a day is its begin."""
+    if at is None:
+        return None
+    said = instant(at)
+    try:
+        found = datetime.datetime.fromisoformat(said)
+    except ValueError:  # the node says what a time is
+        return said
+    return said if found.tzinfo is not None else instant(found)
+
+
+def take(transport: Transport, ref: str, at: When, seconds: int, note: str) -> Hold:
     """Takes a hold. Raises NotFound, Invalid, Refused, Unreachable."""
     if transport.is_remote:
         raise Refused("holds are taken at the node's own socket", rule="hold-remote", hint="connect() without a URL")
-    said = {"ref": ref, "seconds": seconds, "note": note} | ({} if at is None else {"at": at})
+    said = {"ref": ref, "seconds": seconds, "note": note} | ({} if at is None else {"at": _zoned(at)})
     begun = time.monotonic()
     answer = transport.post("/node/v1alpha1/holds", said)
     if not isinstance(answer, dict):
@@ -158,7 +175,7 @@ class HeldTogether:
         self._open.__exit__(kind, error, trace)
 
 
-def take_together(transport: Transport, refs: Sequence[str], at: str | None, seconds: int, note: str) -> HeldTogether:
+def take_together(transport: Transport, refs: Sequence[str], at: When, seconds: int, note: str) -> HeldTogether:
     """Takes holds of several datasets. ``at``: ``None`` is the greatest time that is complete in all.
 
     Raises as ``take`` does, and then holds none.

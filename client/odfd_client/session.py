@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from odfd_client.errors import Bug, Invalid
-from odfd_client.holds import SECONDS, HeldTogether, Hold, take, take_together
+from odfd_client.holds import SECONDS, HeldTogether, Hold, When, take, take_together
 from odfd_client.relations import Dataset, Demand, Query, Selection, parameters_of
 from odfd_client.transport import Transport, is_url, part, socket_path
 from odfd_client.values import DatasetInfo, Pin
@@ -60,7 +60,7 @@ class Client:
         self._transport.get(f"/node/v1alpha1/datasets/{part(ref)}")
         return Dataset(self._transport, Selection(ref))
 
-    def hold(self, ref: str, *, at: str | None = None, seconds: int = SECONDS, note: str = "") -> Hold:
+    def hold(self, ref: str, *, at: When = None, seconds: int = SECONDS, note: str = "") -> Hold:
         """Keeps a dataset's history as it is: ``with c.hold("weather") as held: held.dataset.to_arrow()``.
 
         ``at``: a time that is complete; by default now. The hold is renewed until the block ends, and expires
@@ -68,7 +68,7 @@ class Client:
         """
         return take(self._transport, ref, at, seconds, note)
 
-    def at(self, time: str | None, *refs: str, seconds: int = SECONDS, note: str = "") -> HeldTogether:
+    def at(self, time: When, *refs: str, seconds: int = SECONDS, note: str = "") -> HeldTogether:
         """Holds several datasets at one time: ``with c.at(None, "a", "b") as held: held["a"].to_arrow()``.
 
         ``time``: ``None`` is the greatest time that is complete in all of them. Each dataset gets a hold, as of

@@ -314,6 +314,12 @@ class StoredLog(Source):
         after = self._chains.succession(dataset)
         return bool(after) and after[-1].to != dataset
 
+    def was_before(self, former: str, dataset: str) -> bool:
+        try:
+            return dataset in {each.to for each in self._chains.succession(former)}
+        except NotFound:
+            return False
+
     def cut(self, name: str) -> tuple[Pin, ...]:
         collection = self._chains.collection(name)
         if collection is not None:

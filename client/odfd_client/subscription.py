@@ -136,6 +136,17 @@ class Source(ABC):
         found = self.transport.get(f"/dataset/v1alpha1/datasets/{part(dataset)}/renditions")
         return any(each["datasetId"] == dataset and each["state"] in _ENDED for each in found)
 
+    def was_before(self, former: str, dataset: str) -> bool:
+        """Whether a dataset is a former rendition of the collection that another one is of."""
+        if self.transport.is_remote:
+            return False
+        try:
+            found = self.transport.get(f"/dataset/v1alpha1/datasets/{part(former)}/renditions")
+        except NotFound:
+            return False
+        ended = {str(each["datasetId"]) for each in found if each["state"] in _ENDED}
+        return former in ended and dataset in {str(each["datasetId"]) for each in found}
+
     def handed_over(self, dataset: str) -> HandedOver:
         return HandedOver(
             f"{self.ref} handed over: what was listened to is not its active rendition any more",
@@ -158,7 +169,7 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
     """Implements ``Dataset.listen``."""
     described = source.describe()
     dataset = str(described["id"])
-    if after is not None and after.id != dataset and source.has_ended(after.id):
+    if after is not None and after.id != dataset and source.was_before(after.id, dataset):
         raise source.handed_over(after.id)
     shards = tuple(map(str, described.get("shards") or ())) if source.together else ()
     _check_position(source, after, shards or (dataset,))

@@ -18,7 +18,7 @@ from chain.data.arrow_schema import to_arrow
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import to_millis
-from chain.model.events import AddPushSource, SetPollingSource
+from chain.model.events import AddPushSource, SetDataSchema, SetPollingSource
 from chain.model.source import primary_key, traits
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state

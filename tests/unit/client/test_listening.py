@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import itertools
 import json
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from odfd_client import Bug, Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col, subscription
 from odfd_client.answer_stream import Answer
 from odfd_client.handovers import Ending
+from odfd_client.holds import _zoned
 from odfd_client.subscription import Source, listen
 from odfd_client.transport import Exchange, Transport
 from odfd_client.values import NodeMetadata, Pin
@@ -464,3 +466,30 @@ def test_an_end_that_is_not_complete_yet_is_asked_for_again() -> None:
     never = NotFound("it has not ended", rule="rendition-active")
     with pytest.raises(NotFound, match="has not ended"):
         Ending.of(HandingOver([never, end]), DID)
+
+
+def test_the_position_of_another_collection_that_handed_over_is_told_as_such() -> None:
+    ended = [{"datasetId": OTHER, "state": "Superseded"}, {"datasetId": "did:odf:fed2", "state": "Active"}]
+    source = InTwo(HandingOver([ended, ended, NotFound("no such dataset")]), "weather", always=False, whole=True)
+    assert source.was_before(OTHER, "did:odf:fed2")
+    assert not source.was_before(OTHER, DID)
+    assert not source.was_before("did:odf:fed3", DID)
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ("2024-05-01", "2024-05-01T00:00:00Z"),
+        ("2024-05-01 12:30", "2024-05-01T12:30:00Z"),
+        (datetime.date(2024, 5, 1), "2024-05-01T00:00:00Z"),
+        (
+            datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2))),
+            "2024-05-01T10:00:00Z",
+        ),
+        ("2024-05-01T12:30:00.123456789Z", "2024-05-01T12:30:00.123456789Z"),
+        ("yesterday", "yesterday"),
+        (None, None),
+    ],
+)
+def test_a_hold_takes_times_as_reading_does(said: str | datetime.date | None, sent: str | None) -> None:
+    assert _zoned(said) == sent
