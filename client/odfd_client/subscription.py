@@ -63,7 +63,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known of a log before its rows are read."""
+    """The knowledge of a log before its rows are read."""
 
     newest: str
     """Hash of the newest block of a single chain; empty: there is none."""
