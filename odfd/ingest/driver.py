@@ -33,7 +33,7 @@ from odfd.datasets.pushes import Push
 from odfd.datasets.row_counts import NOTHING_READ, added, says_something, together
 from odfd.ingest.capturing import captured
 from odfd.ingest.consumed_files import ConsumedFileIndex
-from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, names_of
 from odfd.ingest.fetch.files import left_alone
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.given_source import GivenSource
@@ -62,7 +62,6 @@ from odfd.runtime.tasks import outside
 
 ATTEMPTS: Final = 5
 """Times that a transaction is planned again because of a concurrent commit."""
-
 UNCACHEABLE: Final = "uncacheable"
 WRITTEN_TO: Final = "it is still being written to, and is taken when it is left alone (ingest.settle-seconds)"
 
@@ -446,19 +445,25 @@ def load(deps: IngestDependencies, dataset: DatasetId, known: ChainState | None 
 async def fetched(
     deps: IngestDependencies, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
 ) -> FetchOutcome:
+    job = await fetch_job(deps, dataset, polled, state, folder)
+    given = None if deps.given is None else deps.given.fetch
+    return await (fetch_for(polled, job, deps.trigger) if given is None else given(job))
+
+
+async def fetch_job(
+    deps: IngestDependencies, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
+) -> FetchJob:
     settings, taken = deps.settings, None
     if deps.base is not None:
         base = await trio.to_thread.run_sync(deps.base, dataset)
         settings = msgspec.structs.replace(settings, base=base)
     if isinstance(polled.fetch, FetchFilesGlob):
         taken = await trio.to_thread.run_sync(deps.taken.of, deps.store.chain(dataset), state)
-    job = FetchJob(
+    return FetchJob(
         state=state.source_state, now=block_time(state, deps.now(), deps.store.upper(dataset)),
         folder=folder, settings=settings, passed_over=None if taken is None else taken.passed_over, taken=taken,
         dataset=str(dataset), options=fetch_options(polled.read.schema), columns=declared_columns(polled.read),
     )  # fmt: skip
-    given = None if deps.given is None else deps.given.fetch
-    return await (fetch_for(polled, job, deps.trigger) if given is None else given(job))
 
 
 async def check_unchanged(batch: Batch) -> None:
@@ -470,11 +475,6 @@ async def check_unchanged(batch: Batch) -> None:
         rule="source-changed",
         hint="pull again when it is whole",
     )
-
-
-def names_of(found: Fetched) -> tuple[str, ...]:
-    """Returns the names of the fetched files, for people: those of further pages are numbered."""
-    return (found.name, *(f"{found.name} (page {number})" for number in range(2, len(found.more) + 2)))
 
 
 async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:

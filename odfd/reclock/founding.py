@@ -13,6 +13,7 @@ from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant, to_millis
 from chain.model.events import DatasetKind, MetadataEvent, Seed, SetDataSchema, SetPollingSource
+from chain.model.fetch_options import KafkaTopic, fetch_options
 from chain.model.read_options import quarantine_of
 from chain.model.source import FetchFilesGlob, primary_key
 from chain.state import ChainState
@@ -30,6 +31,8 @@ class ShardsWanted(NamedTuple):
     number: int = 1
     by: tuple[str, ...] = ()
     by_part: bool = False
+    keep_raw: bool = False
+    """Whether bytes are kept that the source would give again, too."""
 
 
 def begin(
@@ -46,7 +49,7 @@ def begin(
     check_division(division)
     check_declared(declared, division)
     time = Instant(now // MILLISECOND * MILLISECOND)
-    layout = Division(tuple(new_id() for _ in range(division.number)), division.by, division.by_part)
+    layout = Division(tuple(new_id() for _ in range(division.number)), division.by, division.by_part, division.keep_raw)
     chain = new_id()
     proposals = [
         _first(chain, (described(layout), SetDataSchema(schema=SCHEMA)), time),
@@ -59,7 +62,7 @@ def begin(
 
 def check_division(wanted: ShardsWanted) -> None:
     """Raises Invalid for a number of shards that cannot be, or without something that decides the shard of a row."""
-    count, by, by_part = wanted
+    count, by, by_part, _ = wanted
     ways = bool(by) + by_part
     if not 1 <= count <= MAX_SHARDS or ways != (count > 1) or len(by) > MAX_SHARD_COLUMNS:
         said = f"{plural(len(by), 'column')}{' and by part' * by_part}"
@@ -94,17 +97,17 @@ def check_declared(declared: Sequence[MetadataEvent], wanted: ShardsWanted) -> N
 
 def _check_parts(source: SetPollingSource) -> None:
     """Raises Refused for a source whose transactions are not each of one part, or that merges rows of several parts."""
-    if not isinstance(source.fetch, FetchFilesGlob):
+    if not isinstance(source.fetch, FetchFilesGlob) and not isinstance(fetch_options(source.read.schema), KafkaTopic):
         kind = source.fetch.__struct_config__.tag
         raise Refused(
             f"a source of kind {kind} has no parts that come one by one, so none can decide the shard of its rows",
             rule="shard-part",
-            hint="shard by columns (--by COLUMN); parts are the files of a FilesGlob",
+            hint="shard by columns (--by COLUMN); parts are the files of a FilesGlob, and the partitions of a topic",
         )
     if key := primary_key(source.merge):
         raise Refused(
-            f"rows are merged by {', '.join(key)}, and their file decides their shard: rows of one key would be in"
-            " several",
+            f"rows are merged by {', '.join(key)}, and their part of the source decides their shard: rows of one key"
+            " would be in several",
             rule="shard-key",
             hint="shard by columns of the primary key (--by COLUMN), or merge by Append",
         )

@@ -9,8 +9,10 @@ number of instances, their clocks nor their deaths change any byte. Spec: docs/s
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import trio
@@ -21,6 +23,7 @@ from chain.instant import Instant, from_millis, to_millis
 from chain.model.events import SetPollingSource
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
+from chain.store.objects import staged_in
 from chain.store.shards import (
     STANDS,
     CommitPoint,
@@ -32,21 +35,21 @@ from chain.store.shards import (
     ShardSealed,
     View,
 )
-from odfd.datasets.captures import Capture
+from odfd.datasets.captures import CapturedFile
 from odfd.datasets.commit import block_time, check_jump
+from odfd.ingest.brokers.job import FORGOT, REWROTE
 from odfd.ingest.capturing import captured
 from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.decoding import decoded
-from odfd.ingest.driver import IngestDependencies, check_unchanged, fetched, names_of
-from odfd.ingest.fetch.base import Fetched, Unchanged
-from odfd.ingest.fetch.files import left_alone
+from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.file_writer import staged_folder
-from odfd.ingest.plan import Batch, polling
+from odfd.ingest.plan import polling
 from odfd.ingest.settlement import IngestOutcome, Settled
 from odfd.ingest.sharded_writes import divided
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.trigger import TriggerTime, is_uncacheable
-from odfd.reclock.bindings import FOUNDING, Division, bound, capture_of, layout_of
+from odfd.reclock.addresses import Addresses, Offer, addresses_of
+from odfd.reclock.bindings import FOUNDING, Binding, Division, binding_of, bound, layout_of
 from odfd.reclock.shared_chains import SharedChains
 from odfd.runtime.tasks import outside
 from odfd.trust.signing.owner_commit import author_blocks
@@ -75,11 +78,12 @@ class Instance:
         chain: DatasetId,
         source: SetPollingSource,
         ahead: Callable[[Instant | None], int] = lambda _: 0,
+        addresses: Callable[..., Addresses] = addresses_of,
     ) -> None:
         """``chain``: the reclocking chain. ``source``: the only source that is read, whatever the chains declare.
 
-        ``ahead``: how far the clock was set ahead, from ``JumpWatch``. Reads the shards that the chain names.
-        Raises Invalid if it is no reclocking chain, Remote.
+        ``ahead``: how far the clock was set ahead, from ``JumpWatch``. ``addresses`` reads it. Reads the shards that
+        the chain names. Raises Invalid if it is no reclocking chain, Remote.
         """
         self._place, self._chain, self._source, self._ahead = place, chain, source, ahead
         place.read([chain])
@@ -97,6 +101,10 @@ class Instance:
             is_captured=lambda _: False,
             shards=lambda dataset: self._layout.shards if dataset == self._layout.shards[0] else (dataset,),
         )
+        first, one_part = self._layout.shards[0], self._layout.by_part
+        self._addresses = addresses(self._deps, first, source, one_part=one_part)
+        self._bytes: set[Multihash] = set()
+        """Bytes of ranges that are here until their transaction is written."""
         self.counts = InstanceCounts()
 
     @property
@@ -142,30 +150,83 @@ class Instance:
                 rule="reclock-parted",
                 hint="they are written together, so something else wrote to one of them",
             )
-        capture = await trio.to_thread.run_sync(self._captured, reading.views[self._chain], time)
-        _, settled = await decoded(self._deps, self._layout.shards[0], capture, time)
-        proposals = await trio.to_thread.run_sync(self._proposals, settled, capture, time)
+        binding = await trio.to_thread.run_sync(self._bound, reading.views[self._chain], time)
+        if not await self._brought(binding):
+            return
+        _, settled = await decoded(self._deps, self._layout.shards[0], binding.capture, time)
+        proposals = await trio.to_thread.run_sync(self._proposals, settled, binding, time)
         outcomes = await trio.to_thread.run_sync(self._point.append, proposals)
         _check(outcomes, time)
         if all(isinstance(each, STANDS) for each in outcomes):
             is_first = any(isinstance(each, Committed) for each in outcomes)
             self.counts.written += is_first
             self.counts.repeated += not is_first
+            await trio.to_thread.run_sync(self._let_go)
 
-    def _captured(self, view: View, time: int) -> Capture:
-        """Returns the binding of a time, and brings its bytes here."""
-        capture = capture_of(self._place.objects, view.transaction(time))
-        for file in capture.files:
-            self._place.fetch_object(self._chain, file.object, file.size)
-        return capture
+    def _bound(self, view: View, time: int) -> Binding:
+        """Returns the binding of a time, and brings the bytes here that lie beside the chain."""
+        binding = binding_of(self._place.objects, view.transaction(time))
+        state = load_state(self._place.chains.chain(self._layout.shards[0]))
+        self._addresses.check_follows(state.source_state, binding.capture.label, binding.ranges)
+        if binding.kept:
+            for file in binding.capture.files:
+                self._place.fetch_object(self._chain, file.object, file.size)
+        return binding
 
-    def _proposals(self, settled: Settled, capture: Capture, time: int) -> list[Proposal]:
+    async def _brought(self, binding: Binding) -> bool:
+        """Brings the bytes of bound ranges here again; false if another instance has written them meanwhile.
+
+        Raises Refused by FORGOT for a source that let go of them, and by REWROTE for one that has other bytes there.
+        """
+        files = binding.capture.files
+        if binding.kept or await trio.to_thread.run_sync(self._has_all, files):
+            return True
+        state = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._layout.shards[0]))
+        async with staged_folder(self._deps.settings.staging) as folder:
+            try:
+                async with outside("its source"):
+                    paths = await self._addresses.again(state, binding.ranges, folder)
+                await trio.to_thread.run_sync(self._take, binding, paths)
+            except Refused as error:
+                if error.rule in {FORGOT, REWROTE} and await self._is_written(state):
+                    return False
+                raise
+        return True
+
+    def _has_all(self, files: Sequence[CapturedFile]) -> bool:
+        return all(self._place.objects.has(each.object) for each in files)
+
+    def _take(self, binding: Binding, paths: Sequence[Path | None]) -> None:
+        """Stores bytes that were read again. Raises Refused by REWROTE if they are not those that were bound."""
+        for file, found, path in zip(binding.capture.files, binding.ranges, paths, strict=True):
+            if path is None or not _is_bound(path, file):
+                raise Refused(
+                    f"addresses {found.start} to {found.end - 1} of {found.part} have other bytes than were bound",
+                    rule=REWROTE,
+                    hint="the source was rewritten, as by compaction: begin another collection, with --keep-raw",
+                )
+            with staged_in(self._place.objects) as staged:
+                shutil.copyfile(path, staged)
+                self._bytes.add(self._place.objects.add_file(staged))
+
+    async def _is_written(self, state: ChainState) -> bool:
+        """Whether the shards have gone on since ``state``, as by an instance that has read the bytes before."""
+        await trio.to_thread.run_sync(self._place.read, [self._chain, *self._layout.shards])
+        now = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._layout.shards[0]))
+        return now.head != state.head
+
+    def _let_go(self) -> None:
+        """Frees bytes of ranges whose transaction is written: the source has them."""
+        names, self._bytes = tuple(self._bytes), set()
+        self._place.objects.remove_all(names)
+
+    def _proposals(self, settled: Settled, binding: Binding, time: int) -> list[Proposal]:
         """Builds the part of each shard; one for which nothing changes only moves its frontier."""
         states = [load_state(self._place.chains.chain(each)) for each in self._layout.shards]
         events, objects = (settled.events, settled.objects) if isinstance(settled, IngestOutcome) else ((), ())
         parts = [(tuple(events), tuple(objects))]
         if len(states) > 1:
-            parts = divided(self._place.objects, states, self._layout.place_of(capture), events)
+            parts = divided(self._place.objects, states, self._layout.place_of(binding), events)
         proposals = []
         for shard, state, (own, names) in zip(self._layout.shards, states, parts, strict=True):
             blocks = author_blocks(state, own, from_millis(time))
@@ -180,30 +241,38 @@ class Instance:
         bindings = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._chain))
         if bindings.size > FOUNDING and is_uncacheable(polled, state.source_state, self._deps.trigger):
             return False
+        last = await trio.to_thread.run_sync(self._last, bindings)
         async with staged_folder(self._deps.settings.staging) as folder:
             async with outside("its source"):
-                found = await fetched(self._deps, self._layout.shards[0], polled, state, folder)
-                if isinstance(found, Unchanged):
-                    return False
-                if not await left_alone(found.local, self._deps.settings, self._deps.now):
-                    return False
-            batch = _batch(found, fills=getattr(polled.fetch, "event_time", None) is not None)
-            capture = await trio.to_thread.run_sync(captured, self._place.objects, batch, "")
-            await check_unchanged(batch)
-        return await trio.to_thread.run_sync(self._propose, capture, bindings)
-
-    def _propose(self, capture: Capture, state: ChainState) -> bool:
-        """Proposes a binding; false if it is the last one again."""
-        if state.size > FOUNDING:
-            last = self._place.chains.chain(self._chain).block_at(state.sequence_number)
-            if capture_of(self._place.objects, [last]) == capture:
+                offer = await self._addresses.offered(state, last.part if last is not None else None, folder)
+            if offer is None:
                 return False
+            binding = await trio.to_thread.run_sync(self._stored, offer)
+            await self._addresses.check(offer)
+        return binding != last and await trio.to_thread.run_sync(self._propose, binding, bindings)
+
+    def _last(self, state: ChainState) -> Binding | None:
+        """Returns the last binding of the chain in ``state``."""
+        if state.size <= FOUNDING:
+            return None
+        return binding_of(self._place.objects, [self._place.chains.chain(self._chain).block_at(state.sequence_number)])
+
+    def _stored(self, offer: Offer) -> Binding:
+        """Stores the offered bytes here, and returns what would bind them."""
+        capture = captured(self._place.objects, offer.batch, "")
+        binding = Binding(capture=capture, ranges=offer.ranges, kept=offer.kept or self._layout.keep_raw)
+        if not binding.kept:
+            self._bytes.update(file.object for file in capture.files)
+        return binding
+
+    def _propose(self, binding: Binding, state: ChainState) -> bool:
+        """Proposes a binding; whatever the answer, the chain tells what to do next."""
         now = self._deps.now()
         check_jump(self._ahead(state.system_time), now)
         time = block_time(state, now, self._place.chains.upper(self._chain))
-        event = bound(self._place.objects, state, capture, time)
+        event = bound(self._place.objects, state, binding, time)
         assert event.new_data is not None
-        files = [file.object for file in capture.files]
+        files = [file.object for file in binding.capture.files] if binding.kept else []
         self._place.put_objects(self._chain, [*files, event.new_data.physical_hash])
         proposal = Proposal(
             dataset=self._chain,
@@ -219,18 +288,9 @@ class Instance:
         return True
 
 
-def _batch(found: Fetched, *, fills: bool) -> Batch:
-    """Returns the bytes as they came, which each instance prepares when it decodes them."""
-    return Batch(
-        paths=(found.path, *found.more),
-        names=names_of(found),
-        identity=found.identity,
-        event_time=found.event_time,
-        state=found.state,
-        fills_event_time=found.event_time is not None and fills,
-        local=found.local,
-        decoded=found.decoded,
-    )
+def _is_bound(path: Path, file: CapturedFile) -> bool:
+    with path.open("rb") as found:
+        return Multihash.sha3_256_of(found) == file.object
 
 
 def _check(outcomes: Sequence[Outcome], time: int) -> None:

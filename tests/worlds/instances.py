@@ -20,11 +20,13 @@ from chain.statements.keys import SigningKey
 from chain.store.shards import CommitPoint, Proposal, Shard
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
+from odfd.reclock.addresses import Addresses
 from odfd.reclock.founding import ShardsWanted, begin
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains
 from odfd.repositories.folder import Folder
 from worlds.fake_engine import FakeEngine
+from worlds.topics import TOPIC, ModelPositions, ModelTopic, topic_source
 
 START: Final = instant.parse("2026-01-01T00:00:00Z")
 COLUMNS: Final = ("event_time TIMESTAMP", "city STRING", "population BIGINT")
@@ -109,6 +111,10 @@ class House:
         self.declared = declared(self.source, ledger=False)
         self._names, self._keys = itertools.count(), itertools.count(1)
         self.files = 0
+        self.topic: ModelTopic | None = None
+        """The source, if it is no folder of files."""
+        self.url: str | None = None
+        """That of a topic at a real broker, likewise."""
 
     def add(self, *cities: str) -> None:
         """Adds a file with a row for each city."""
@@ -123,15 +129,18 @@ class House:
         files = MortalFolder("house", self.folder / root)
         return SharedChains(files, self.folder / name, name), files
 
-    def begin(self, shards: int, *, ledger: bool = False, now: Instant = START, by_part: bool = False) -> DatasetId:
+    def begin(
+        self, shards: int, *, ledger: bool = False, now: Instant = START, by_part: bool = False, keep_raw: bool = False
+    ) -> DatasetId:
         place, _ = self.place()
 
         def new_id() -> DatasetId:
             return SigningKey(bytes([next(self._keys)]) * 32).dataset_id
 
         by = ("city",) if shards > 1 and not by_part else ()
-        self.declared = declared(self.source, ledger=ledger)
-        chain = begin(place, new_id, (self.declared,), ShardsWanted(shards, by, by_part), now)
+        is_topic = self.topic is not None or self.url is not None
+        self.declared = topic_source(self.url or TOPIC) if is_topic else declared(self.source, ledger=ledger)
+        chain = begin(place, new_id, (self.declared,), ShardsWanted(shards, by, by_part, keep_raw), now)
         place.close()
         return chain
 
@@ -139,12 +148,24 @@ class House:
         place, files = self.place()
         staging = self.folder / f"staging{next(self._names)}"
         staging.mkdir()
-        return Instance(dependencies(place, staging, now), place, chain, self.declared), place, files
+        return self._made(dependencies(place, staging, now), place, chain), place, files
+
+    def _made(
+        self, deps: IngestDependencies, place: SharedChains, chain: DatasetId, *, remembers: bool = False
+    ) -> Instance:
+        """``remembers``: reads what the topic has forgotten, too."""
+        if (topic := self.topic) is None:
+            return Instance(deps, place, chain, self.declared)
+
+        def addresses(_deps: object, _shard: object, _source: object, *, one_part: bool) -> Addresses:
+            return ModelPositions(topic, one_part=one_part, remembers=remembers)
+
+        return Instance(deps, place, chain, self.declared, addresses=addresses)
 
     def chains(self, chain: DatasetId, root: str = "house") -> dict[DatasetId, tuple[Shard, list[bytes]]]:
         """All bytes of all blocks, and the frontiers, of the reclocking chain and the shards."""
         place, _ = self.place(root)
-        shards = Instance(dependencies(place, self.folder, lambda: START), place, chain, self.declared).layout.shards
+        shards = self._made(dependencies(place, self.folder, lambda: START), place, chain).layout.shards
         reading = place.read([chain, *shards])
         found = {
             each: (view.shard, [block.raw for block in blocks_of(place, each)]) for each, view in reading[0].items()
@@ -156,7 +177,9 @@ class House:
         """What one instance writes from the bindings that came out, in another folder, without a death."""
         root = self.replayed(chain, "alone")
         place, _ = self.place(root)
-        trio.run(Instance(dependencies(place, self.folder, lambda: now), place, chain, self.declared).run)
+        staging = self.folder / f"staging{next(self._names)}"
+        staging.mkdir()
+        trio.run(self._made(dependencies(place, staging, lambda: now), place, chain, remembers=True).run)
         place.close()
         return self.chains(chain, root)
 
@@ -164,7 +187,7 @@ class House:
         """Writes the founding of a collection and its bindings to another folder, without the shards' transactions."""
         here, _ = self.place()
         there, _ = self.place(root)
-        shards = Instance(dependencies(here, self.folder, lambda: START), here, chain, self.declared).layout.shards
+        shards = self._made(dependencies(here, self.folder, lambda: START), here, chain).layout.shards
         here.read([chain, *shards])
         point = CommitPoint(there)
         for each in (chain, *shards):

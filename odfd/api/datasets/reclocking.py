@@ -118,7 +118,12 @@ class ReclockService:
             place.read([chain])
             layout = layout_of(load_state(place.chains.chain(chain)).set_info, chain.short)
         return wire.ReclockView(
-            chain=str(chain), at=request.at, shards=tuple(map(str, layout.shards)), by=layout.by, by_part=layout.by_part
+            chain=str(chain),
+            at=request.at,
+            shards=tuple(map(str, layout.shards)),
+            by=layout.by,
+            by_part=layout.by_part,
+            keep_raw=layout.keep_raw,
         )
 
     async def _ingested(
@@ -141,6 +146,7 @@ class ReclockService:
             shards=tuple(map(str, instance.layout.shards)),
             by=instance.layout.by,
             by_part=instance.layout.by_part,
+            keep_raw=instance.layout.keep_raw,
             bound=counts.bound,
             forgotten=counts.forgotten,
             written=counts.written,
@@ -160,4 +166,4 @@ class ReclockService:
 
 
 def _wanted(request: wire.ReclockRequest) -> ShardsWanted:
-    return ShardsWanted(request.shards, request.by, request.by_part)
+    return ShardsWanted(request.shards, request.by, request.by_part, request.keep_raw)

@@ -21,7 +21,8 @@ commands = Commands()
     argument("--chain", metavar="ID", help="ingest as one of several instances; without it a collection begins"),
     argument("--shards", type=int, default=1, metavar="N", help="of a new collection: chains that its rows are in (1)"),
     argument("--by", metavar="COLUMN,…", help="of a new collection: columns whose hash decides the shard of a row"),
-    argument("--by-part", action="store_true", help="of a new collection: the file decides the shard of its rows"),
+    argument("--by-part", action="store_true", help="of a new collection: the file or partition decides the shard"),
+    argument("--keep-raw", action="store_true", help="of a new collection: keep what a topic would give again, too"),
     help="ingest a source by several nodes at once, into a repository",
     description="Without --chain: begin a collection at the repository, with the source that the dataset declares, and"
     " print the id of its reclocking chain. With it: take in what is new, as one of any number of nodes that declare"
@@ -30,7 +31,9 @@ commands = Commands()
 )
 def _reclock(session: Session, args: argparse.Namespace) -> None:
     by = tuple(args.by.split(",")) if args.by else ()
-    request = wire.ReclockRequest(at=args.at, chain=args.chain, shards=args.shards, by=by, by_part=args.by_part)
+    request = wire.ReclockRequest(
+        at=args.at, chain=args.chain, shards=args.shards, by=by, by_part=args.by_part, keep_raw=args.keep_raw
+    )
     done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/reclock", request, wire.ReclockView)
     session.answer(done, lambda row: _begun(row, args.ref) if args.chain is None else _ingested(row))
 

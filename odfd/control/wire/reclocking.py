@@ -20,7 +20,9 @@ class ReclockRequest(Request, frozen=True, kw_only=True):
     by: tuple[str, ...] = ()
     """For a new one: the columns whose hash decides the shard of a row."""
     by_part: bool = False
-    """For a new one: the part of the source, which is a file, decides the shard of its rows."""
+    """For a new one: the part of the source, a file or a partition, decides the shard of its rows."""
+    keep_raw: bool = False
+    """For a new one: bytes that the source would give again, as those of a topic, are kept in the repository too."""
 
 
 class ReclockView(Value, frozen=True, kw_only=True):
@@ -34,6 +36,7 @@ class ReclockView(Value, frozen=True, kw_only=True):
     """Ids of the shards."""
     by: tuple[str, ...] = ()
     by_part: bool = False
+    keep_raw: bool = False
     bound: int = 0
     """Bindings of this instance."""
     forgotten: int = 0

@@ -16,9 +16,9 @@ from odfd.ingest.apart import answered, serve
 from odfd.ingest.brokers.job import POSITION_RULE, RULE, TopicJob, TopicPosition, TopicResult, starts
 from odfd.ingest.brokers.records import MessageFile
 
-_POLL: Final = 0.5
+POLL: Final = 0.5
 """Seconds that one poll waits for a message."""
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "group.id": "odfd",  # the client asks for one; no group is joined
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
@@ -39,7 +39,7 @@ def answer(job: TopicJob) -> TopicResult:
 
 
 def _read(job: TopicJob) -> TopicResult:
-    topic, partitions = _described(job)
+    topic, partitions = described(job)
     begin = starts(job.after, topic, partitions)
     with MessageFile(Path(job.target), job.limit, envelope=job.envelope) as lines:
         reached, more = _taken(job, begin, lines)
@@ -47,7 +47,7 @@ def _read(job: TopicJob) -> TopicResult:
     return TopicResult(messages=lines.messages, more=more, position=position, digest=lines.digest())
 
 
-def _described(job: TopicJob) -> tuple[str, list[int]]:
+def described(job: TopicJob) -> tuple[str, list[int]]:
     """Returns the id and the partitions of the topic. Raises NotFound, Refused, Remote."""
     from confluent_kafka import KafkaException, TopicCollection
     from confluent_kafka.admin import AdminClient
@@ -57,7 +57,7 @@ def _described(job: TopicJob) -> tuple[str, list[int]]:
         asked = client.describe_topics(TopicCollection([job.topic]), request_timeout=job.silence)
         found = asked[job.topic].result()
     except (KafkaException, ValueError) as error:
-        raise _fault(error.args[0], job) from None
+        raise fault_of(error.args[0], job) from None
     return str(found.topic_id), sorted(each.id for each in found.partitions)
 
 
@@ -71,7 +71,7 @@ def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[di
     reached, open_ = dict(begin), set(begin)
     client: Any = None
     try:
-        client = Consumer({**job.settings, **_SETTINGS})
+        client = Consumer({**job.settings, **SETTINGS})
         # A log may begin after offset 0: messages of a new partition that are gone already were never taken.
         known = set() if job.after is None else job.after.next.keys()
         for each in [each for each in begin if str(each) not in known]:
@@ -80,10 +80,10 @@ def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[di
         client.assign([TopicPartition(job.topic, each, offset) for each, offset in reached.items()])
         heard = time.monotonic()
         while open_:
-            message = client.poll(_POLL)
+            message = client.poll(POLL)
             if message is None:
                 if time.monotonic() - heard > job.silence:
-                    raise Remote(f"the broker said nothing for {job.silence:g} s", rule=RULE, hint="try again later")
+                    raise silent(job)
                 continue
             heard = time.monotonic()
             if message.error() is not None:
@@ -93,7 +93,7 @@ def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[di
             else:
                 reached[message.partition()] = message.offset() + 1
     except (KafkaException, ValueError) as error:
-        raise _fault(error.args[0], job) from None
+        raise fault_of(error.args[0], job) from None
     finally:
         if client is not None:
             client.close()
@@ -109,17 +109,26 @@ def _note_error(message: Any, job: TopicJob, reached: dict[int, int], open_: set
         open_.discard(message.partition())
         reached[message.partition()] = max(reached[message.partition()], message.offset())
     elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        raise Refused(
-            f"message {reached[message.partition()]} of partition {message.partition()} is not there: the broker let go"
-            " of messages before they were taken, or has lost some",
-            rule=POSITION_RULE,
-            hint="pull before retention.ms of the topic has passed; to go on without them read into another dataset",
-        )
+        raise gone(message.partition(), reached[message.partition()])
     elif error.fatal() or not error.retriable():
-        raise _fault(error, job)
+        raise fault_of(error, job)
 
 
-def _fault(error: Any, job: TopicJob) -> Fault:
+def silent(job: TopicJob) -> Remote:
+    return Remote(f"the broker said nothing for {job.silence:g} s", rule=RULE, hint="try again later")
+
+
+def gone(partition: int, offset: int) -> Refused:
+    """Returns the fault for a message that went before it was taken."""
+    return Refused(
+        f"message {offset} of partition {partition} is not there: the broker let go"
+        " of messages before they were taken, or has lost some",
+        rule=POSITION_RULE,
+        hint="pull before retention.ms of the topic has passed; to go on without them read into another dataset",
+    )
+
+
+def fault_of(error: Any, job: TopicJob) -> Fault:
     """Returns the fault for a client's error by its code, since the client's texts quote settings and brokers."""
     from confluent_kafka import KafkaError
 

@@ -45,15 +45,11 @@ class MessageFile:
 
         Raises Invalid for a message that cannot be a line, Refused for one that is larger than a file may be.
         """
-        line = (enveloped(message) if self._envelope else bare(message)) + b"\n"
+        line = line_of(message, envelope=self._envelope)
         if self.size + len(line) > self._limit:
             if self.messages:
                 return False
-            raise Refused(
-                f"{place(message)} is larger than {self._limit:,} bytes",
-                rule="max-source-bytes",
-                hint="raise ingest.source-bytes of the settings",
-            )
+            raise too_large(message, self._limit)
         self._file.write(line)
         self._digest.update(line)
         self.size += len(line)
@@ -62,6 +58,19 @@ class MessageFile:
 
     def digest(self) -> str:
         return self._digest.hexdigest()
+
+
+def line_of(message: Message, *, envelope: bool) -> bytes:
+    """Returns a message as a line. Raises Invalid."""
+    return (enveloped(message) if envelope else bare(message)) + b"\n"
+
+
+def too_large(message: Message, limit: int) -> Refused:
+    return Refused(
+        f"{place(message)} is larger than {limit:,} bytes",
+        rule="max-source-bytes",
+        hint="raise ingest.source-bytes of the settings",
+    )
 
 
 def bare(message: Message) -> bytes:

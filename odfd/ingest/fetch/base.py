@@ -114,6 +114,11 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """Further files that exist, and that no fetch will take."""
 
 
+def names_of(found: Fetched) -> tuple[str, ...]:
+    """Returns the names of the fetched files, for people: those of further pages are numbered."""
+    return (found.name, *(f"{found.name} (page {number})" for number in range(2, len(found.more) + 2)))
+
+
 class Unchanged(msgspec.Struct, frozen=True):
     """The source has nothing newer than the source state."""
 

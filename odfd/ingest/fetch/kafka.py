@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import urllib.parse
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from chain.errors import Invalid
 from chain.model.events import SourceState
 from chain.model.fetch_options import KafkaTopic
 from chain.model.source import FetchUrl
-from odfd.ingest.brokers.job import RULE, TopicJob, TopicResult, decode_position
+from odfd.ingest.brokers.job import RULE, TopicJob, TopicPosition, TopicResult, decode_position
 from odfd.ingest.brokers.kafka import main
 from odfd.ingest.fetch.apart import TimeLimit, ask, authorities, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
@@ -39,28 +40,40 @@ class _Place(NamedTuple):
 
 async def fetch_kafka(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> FetchOutcome:
     """Fetches the next messages. Raises Remote (no broker answers), NotFound, Refused, Invalid, Environment."""
+    shown, request = topic_job(step, topic, job)
+    done = await ask(main, request, TopicResult, shown, time_limit(job.settings))
+    if not done.messages or done.position is None:
+        return Unchanged()
+    return Fetched(
+        path=Path(request.target), name=request.topic, identity=f"sha3-256:{done.digest}", event_time=job.now,
+        state=state_of(done.position), has_more=done.more,
+    )  # fmt: skip
+
+
+def topic_job(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> tuple[str, TopicJob]:
+    """Returns the URL as people may see it, and the request for what is new. Raises Invalid, Refused."""
     check_kafka(step, topic, job.settings)
     url = filled_url(step.url, job.settings)
     place = _place(url.reveal(), step.url)
     known = job.known(OFFSETS)
-    target = job.folder / "messages.ndjson"
-    request = TopicJob(
+    return str(url), TopicJob(
         settings=_client(place, topic),
         topic=place.topic,
         after=None if known is None else decode_position(known),
         messages=topic.batch_messages,
         envelope=topic.envelope,
-        target=str(target),
+        target=str(job.folder / "messages.ndjson"),
         limit=job.settings.max_source_bytes,
         silence=job.settings.patience.silence,
     )
-    time = TimeLimit(job.settings.patience.total, "lower batchMessages")
-    done = await ask(main, request, TopicResult, str(url), time)
-    if not done.messages or done.position is None:
-        return Unchanged()
-    state = SourceState(source_name=DEFAULT_SOURCE, kind=OFFSETS, value=done.position.encode())
-    digest = f"sha3-256:{done.digest}"
-    return Fetched(path=target, name=place.topic, identity=digest, event_time=job.now, state=state, has_more=done.more)
+
+
+def state_of(position: TopicPosition) -> SourceState:
+    return SourceState(source_name=DEFAULT_SOURCE, kind=OFFSETS, value=position.encode())
+
+
+def time_limit(settings: IngestSettings) -> TimeLimit:
+    return TimeLimit(settings.patience.total, "lower batchMessages")
 
 
 def check_kafka(step: FetchUrl, topic: KafkaTopic, settings: IngestSettings) -> None:

@@ -1,5 +1,6 @@
 """``reclock_instance.py FOLDER CHAIN COPY``: one instance as a process of its own, over a folder, to the end.
 
+``TOPIC`` is the URL of a topic of Kafka, which is the source instead of files.
 ``CLOCK`` is by how many seconds its clock is wrong; with ``KILL_AT=N`` it kills itself (SIGKILL) at its Nth write to
 the folder, ``KILL_AFTER`` says that this write is done first.
 """
@@ -20,6 +21,7 @@ from chain.instant import SECOND, Instant
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains
 from worlds.instances import declared, dependencies, end_of
+from worlds.topics import topic_source
 
 
 def main(folder: Path, chain: DatasetId, copy: str) -> None:
@@ -30,7 +32,9 @@ def main(folder: Path, chain: DatasetId, copy: str) -> None:
     (own / "staging").mkdir(parents=True, exist_ok=True)
     place = SharedChains(files, own, f"{copy} {os.getpid()}")
     deps = dependencies(place, own / "staging", lambda: Instant(time.time_ns() + wrong))
-    counts = trio.run(Instance(deps, place, chain, declared(folder / "source", ledger=False)).run)
+    topic = os.environ.get("TOPIC")
+    source = declared(folder / "source", ledger=False) if topic is None else topic_source(topic)
+    counts = trio.run(Instance(deps, place, chain, source).run)
     sys.stdout.write(f"{counts.bound} {counts.forgotten} {counts.written} {counts.repeated}\n")
     place.close()
 

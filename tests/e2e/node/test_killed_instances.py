@@ -1,26 +1,33 @@
 """Three processes ingest one source into three shards at once, with wrong clocks, and are killed (``kill -9``).
 
+The source is a folder of files, or a topic of a real broker, whose bytes each reads there.
+
 The others go on, and so does the next process with the same copy. In the end every chain has the bytes that one
 instance alone writes from the bindings that came out, each file was taken once, and no row is lost or doubled.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from chain.ids import DatasetId
 from chain.instant import Instant
 from odfd.reclock.bindings import FOUNDING
 from worlds.eventually import PATIENCE
 from worlds.instances import House, rows_in
+from worlds.kafka import kafka_served
+from worlds.topics import message
 
 pytestmark = pytest.mark.e2e
 ROUNDS: Final = 2 * int(os.environ.get("ODF_SOAK", "1"))
@@ -36,18 +43,18 @@ def begun(house: House, chain: str, number: int, **more: str) -> subprocess.Pope
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_instances_that_are_killed_write_the_bytes_of_one(tmp_path: Path) -> None:
+def ingested(house: House, chain: DatasetId, add: Callable[[str], None], **more: str) -> None:
+    """Lets instances be killed amid rounds of ``add``, and then others end the work."""
     rng = random.Random(23)
-    house = House(tmp_path)
-    chain = house.begin(3, now=Instant(time.time_ns()))
     kills = 0
     for _ in range(ROUNDS):
         for _ in range(4):
-            house.add(*(f"City {rng.randint(0, 99)}" for _ in range(8)))
+            for _ in range(8):
+                add(f"City {rng.randint(0, 99)}")
         running = [
             begun(
                 house, str(chain), number, CLOCK=str(rng.randint(-3600, 3600)), KILL_AT=str(rng.randint(3, LAST_WRITE)),
-                **({"KILL_AFTER": "1"} if rng.random() < 0.5 else {}),
+                **({"KILL_AFTER": "1"} if rng.random() < 0.5 else {}), **more,
             )
             for number in range(INSTANCES)
         ]  # fmt: skip
@@ -56,14 +63,52 @@ def test_instances_that_are_killed_write_the_bytes_of_one(tmp_path: Path) -> Non
             assert process.returncode in {0, -signal.SIGKILL}, said
             kills += process.returncode != 0
     assert kills >= ROUNDS, "others had nothing left to do"
-    last = [begun(house, str(chain), number) for number in range(INSTANCES)]
+    last = [begun(house, str(chain), number, **more) for number in range(INSTANCES)]
     for process in last:
         _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said
+
+
+def test_instances_that_are_killed_write_the_bytes_of_one(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    chain = house.begin(3, now=Instant(time.time_ns()))
+    waiting: list[str] = []
+
+    def add(city: str) -> None:
+        waiting.append(city)
+        if len(waiting) == 8:
+            house.add(*waiting)
+            waiting.clear()
+
+    ingested(house, chain, add)
     found = house.chains(chain)
     assert found == house.as_one_alone(chain, Instant(time.time_ns()))
     assert len(found[chain][1]) - FOUNDING == house.files
     rows = {each: rows_in(raws) for each, (_, raws) in found.items()}
     assert rows.pop(chain) == house.files
     assert sum(rows.values()) == 8 * house.files
+    assert all(rows.values())
+
+
+@pytest.mark.slow
+def test_instances_over_a_topic_that_are_killed_write_the_bytes_of_one(tmp_path: Path) -> None:
+    """No byte of a message is copied, and each row is in the shard of its city, once."""
+    with kafka_served() as broker:
+        broker.make("cities", 3)
+        house, sent = House(tmp_path), itertools.count()
+        house.url = f"kafka://{broker.address}/cities"
+        chain = house.begin(3, now=Instant(time.time_ns()))
+
+        def add(city: str) -> None:
+            number = next(sent)
+            broker.send("cities", message(city, number), partition=number % 3)
+
+        ingested(house, chain, add, TOPIC=house.url)
+        found = house.chains(chain)
+        assert found == house.as_one_alone(chain, Instant(time.time_ns()))
+    kept = [each.read_bytes() for each in (house.folder / "house" / chain.multibase / "data").iterdir()]
+    assert not any(each.startswith(b"{") for each in kept)
+    rows = {each: rows_in(raws) for each, (_, raws) in found.items()}
+    del rows[chain]
+    assert sum(rows.values()) == next(sent)
     assert all(rows.values())
