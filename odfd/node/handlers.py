@@ -128,7 +128,7 @@ def services_of(parts: NodeParts) -> Services:
         endpoints=EndpointService(home, context, parts.flows.arrived, declarations.get),
         raw=RawService(home, parts.ingest_deps, context),
         renditions=renditions,
-        reclocking=reclocking_of(parts, declarations.values),
+        reclocking=reclocking_of(parts, declarations.values, pulling.uploads),
         unmanaged=UnmanagedService(home, parts.import_export, context),
         journal_recovery=parts.journal_recovery,
         trust=judging,

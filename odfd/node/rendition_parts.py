@@ -28,6 +28,7 @@ from odfd.control import wire
 from odfd.network.commit_point import Authorised, OwnedShards, ServedCommitPoint
 from odfd.node.parts import NodeParts
 from odfd.queries.planning import Asker, Bound
+from odfd.state.uploads import Uploads
 from odfd.transform.driver import Committed, Ran
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.recovery import run_recovering
@@ -54,11 +55,11 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
     return HoldService(parts.home, parts.context, lambda: secrets.token_hex(8), released)
 
 
-def reclocking_of(parts: NodeParts, values: Callable[[str], Mapping[str, str]]) -> ReclockService:
+def reclocking_of(parts: NodeParts, values: Callable[[str], Mapping[str, str]], uploads: Uploads) -> ReclockService:
     """Makes the service of collections that several nodes ingest at a repository."""
     terms = parts.jumps.ahead, lambda: secrets.token_hex(16), parts.settings.limits.disk_reserve_bytes
     shared = parts.import_export.repositories.shared
-    return ReclockService(parts.home, parts.ingest_deps, shared, values, parts.context, terms)
+    return ReclockService(parts.home, parts.ingest_deps, shared, values, parts.context, terms, uploads)
 
 
 def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilityService) -> RenditionService:

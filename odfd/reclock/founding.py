@@ -6,13 +6,13 @@ Spec: docs/spec/collections.md#reclocking.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from chain.data.partition import MAX_SHARDS
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant, to_millis
-from chain.model.events import DatasetKind, MetadataEvent, Seed, SetDataSchema, SetPollingSource
+from chain.model.events import AddPushSource, DatasetKind, MetadataEvent, Seed, SetDataSchema, SetPollingSource
 from chain.model.fetch_options import KafkaTopic, fetch_options
 from chain.model.read_options import quarantine_of
 from chain.model.source import FetchFilesGlob, primary_key
@@ -74,29 +74,48 @@ def check_division(wanted: ShardsWanted) -> None:
         )
 
 
+Declared: TypeAlias = SetPollingSource | tuple[AddPushSource, ...]
+"""The source of a collection: one that is polled, or those through which clients push."""
+
+
+def declared_in(state: ChainState) -> Declared | None:
+    """Returns the source that a dataset declares; ``None`` without one."""
+    if state.polling_source is not None:
+        return state.polling_source
+    return tuple(each for _, each in sorted(state.active_push_sources.items())) or None
+
+
 def check_declared(declared: Sequence[MetadataEvent], wanted: ShardsWanted) -> None:
     """Raises Refused for a declaration whose transactions are no function of captured bytes, or would be parted."""
-    sources = [event for event in declared if isinstance(event, SetPollingSource)]
-    if len(sources) != 1:
+    sources = [event for event in declared if isinstance(event, SetPollingSource | AddPushSource)]
+    polled = sum(isinstance(each, SetPollingSource) for each in sources)
+    if not sources or (polled and len(sources) > 1):
         raise Refused(
-            "a collection that several instances ingest has one polling source",
+            "a collection that several instances ingest has one polling source, or push sources",
             rule="reclock-source",
-            hint="declare it by SetPollingSource; pushes go to one node",
+            hint="declare it by SetPollingSource, or by AddPushSource for each",
         )
-    if quarantine_of(sources[0].read.schema) is not None:
-        raise Refused(
-            "a source with onError: quarantine writes to another dataset too",
-            rule="rendition-quarantine",
-            hint="leave out onError in the manifest",
-        )
-    if wanted.by:
-        check_source(wanted.by, sources[0])
-    if wanted.by_part:
-        _check_parts(sources[0])
+    for source in sources:
+        if quarantine_of(source.read.schema) is not None:
+            raise Refused(
+                "a source with onError: quarantine writes to another dataset too",
+                rule="rendition-quarantine",
+                hint="leave out onError in the manifest",
+            )
+        if wanted.by:
+            check_source(wanted.by, source)
+        if wanted.by_part:
+            _check_parts(source)
 
 
-def _check_parts(source: SetPollingSource) -> None:
+def _check_parts(source: SetPollingSource | AddPushSource) -> None:
     """Raises Refused for a source whose transactions are not each of one part, or that merges rows of several parts."""
+    if isinstance(source, AddPushSource):
+        raise Refused(
+            "pushes have no parts, so none can decide the shard of their rows",
+            rule="shard-part",
+            hint="shard by columns (--by COLUMN)",
+        )
     if not isinstance(source.fetch, FetchFilesGlob) and not isinstance(fetch_options(source.read.schema), KafkaTopic):
         kind = source.fetch.__struct_config__.tag
         raise Refused(

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -20,7 +21,7 @@ import trio
 from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, from_millis, to_millis
-from chain.model.events import SetPollingSource
+from chain.model.events import MetadataEvent, SetPollingSource
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.objects import staged_in
@@ -35,7 +36,7 @@ from chain.store.shards import (
     ShardSealed,
     View,
 )
-from odfd.datasets.captures import CapturedFile
+from odfd.datasets.captures import Capture, CapturedFile
 from odfd.datasets.commit import block_time, check_jump
 from odfd.ingest.brokers.job import FORGOT, REWROTE
 from odfd.ingest.capturing import captured
@@ -43,16 +44,30 @@ from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.decoding import decoded
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.file_writer import staged_folder
-from odfd.ingest.plan import polling
+from odfd.ingest.plan import Batch, polling
 from odfd.ingest.settlement import IngestOutcome, Settled
 from odfd.ingest.sharded_writes import divided
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.trigger import TriggerTime, is_uncacheable
 from odfd.reclock.addresses import Addresses, Offer, addresses_of
 from odfd.reclock.bindings import FOUNDING, Binding, Division, binding_of, bound, layout_of
+from odfd.reclock.founding import Declared, declared_in
+from odfd.reclock.pushes import Pushes, PushIndex
 from odfd.reclock.shared_chains import SharedChains
 from odfd.runtime.tasks import outside
 from odfd.trust.signing.owner_commit import author_blocks
+
+_Part: TypeAlias = tuple[tuple[MetadataEvent, ...], tuple[Multihash, ...]]
+"""A shard's events of one transaction, and the slices that they name."""
+
+
+class _Prepared(NamedTuple):
+    """A transaction that was computed before its binding was proposed."""
+
+    binding: Binding
+    time: int
+    heads: tuple[Multihash | None, ...]
+    parts: Sequence[_Part]
 
 
 class InstanceCounts(msgspec.Struct, kw_only=True):
@@ -76,14 +91,15 @@ class Instance:
         deps: IngestDependencies,
         place: SharedChains,
         chain: DatasetId,
-        source: SetPollingSource,
+        source: Declared,
         ahead: Callable[[Instant | None], int] = lambda _: 0,
         addresses: Callable[..., Addresses] = addresses_of,
     ) -> None:
-        """``chain``: the reclocking chain. ``source``: the only source that is read, whatever the chains declare.
+        """``chain``: the reclocking chain. ``source``: the only source that is read, whatever the chains declare, or
+        the push sources, through which clients push.
 
-        ``ahead``: how far the clock was set ahead, from ``JumpWatch``. ``addresses`` reads it. Reads the shards that
-        the chain names. Raises Invalid if it is no reclocking chain, Remote.
+        ``ahead``: how far the clock was set ahead, from ``JumpWatch``. ``addresses`` reads the source. Reads the shards
+        that the chain names. Raises Invalid if it is no reclocking chain, Remote.
         """
         self._place, self._chain, self._source, self._ahead = place, chain, source, ahead
         place.read([chain])
@@ -102,9 +118,13 @@ class Instance:
             shards=lambda dataset: self._layout.shards if dataset == self._layout.shards[0] else (dataset,),
         )
         first, one_part = self._layout.shards[0], self._layout.by_part
-        self._addresses = addresses(self._deps, first, source, one_part=one_part)
+        self._pushes = PushIndex(place.database, place.chains, chain)
+        self._addresses: Addresses = Pushes(self._pushes)
+        if isinstance(source, SetPollingSource):
+            self._addresses = addresses(self._deps, first, source, one_part=one_part)
         self._bytes: set[Multihash] = set()
         """Bytes of ranges that are here until their transaction is written."""
+        self._prepared: _Prepared | None = None
         self.counts = InstanceCounts()
 
     @property
@@ -123,19 +143,51 @@ class Instance:
 
     async def step(self) -> bool:
         """Writes one transaction, or proposes one binding; false if there is nothing new."""
-        reading = await trio.to_thread.run_sync(self._place.read, [self._chain, *self._layout.shards])
-        await trio.to_thread.run_sync(self._check_source)
-        least = min(reading.views[each].shard.upper for each in self._layout.shards)
-        time = reading.views[self._chain].next_time(least)
+        reading = await self.look()
+        time = reading.views[self._chain].next_time(self.least_upper(reading))
         if time is None:
-            return await self._bind()
+            return isinstance(self._source, SetPollingSource) and await self._bind()
         await self._write(reading, time)
         return True
+
+    async def look(self) -> Reading:
+        """Reads the commit point, and checks the source that the shards declare. Raises Refused, Remote, Conflict."""
+        reading = await trio.to_thread.run_sync(self._place.read, [self._chain, *self._layout.shards])
+        await trio.to_thread.run_sync(self._check_source)
+        return reading
+
+    def least_upper(self, reading: Reading) -> int:
+        """Returns the time before which all shards are complete."""
+        return min(reading.views[each].shard.upper for each in self._layout.shards)
+
+    def state(self) -> ChainState:
+        """Returns the state of the first shard, as it was read last. Blocking."""
+        return load_state(self._place.chains.chain(self._layout.shards[0]))
+
+    def captured(self, batch: Batch, source: str) -> Capture:
+        """Stores the bytes of a push here. ``source``: the name of the push source. Blocking."""
+        return captured(self._place.objects, batch, source)
+
+    def bound_push(self, push_id: str) -> tuple[int, Binding] | None:
+        """Returns the time and the binding of a push in the chain as it was read last. Blocking."""
+        for number in self._pushes.of(push_id):
+            block = self._place.chains.chain(self._chain).block_at(number)
+            return to_millis(block.system_time), binding_of(self._place.objects, [block])
+        return None
+
+    def lacks(self, reading: Reading) -> bool:
+        """Whether the shards lack a transaction that is bound."""
+        return reading.views[self._chain].next_time(self.least_upper(reading)) is not None
+
+    async def bind(self, binding: Binding) -> None:
+        """Proposes to bind a push after the chains as they were read last, which lack nothing. Raises as decoding."""
+        bindings = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._chain))
+        await self._propose(binding, bindings)
 
     def _check_source(self) -> None:
         """Raises Refused if the shards declare another source, which whoever writes there could choose."""
         state = load_state(self._place.chains.chain(self._layout.shards[0]))
-        if state.polling_source != self._source:
+        if declared_in(state) != self._source:
             raise Refused(
                 f"the shards of {self._chain.short} declare another source than this node's dataset",
                 rule="reclock-source",
@@ -153,8 +205,8 @@ class Instance:
         binding = await trio.to_thread.run_sync(self._bound, reading.views[self._chain], time)
         if not await self._brought(binding):
             return
-        _, settled = await decoded(self._deps, self._layout.shards[0], binding.capture, time)
-        proposals = await trio.to_thread.run_sync(self._proposals, settled, binding, time)
+        parts = await self._computed(binding, time)
+        proposals = await trio.to_thread.run_sync(self._proposals, parts, time)
         outcomes = await trio.to_thread.run_sync(self._point.append, proposals)
         _check(outcomes, time)
         if all(isinstance(each, STANDS) for each in outcomes):
@@ -220,15 +272,30 @@ class Instance:
         names, self._bytes = tuple(self._bytes), set()
         self._place.objects.remove_all(names)
 
-    def _proposals(self, settled: Settled, binding: Binding, time: int) -> list[Proposal]:
-        """Builds the part of each shard; one for which nothing changes only moves its frontier."""
-        states = [load_state(self._place.chains.chain(each)) for each in self._layout.shards]
+    async def _computed(self, binding: Binding, time: int) -> Sequence[_Part]:
+        """Computes what a binding is in each shard after all that they have. A repetition is remembered."""
+        states = await trio.to_thread.run_sync(self._states)
+        prepared = _Prepared(binding, time, tuple(each.head for each in states), ())
+        if self._prepared is not None and self._prepared._replace(parts=()) == prepared:
+            return self._prepared.parts
+        _, settled = await decoded(self._deps, self._layout.shards[0], binding.capture, time)
+        parts = await trio.to_thread.run_sync(self._divided, settled, binding, states)
+        self._prepared = prepared._replace(parts=parts)
+        return parts
+
+    def _states(self) -> list[ChainState]:
+        return [load_state(self._place.chains.chain(each)) for each in self._layout.shards]
+
+    def _divided(self, settled: Settled, binding: Binding, states: Sequence[ChainState]) -> Sequence[_Part]:
         events, objects = (settled.events, settled.objects) if isinstance(settled, IngestOutcome) else ((), ())
-        parts = [(tuple(events), tuple(objects))]
-        if len(states) > 1:
-            parts = divided(self._place.objects, states, self._layout.place_of(binding), events)
+        if len(states) == 1:
+            return [(tuple(events), tuple(objects))]
+        return divided(self._place.objects, states, self._layout.place_of(binding), events)
+
+    def _proposals(self, parts: Sequence[_Part], time: int) -> list[Proposal]:
+        """Builds the part of each shard; one for which nothing changes only moves its frontier."""
         proposals = []
-        for shard, state, (own, names) in zip(self._layout.shards, states, parts, strict=True):
+        for shard, state, (own, names) in zip(self._layout.shards, self._states(), parts, strict=True):
             blocks = author_blocks(state, own, from_millis(time))
             self._place.put_objects(shard, names)
             proposals.append(Proposal(dataset=shard, blocks=blocks, new_upper=time + 1, follows=self._chain))
@@ -249,7 +316,10 @@ class Instance:
                 return False
             binding = await trio.to_thread.run_sync(self._stored, offer)
             await self._addresses.check(offer)
-        return binding != last and await trio.to_thread.run_sync(self._propose, binding, bindings)
+        if binding == last:
+            return False
+        await self._propose(binding, bindings)
+        return True
 
     def _last(self, state: ChainState) -> Binding | None:
         """Returns the last binding of the chain in ``state``."""
@@ -265,11 +335,20 @@ class Instance:
             self._bytes.update(file.object for file in capture.files)
         return binding
 
-    def _propose(self, binding: Binding, state: ChainState) -> bool:
-        """Proposes a binding; whatever the answer, the chain tells what to do next."""
+    async def _propose(self, binding: Binding, state: ChainState) -> None:
+        """Proposes a binding; whatever the answer, the chain tells what to do next.
+
+        The transaction is computed first, so that nothing is bound which nobody could write.
+        """
         now = self._deps.now()
         check_jump(self._ahead(state.system_time), now)
         time = block_time(state, now, self._place.chains.upper(self._chain))
+        await self._computed(binding, to_millis(time))
+        outcome = await trio.to_thread.run_sync(self._proposed, binding, state, time)
+        self.counts.bound += isinstance(outcome, Committed)
+        self.counts.forgotten += not isinstance(outcome, Committed)
+
+    def _proposed(self, binding: Binding, state: ChainState, time: Instant) -> Outcome:
         event = bound(self._place.objects, state, binding, time)
         assert event.new_data is not None
         files = [file.object for file in binding.capture.files] if binding.kept else []
@@ -283,9 +362,7 @@ class Instance:
         (outcome,) = self._point.append([proposal])
         if isinstance(outcome, ShardSealed):
             raise _sealed(self._chain)
-        self.counts.bound += isinstance(outcome, Committed)
-        self.counts.forgotten += not isinstance(outcome, Committed)
-        return True
+        return outcome
 
 
 def _is_bound(path: Path, file: CapturedFile) -> bool:

@@ -14,14 +14,14 @@ from chain.codec.blocks import decode_block
 from chain.ids import DatasetId
 from chain.instant import Instant, to_millis
 from chain.model.block import Block
-from chain.model.events import SetPollingSource
+from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.source import FetchFilesGlob, MergeAppend, MergeLedger, ReadCsv, SourceOrdering
 from chain.statements.keys import SigningKey
 from chain.store.shards import CommitPoint, Proposal, Shard
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.reclock.addresses import Addresses
-from odfd.reclock.founding import ShardsWanted, begin
+from odfd.reclock.founding import Declared, ShardsWanted, begin
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains
 from odfd.repositories.folder import Folder
@@ -79,6 +79,12 @@ def declared(source: Path, *, ledger: bool) -> SetPollingSource:
     )
 
 
+def pushed(*, ledger: bool) -> AddPushSource:
+    """A source of CSV files that clients push."""
+    merge = MergeLedger(primary_key=("city",)) if ledger else MergeAppend()
+    return AddPushSource(source_name="cities", read=ReadCsv(header=True, ddl_schema=COLUMNS), merge=merge)
+
+
 def end_of(kill: Callable[[], None]) -> type[MortalFolder]:
     """A durable folder whose user ends by ``kill`` where the other one dies."""
 
@@ -108,7 +114,8 @@ class House:
         self.folder = folder
         self.source = folder / "source"
         self.source.mkdir()
-        self.declared = declared(self.source, ledger=False)
+        self.declared: Declared = declared(self.source, ledger=False)
+        self.takes_pushes = False
         self._names, self._keys = itertools.count(), itertools.count(1)
         self.files = 0
         self.topic: ModelTopic | None = None
@@ -140,7 +147,10 @@ class House:
         by = ("city",) if shards > 1 and not by_part else ()
         is_topic = self.topic is not None or self.url is not None
         self.declared = topic_source(self.url or TOPIC) if is_topic else declared(self.source, ledger=ledger)
-        chain = begin(place, new_id, (self.declared,), ShardsWanted(shards, by, by_part, keep_raw), now)
+        if self.takes_pushes:
+            self.declared = (pushed(ledger=ledger),)
+        events = self.declared if isinstance(self.declared, tuple) else (self.declared,)
+        chain = begin(place, new_id, events, ShardsWanted(shards, by, by_part, keep_raw), now)
         place.close()
         return chain
 

@@ -102,7 +102,7 @@ class IngestPullService:
         self._home = home
         self._ingest, self._transform = dependencies
         self._scheduler = scheduler
-        self._uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
+        self.uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
         self._values, self._promises, self._ahead = parts.values, parts.promises, parts.ahead
         self._portals = parts.portals
         self._board = context.board
@@ -116,7 +116,7 @@ class IngestPullService:
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         """Keeps the bytes of one uploaded file until an ingest names it."""
-        done = await self._uploads.take(name, chunks)
+        done = await self.uploads.take(name, chunks)
         return wire.Upload(id=done.id, name=name, size=done.size)
 
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
@@ -134,10 +134,10 @@ class IngestPullService:
             id=request.id,
             again=request.again,
         )
-        self._uploads.check(request.uploads)
+        self.uploads.check(request.uploads)
 
         async def work(report: Report) -> wire.PullResult:
-            files = self._uploads.claim(request.uploads)
+            files = self.uploads.claim(request.uploads)
             try:
                 async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
                     await trio.to_thread.run_sync(self._home.check_fed, entry.id)
@@ -149,7 +149,7 @@ class IngestPullService:
                     fault.place = fault.place or entry.name
                 raise
             finally:
-                await self._uploads.done(files)
+                await self.uploads.done(files)
             told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
             return wire.PullResult(items=(self._ingested(entry, outcome, told),))
 

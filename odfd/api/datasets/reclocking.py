@@ -5,7 +5,7 @@ Spec: docs/spec/collections.md#reclocking.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import trio
 
 from chain.errors import Refused
 from chain.ids import DatasetId
-from chain.instant import Instant
+from chain.instant import Instant, from_millis, parse, render
 from chain.model.events import SetPollingSource
 from chain.state import load_state
 from odfd.api.resources.dataset_batch import BASE_KIND
@@ -25,16 +25,19 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.creation import declaration
 from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.plan import PUSH_SOURCE
 from odfd.ingest.templates import redacted
 from odfd.reclock.bindings import layout_of
-from odfd.reclock.founding import ShardsWanted, begin, check_declared, check_division
-from odfd.reclock.instance import Instance, InstanceCounts
+from odfd.reclock.founding import Declared, ShardsWanted, begin, check_declared, check_division, declared_in
+from odfd.reclock.instance import Instance
+from odfd.reclock.pushing import BoundReceipt, PushedFiles, push
 from odfd.reclock.shared_chains import SharedChains, SharedFiles
 from odfd.resources.store import Resources
 from odfd.runtime.about import about
 from odfd.runtime.slots import KeyedLocks
 from odfd.runtime.tasks import Report
 from odfd.state.directory import RECLOCK, StateDirectory
+from odfd.state.uploads import Uploads
 
 
 class ReclockService:
@@ -48,18 +51,20 @@ class ReclockService:
         values: Callable[[str], Mapping[str, str]],
         context: Context,
         terms: tuple[Callable[[Instant | None], int], Callable[[], str], int],
+        uploads: Uploads,
     ) -> None:
         """``files`` opens a repository; ``values``: variables that a dataset's source may use.
 
         ``terms``: how far the clock was set ahead, names of writers, bytes of the disk that stay free.
         """
         self._home, self._ingest, self._files, self._values = home, ingest, files, values
+        self._uploads = uploads
         self._board, self._clock = context.board, context.clock
         self._ahead, self._new_name, self._reserve = terms
         self._copies = KeyedLocks()
 
     async def run(self, ref: str, request: wire.ReclockRequest) -> wire.TaskRef:
-        """Begins a collection by a dataset's declaration, or takes in what is new as one of its instances.
+        """Begins a collection by a dataset's declaration, or takes in what is new, or a push, as one of its instances.
 
         Result: ReclockView. Raises NotFound, Invalid, Refused.
         """
@@ -68,18 +73,38 @@ class ReclockService:
         chain = None if request.chain is None else DatasetId.parse(request.chain)
         if chain is None:
             check_division(_wanted(request))
+        if request.uploads:
+            self._check_push(entry, source, request)
         files = await trio.to_thread.run_sync(self._files, request.at)
 
         async def work(report: Report) -> wire.ReclockView:
             report.begin(f"ingesting {entry.name} at {request.at}", None, "transactions")
             if chain is None:
                 return await trio.to_thread.run_sync(self._begun, entry, request, files)
-            async with self._copies.of(str(chain)):
-                return await self._ingested(entry, source, (request.at, chain), files)
+            taken = self._uploads.claim(request.uploads) if request.uploads else []
+            try:
+                async with self._copies.of(str(chain)):
+                    return await self._ingested(entry, source, (request.at, chain), files, _pushed(request, taken))
+            finally:
+                await self._uploads.done(taken)
 
         return task_ref(self._board.submit("reclock", entry.name, work, about(entry.id)))
 
-    def _source(self, entry: DatasetEntry) -> SetPollingSource:
+    def _check_push(self, entry: DatasetEntry, source: Declared, request: wire.ReclockRequest) -> None:
+        """Raises Refused for a push to a collection that polls or that is not named, NotFound for an unknown upload."""
+        if isinstance(source, SetPollingSource):
+            raise Refused(
+                f"{entry.name} polls its source",
+                rule=PUSH_SOURCE,
+                hint="odfctl reclock brings its collection up to date",
+            )
+        if request.chain is None:
+            raise Refused(
+                "a push goes into a collection that is there", rule="reclock-chain", hint="name it: --chain ID"
+            )
+        self._uploads.check(request.uploads)
+
+    def _source(self, entry: DatasetEntry) -> Declared:
         """Returns the source that this node declares for a dataset. Raises Refused without one."""
         if not self._home.keys.has_dataset_key(entry.id):
             raise Refused(
@@ -87,12 +112,12 @@ class ReclockService:
                 rule="reclock-source",
                 hint="apply a manifest with the same source, under a name of its own",
             )
-        source = load_state(self._home.chains.chain(entry.id)).polling_source
+        source = declared_in(load_state(self._home.chains.chain(entry.id)))
         if source is None:
             raise Refused(
-                f"{entry.name} has no polling source",
+                f"{entry.name} declares no source",
                 rule="reclock-source",
-                hint="a collection that several instances ingest polls one source: SetPollingSource",
+                hint="declare what is polled by SetPollingSource, or what is pushed by AddPushSource",
             )
         return source
 
@@ -127,7 +152,12 @@ class ReclockService:
         )
 
     async def _ingested(
-        self, entry: DatasetEntry, source: SetPollingSource, where: tuple[str, DatasetId], files: SharedFiles
+        self,
+        entry: DatasetEntry,
+        source: Declared,
+        where: tuple[str, DatasetId],
+        files: SharedFiles,
+        wanted: PushedFiles | None,
     ) -> wire.ReclockView:
         at, chain = where
         said = await trio.to_thread.run_sync(self._values, entry.name)
@@ -137,7 +167,8 @@ class ReclockService:
         try:
             instance = await trio.to_thread.run_sync(Instance, deps, place, chain, source, self._ahead)
             with redacted(settings.variables):
-                counts: InstanceCounts = await instance.run()
+                receipt = None if wanted is None else await push(instance, wanted)
+                counts = instance.counts if wanted is not None else await instance.run()
         finally:
             place.close()
         return wire.ReclockView(
@@ -151,6 +182,7 @@ class ReclockService:
             forgotten=counts.forgotten,
             written=counts.written,
             repeated=counts.repeated,
+            receipt=None if receipt is None else _receipt_view(receipt),
         )
 
     def _base(self, dataset: DatasetId) -> Path | None:
@@ -167,3 +199,27 @@ class ReclockService:
 
 def _wanted(request: wire.ReclockRequest) -> ShardsWanted:
     return ShardsWanted(request.shards, request.by, request.by_part, request.keep_raw)
+
+
+def _pushed(request: wire.ReclockRequest, files: Sequence[Path]) -> PushedFiles | None:
+    """Returns the push of a request; ``None``: it is none. Raises Invalid."""
+    if not files:
+        return None
+    moment = None if request.event_time is None else parse(request.event_time)
+    return PushedFiles(files=tuple(files), id=request.id, source=request.source, event_time=moment)
+
+
+def _receipt_view(receipt: BoundReceipt) -> wire.PushReceiptView:
+    shards = tuple(
+        wire.ShardReceiptView(
+            shard=str(each.shard), block=str(each.block), number=each.number, first=each.first, last=each.last
+        )
+        for each in receipt.shards
+    )
+    return wire.PushReceiptView(
+        id=receipt.id,
+        time=render(from_millis(receipt.time)),
+        records=receipt.records,
+        shards=shards,
+        repeated=receipt.is_repeated,
+    )

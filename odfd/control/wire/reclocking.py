@@ -23,6 +23,37 @@ class ReclockRequest(Request, frozen=True, kw_only=True):
     """For a new one: the part of the source, a file or a partition, decides the shard of its rows."""
     keep_raw: bool = False
     """For a new one: bytes that the source would give again, as those of a topic, are kept in the repository too."""
+    uploads: tuple[str, ...] = ()
+    """Ids of uploads, in order, that are pushed into the collection of ``chain``."""
+    id: str | None = None
+    """Idempotency key of the push: repeated to any instance, it gets the same receipt; null: a hash of the push."""
+    source: str | None = None
+    """Of a push: the name of the push source; null: the only one."""
+    event_time: str | None = None
+    """Of a push: event time of rows without one."""
+
+
+class ShardReceiptView(Value, frozen=True, kw_only=True):
+    """The block of a push in one shard."""
+
+    shard: str
+    block: str
+    number: int
+    first: int | None = None
+    """First offset of its rows; null: none of them is in this shard."""
+    last: int | None = None
+
+
+class PushReceiptView(Value, frozen=True, kw_only=True):
+    """Says what became of a push; the same each time that it is repeated."""
+
+    id: str
+    time: str
+    """Its time in the collection."""
+    records: int
+    shards: tuple[ShardReceiptView, ...]
+    repeated: bool = False
+    """Whether it was bound before this call."""
 
 
 class ReclockView(Value, frozen=True, kw_only=True):
@@ -45,3 +76,5 @@ class ReclockView(Value, frozen=True, kw_only=True):
     """Transactions that this instance was the first to write."""
     repeated: int = 0
     """Transactions that were there already, with the same content."""
+    receipt: PushReceiptView | None = None
+    """Of a push."""

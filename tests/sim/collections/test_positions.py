@@ -19,8 +19,9 @@ from hypothesis import strategies as some
 
 from chain.data.partition import shard_of_part
 from chain.errors import NotFound, Refused, Remote
-from chain.instant import MILLISECOND, SECOND, Instant
+from chain.instant import MILLISECOND, SECOND, Instant, from_millis
 from chain.state import load_state
+from chain.store.shards import Committed, Outcome
 from odfd.ingest.brokers.job import FORGOT, REWROTE, decode_position
 from odfd.reclock.bindings import FOUNDING, binding_of
 from odfd.reclock.instance import Instance
@@ -275,17 +276,17 @@ def _bound_twice(made: World) -> None:
 
 def _resent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A binding that came second is proposed again at the next time."""
-    real = Instance._propose
+    real = Instance._proposed
 
-    def twice(self: Instance, binding: Any, state: Any) -> bool:
-        before = self.counts.forgotten
-        done = real(self, binding, state)
-        if self.counts.forgotten > before:
-            self._place.read([self._chain])
-            real(self, binding, load_state(self._place.chains.chain(self._chain)))
-        return done
+    def twice(self: Instance, binding: Any, state: Any, time: Instant) -> Outcome:
+        outcome = real(self, binding, state, time)
+        if isinstance(outcome, Committed):
+            return outcome
+        self._place.read([self._chain])
+        next_time = from_millis(self._place.chains.upper(self._chain))
+        return real(self, binding, load_state(self._place.chains.chain(self._chain)), next_time)
 
-    monkeypatch.setattr(Instance, "_propose", twice)
+    monkeypatch.setattr(Instance, "_proposed", twice)
 
 
 def _by_name(monkeypatch: pytest.MonkeyPatch) -> None:

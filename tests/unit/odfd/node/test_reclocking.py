@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
-from chain.errors import Invalid, Refused
+from chain.errors import Invalid, NotFound, Refused
 from odfd.control import wire
 from odfd_client import open_repository
 from worlds.served_node import away
@@ -59,6 +61,54 @@ async def test_two_nodes_write_each_row_once_into_its_shard(world: Any, worlds: 
         for node in (alice, bob):
             done = await reclocked(node, chain=made.chain)
             assert (done.bound, done.written, done.repeated) == (0, 0, 0)
+
+
+PUSHED = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: clients
+      read: {kind: Csv, header: true, ddlSchema: [event_time TIMESTAMP, city STRING, population BIGINT]}
+      merge: {kind: Append}
+"""
+
+
+async def test_a_push_is_taken_once_by_two_nodes_and_has_one_receipt(world: Any, tmp_path: Path) -> None:
+    store = tmp_path / "archive"
+    store.mkdir()
+    rows = "event_time,city,population\n" + "".join(f"2024-01-01T00:00:00Z,{city},1\n" for city in CITIES)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        for node in (alice, bob):
+            await node.apply(PUSHED)
+            await node.apply(ARCHIVE % store.as_uri())
+        made = await reclocked(alice, shards=3, by=("city",))
+        views = []
+        for node in (alice, bob, alice):
+            views.append(await pushed(node, made.chain, rows, id="one"))
+        receipts = [view.receipt for view in views]
+        assert [each.repeated for each in receipts] == [False, True, True]
+        assert {msgspec.structs.replace(each, repeated=False) for each in receipts} == {receipts[0]}
+        assert (receipts[0].records, len(receipts[0].shards)) == (len(CITIES), 3)
+        assert await away(lambda: rows_at(store, made)) == sorted(CITIES)
+        with pytest.raises(Refused, match="the id 'one' was used at"):
+            await pushed(bob, made.chain, rows.replace("Graz", "Gras"), id="one")
+        with pytest.raises(NotFound, match="no upload"):
+            await reclocked(alice, chain=made.chain, uploads=("none",))
+        with pytest.raises(Refused, match="a push goes into a collection that is there"):
+            await reclocked(alice, uploads=("none",))
+        assert (await reclocked(bob, chain=made.chain)).written == 0
+
+
+async def pushed(node: Any, chain: str, text: str, **more: Any) -> wire.ReclockView:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield text.encode()
+
+    upload = await node.api.flow.stage("cities.csv", chunks())
+    return await reclocked(node, chain=chain, uploads=(upload.id,), **more)
 
 
 async def test_what_cannot_be_ingested_so_is_refused_by_name(world: Any, worlds: Any, tmp_path: Path) -> None:
