@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -64,22 +64,48 @@ class OwnedShards(SqliteShards):
 class Authorised:
     """Decides who may propose: writers that a dataset's authority names, if the dataset's key is here."""
 
-    def __init__(self, database: Database, keys: KeyStore, now: Callable[[], Instant]) -> None:
-        self._database, self._keys, self._now = database, keys, now
+    def __init__(
+        self,
+        database: Database,
+        keys: KeyStore,
+        now: Callable[[], Instant],
+        first_of: Callable[[DatasetId], DatasetId] = lambda dataset: dataset,
+    ) -> None:
+        """``first_of``: the chain whose authority counts, which is the first of several shards."""
+        self._database, self._keys, self._now, self._first_of = database, keys, now, first_of
 
     def __call__(self, peer: PeerId, dataset: DatasetId) -> bool:
         if not self._keys.has_dataset_key(dataset):
             return False
         with self._database.read() as connection:
-            rights = Authorities(connection).rights(dataset)
+            rights = Authorities(connection).rights(self._first_of(dataset))
         return rights.may_write(did_of_peer(peer), self._now())
+
+
+class SeveralShards(Protocol):
+    """The port that checks proposals for shards that are written together. Synchronous."""
+
+    def check_whole(self, proposals: Sequence[Proposal]) -> None:
+        """Raises Refused for a part of the shards; before objects are fetched."""
+
+    def check_rows(self, proposals: Sequence[Proposal]) -> None:
+        """Raises Refused for rows in a wrong shard; the objects are here."""
 
 
 class ServedCommitPoint:
     """A ``CommitPointPort`` over a store."""
 
-    def __init__(self, store: ShardStore, objects: DiskObjects, may: MayPropose, reserve: int = 0) -> None:
+    def __init__(
+        self,
+        store: ShardStore,
+        objects: DiskObjects,
+        may: MayPropose,
+        reserve: int = 0,
+        several: SeveralShards | None = None,
+    ) -> None:
+        """``several``: checks for datasets of several shards; ``None``: there are none."""
         self._point, self._objects, self._may, self._reserve = CommitPoint(store), objects, may, reserve
+        self._several = several
 
     async def shards(self, peer: PeerId, datasets: Sequence[DatasetId]) -> Sequence[Shard]:
         """Raises Refused."""
@@ -92,6 +118,8 @@ class ServedCommitPoint:
         await trio.to_thread.run_sync(self._check, peer, list(named))
         for each in proposals:
             check_proposal(each)
+        if self._several is not None:
+            await trio.to_thread.run_sync(self._several.check_whole, proposals)
         sizes = {name: size for each in proposals for block in each.blocks for name, size in objects_of(block)}
         if sum(sizes.values()) > MAX_OBJECTS_BYTES:
             raise Refused(f"objects of more than {MAX_OBJECTS_BYTES:,} bytes", rule="propose-size")
@@ -99,6 +127,8 @@ class ServedCommitPoint:
             for name, size in sizes.items():
                 if not await trio.to_thread.run_sync(self._objects.has, name):
                     await self._bring(name, size, fetch)
+            if self._several is not None:
+                await trio.to_thread.run_sync(self._several.check_rows, proposals)
             return await trio.to_thread.run_sync(self._point.append, proposals)
 
     def _check(self, peer: PeerId, datasets: Sequence[DatasetId]) -> None:

@@ -26,6 +26,7 @@ from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
 from odfd.network.commit_point import Authorised, OwnedShards, ServedCommitPoint
+from odfd.network.sharded_proposals import ShardedProposals
 from odfd.node.parts import NodeParts
 from odfd.queries.planning import Asker, Bound
 from odfd.state.uploads import Uploads
@@ -40,9 +41,10 @@ _ALL_OFFSETS: Final = 1 << 40
 def commit_point_of(parts: NodeParts) -> ServedCommitPoint:
     """Makes the commit point of this node's datasets, for the other nodes that may write them."""
     home = parts.home
-    may = Authorised(home.database, home.keys, parts.context.clock.now)
+    several = ShardedProposals(home.database, home.chains, home.objects)
+    may = Authorised(home.database, home.keys, parts.context.clock.now, several.first_of)
     store = OwnedShards(home.database, home.chains, parts.committer)
-    return ServedCommitPoint(store, home.objects, may, parts.settings.limits.disk_reserve_bytes)
+    return ServedCommitPoint(store, home.objects, may, parts.settings.limits.disk_reserve_bytes, several)
 
 
 def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:

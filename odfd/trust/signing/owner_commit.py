@@ -198,8 +198,6 @@ class OwnerCommitter:
         Raises Conflict if a head or a frontier moved, Invalid if a block breaks a rule or has other bytes.
         """
         with self._writing:
-            for part in parts:
-                self.check_single(part.dataset)
             drafts = [self._proposed(each) for each in parts if each.blocks]
             moves = [
                 Append(

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.odfd.node.test_shards import born, standing
 
 from chain.codec.blocks import encode_block
+from chain.data.arrow_schema import to_arrow
 from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from chain.instant import to_millis
+from chain.instant import Instant, to_millis
 from chain.model.block import Block, MetadataBlock
-from chain.model.events import SetInfo
+from chain.model.events import AddData, OffsetInterval, SetInfo
 from chain.multihash import Multihash
-from chain.state import load_state
+from chain.state import ChainState, load_state
 from chain.store.base import Head
+from chain.store.database import open_database
+from chain.store.objects import DiskObjects
 from chain.store.shards import (
     SEALED,
     Committed,
@@ -31,7 +38,9 @@ from chain.store.shards import (
     Stale,
 )
 from odfd.control import wire
+from odfd.ingest.sharded_writes import written_by_shard
 from odfd.trust.ledger.log import Ledger
+from odfd.trust.signing.owner_commit import author_blocks
 from p2p.identity import peer_of_did
 from p2p.wire.propose import (
     RefusedProposal,
@@ -110,6 +119,112 @@ def noted(node: Any, text: str) -> tuple[Proposal, Block]:
     )
     block = encode_block(content)
     return Proposal(dataset=dataset, blocks=[block], new_upper=to_millis(time) + 1), block
+
+
+class Sharded:
+    """Proposals of another writer for a collection of three shards, by city."""
+
+    def __init__(self, node: Any, folder: Path) -> None:
+        self.node, self.shards = node, node.home.shards_of(node.dataset("cities"))
+        self.database = open_database(folder / "theirs.sqlite")
+        self.objects = DiskObjects(folder / "theirs", self.database)
+        self.fetched: list[Multihash] = []
+
+    def states(self) -> list[ChainState]:
+        return [load_state(self.node.home.chains.chain(each)) for each in self.shards]
+
+    def transaction(
+        self, *cities: str, turn: int = 0, watermarks: Sequence[Instant | None] = (None,) * 3
+    ) -> list[Proposal]:
+        """Rows divided as they belong; ``turn``: by so many shards further on, which is wrong."""
+        states, now = self.states(), self.node.clock.now()
+        time = type(now)(now - now % 1_000_000)
+        schema = states[0].schema.schema
+        arrow = to_arrow(schema).remove_metadata()
+        moment = to_millis(time)
+        values = {"offset": 0, "op": 0, "system_time": moment, "event_time": moment, "population": 1}
+        rows = pa.Table.from_pylist([{**values, "city": city} for city in cities], arrow)
+        nexts = [each.next_offset for each in states]
+        made = written_by_shard(self.objects, [rows], schema, states[0].vocab, (("city",), nexts))
+        found = []
+        for place, (state, dataset) in enumerate(zip(states, self.shards, strict=True)):
+            data = made[(place + turn) % 3]
+            if data is not None and turn:
+                data = msgspec.structs.replace(
+                    data, offset_interval=OffsetInterval(start=nexts[place], end=nexts[place])
+                )
+            event = AddData(
+                prev_offset=state.last_offset, new_data=data, new_watermark=time,
+                new_source_state=state.source_state,
+            )  # fmt: skip
+            blocks = author_blocks(state, [event], time)
+            found.append(Proposal(dataset=dataset, blocks=blocks, new_upper=moment + 1))
+        return found
+
+    async def fetch(self, name: Multihash, size: int) -> AsyncGenerator[bytes, None]:
+        self.fetched.append(name)
+        data = self.objects.read(name)
+        assert len(data) == size
+        yield data
+
+
+@pytest.fixture
+async def sharded(world: Any, worlds: Any, tmp_path: Path) -> AsyncGenerator[tuple[Any, Sharded, Any], None]:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        (item,) = (await alice.apply(born(worlds.ROOT, merge="{kind: Append}"))).items
+        assert item.fault is None, item.fault
+        world.write("alice", "d1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.pull("cities")
+        request = wire.AuthorityDraftRequest(action="add-writer", key=bob.key)
+        draft = await alice.api.authority.draft_authority("cities", request)
+        await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
+        theirs = Sharded(alice, tmp_path)
+        yield alice, theirs, peer_of_did(bob.home.keys.node_key().did)
+        theirs.database.close()
+
+
+async def test_a_writer_of_the_collection_appends_to_all_its_shards_at_once(sharded: Any) -> None:
+    alice, theirs, me = sharded
+    point = alice.parts.membership.commit_point
+    proposals = theirs.transaction("Linz", "Wels", "Enns", "Krems")
+    taken = await point.append(me, proposals, theirs.fetch)
+    assert all(isinstance(each, Committed) for each in taken)
+    assert len(theirs.fetched) == len(set(theirs.fetched)) > 1
+    assert await point.append(me, proposals, none) == [Same(each.shard) for each in taken]
+    assert [each.head.hash for each in await point.shards(me, theirs.shards)] == [
+        each.blocks[-1].hash for each in proposals
+    ]
+    rows = await standing(alice, "cities")
+    assert sorted(row[1] for row in rows) == ["Enns", "Graz", "Krems", "Linz", "Wels"]
+    for shard in theirs.shards:
+        assert (await alice.done(alice.api.verification.verify(str(shard), wire.VerifyRequest()))).ok
+
+
+async def test_what_would_set_shards_apart_is_refused_before_an_object_is_fetched(sharded: Any) -> None:
+    alice, theirs, me = sharded
+    point, before = alice.parts.membership.commit_point, theirs.states()
+    proposals = theirs.transaction("Linz", "Wels", "Enns", "Krems")
+    later = [*proposals[:2], msgspec.structs.replace(proposals[2], new_upper=proposals[2].new_upper + 1)]
+    noted = [SetInfo(description="only here")]
+    time = proposals[0].blocks[0].system_time
+    apart = [msgspec.structs.replace(proposals[0], blocks=author_blocks(before[0], noted, time)), *proposals[1:]]
+    for wrong, said in (
+        (proposals[:2], "a proposal for 2 of 3 shards"), (later, "ends at different times"),
+        (apart, "differs between shards"),
+    ):  # fmt: skip
+        with pytest.raises(Refused, match=said) as caught:
+            await point.append(me, wrong, none)
+        assert caught.value.rule == "shard-parted"
+    assert [each.head for each in theirs.states()] == [each.head for each in before]
+
+
+async def test_a_row_in_a_shard_that_is_not_its_own_is_refused(sharded: Any) -> None:
+    alice, theirs, me = sharded
+    before = [each.head for each in theirs.states()]
+    with pytest.raises(Refused, match="has rows of another shard") as caught:
+        await alice.parts.membership.commit_point.append(me, theirs.transaction("Linz", turn=1), theirs.fetch)
+    assert caught.value.rule == "shard-rows"
+    assert [each.head for each in theirs.states()] == before
 
 
 async def none(name: Multihash, size: int) -> AsyncGenerator[bytes, None]:
