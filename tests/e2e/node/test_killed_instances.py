@@ -9,6 +9,7 @@ instance alone writes from the bindings that came out, each file was taken once,
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import signal
@@ -32,6 +33,7 @@ from worlds.topics import message
 pytestmark = pytest.mark.e2e
 ROUNDS: Final = 2 * int(os.environ.get("ODF_SOAK", "1"))
 INSTANCES: Final = 3
+PUSHES: Final = 4
 LAST_WRITE: Final = 12
 """A binding has four or five writes, a transaction of three shards some ten."""
 PROGRAM: Final = Path(__file__).with_name("reclock_instance.py")
@@ -112,3 +114,37 @@ def test_instances_over_a_topic_that_are_killed_write_the_bytes_of_one(tmp_path:
     del rows[chain]
     assert sum(rows.values()) == next(sent)
     assert all(rows.values())
+
+
+def test_pushes_to_instances_that_are_killed_are_taken_once(tmp_path: Path) -> None:
+    """Each of three processes is told all pushes, as by clients that got no answer: a push has one receipt."""
+    rng = random.Random(23)
+    house = House(tmp_path)
+    house.takes_pushes = True
+    chain = house.begin(3, now=Instant(time.time_ns()))
+    folder = tmp_path / "pushes"
+    folder.mkdir()
+    for number in range(PUSHES):
+        rows = "".join(f"2024-01-01T00:00:00Z,City {number} {each},{each}\n" for each in range(8))
+        (folder / f"push{number}.csv").write_text(f"event_time,city,population\n{rows}")
+    told: dict[str, set[str]] = {}
+    killed = 0
+    for is_last in (False, True):
+        ways = [{} if is_last else {"KILL_AT": str(rng.randint(3, 40))} for _ in range(INSTANCES)]
+        wrong = [str(rng.randint(-3600, 3600)) for _ in ways]
+        running = [
+            begun(house, str(chain), number, PUSHES="1", CLOCK=wrong[number], **way) for number, way in enumerate(ways)
+        ]
+        for process in running:
+            answers, said = process.communicate(timeout=PATIENCE)
+            assert process.returncode in ({0} if is_last else {0, -signal.SIGKILL}), said
+            killed += process.returncode != 0
+            for line in answers.splitlines():
+                told.setdefault(json.loads(line)[0], set()).add(line)
+    assert killed, "each came to its end"
+    assert sorted(told) == [f"push{number}" for number in range(PUSHES)]
+    assert all(len(each) == 1 for each in told.values())
+    found = house.chains(chain)
+    assert found == house.as_one_alone(chain, Instant(time.time_ns()))
+    assert len(found[chain][1]) - FOUNDING == PUSHES
+    assert sum(rows_in(raws) for each, (_, raws) in found.items() if each != chain) == 8 * PUSHES
