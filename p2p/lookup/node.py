@@ -151,7 +151,7 @@ class LookupNode:
         """Begins a search for the nodes nearest to a place."""
         self.table.looking(target, now)
         region = self.table.region(target, limits.nearest)
-        return Search(region, self.key, self.table.nearest(target, NEAREST), self._rng, limits)
+        return Search(region, self.key, self.table.around(region, NEAREST, self._rng), self._rng, limits)
 
     def refresh(self, target: int, now: float) -> Search:
         """Begins the search that ``Refresh`` asks for: for all neighbours, or for a few nodes of another part."""

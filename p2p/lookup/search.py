@@ -45,6 +45,11 @@ class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of one /24 or /48 that are asked, not counting those that did not answer."""
     of_operator: int = 8
     """Nodes of one /16 or /32 that are asked, not counting those that did not answer."""
+    of_part: int = 6
+    """Nodes of one part of the space that are asked, not counting those that did not answer. If all that crowd beside
+    the key were asked, the search would have found enough, and ask nobody who knows the others."""
+    counted_of_part: int = 3
+    """Nodes of one part that count among the ``nearest`` after which a search goes no farther."""
 
 
 LIMITS: Final = SearchLimits()
@@ -58,6 +63,8 @@ class _Candidate:
     """A random number that orders equally near nodes."""
     block: bytes
     operator: bytes
+    part: int | None
+    """The part of the space in which it is (``p2p.lookup.region``)."""
     tellers: list[bytes]
     """Keys of the nodes that named it; empty: known from our own table."""
 
@@ -100,8 +107,12 @@ class Search:
         """Keys of the nodes that answered."""
         self._tellers: dict[bytes, _Teller] = {}
         self._blocks: Counter[bytes] = Counter()
+        self._parts: Counter[int | None] = Counter()
         self._answered: list[tuple[int, Contact]] = []
         """The nodes that answered, by distance, without regard to the region."""
+        self._farthest: int | None = None
+        """The distance of the last of the ``nearest`` nodes that answered, if few of each part count; ``None``: fewer
+        answered."""
         self.failures = 0
         self._doubted = 0
         """Failures among nodes that only unreliable nodes named."""
@@ -133,6 +144,7 @@ class Search:
             self._tellers[teller].answered += 1
         self._answered.append((contact.place ^ self._region.target, contact))
         self._answered.sort(key=_first)
+        self._farthest = self._counted()
         self._offer(question.path, contacts, contact.key)
 
     def failed(self, contact: Contact) -> None:
@@ -147,6 +159,7 @@ class Search:
             self._tellers[teller].failed += 1
         self._blocks[contact.block] -= 1
         self._blocks[contact.operator] -= 1
+        self._parts[question.candidate.part] -= 1
 
     def late(self, now: float) -> list[Contact]:
         """Lists nodes whose time to answer is over; the caller reports them as failed."""
@@ -181,13 +194,25 @@ class Search:
 
     def found(self, most: int) -> list[Contact]:
         """Returns the nodes that answered: all in the region, or ``most`` random ones of these,
-        and then the nearest others."""
+        and then the nearest others until there are enough."""
         region = self._region
         inside = [contact for _, contact in self._answered if not region.distance(contact.place)]
         while len(inside) > most:
             inside.pop(int(self._rng.random() * len(inside)))
-        outside = [contact for _, contact in self._answered if region.distance(contact.place)]
-        return inside + outside[: max(0, self._limits.nearest - len(inside))]
+        last = self._farthest
+        near = (contact for distance, contact in self._answered if last is None or distance <= last)
+        return inside + [contact for contact in near if region.distance(contact.place)]
+
+    def _counted(self) -> int | None:
+        parts: Counter[int | None] = Counter()
+        count = 0
+        for distance, contact in self._answered:
+            part = self._region.part(contact.place)
+            parts[part] += 1
+            count += part is None or parts[part] <= self._limits.counted_of_part
+            if count == self._limits.nearest:
+                return distance
+        return None
 
     # The next nodes to ask
 
@@ -200,10 +225,10 @@ class Search:
                 continue
             known = waiting.get(contact)
             if known is None:
-                distance = self._region.distance(contact.place)
+                distance, part = self._region.distance(contact.place), self._region.part(contact.place)
                 tellers = [] if teller is None else [teller]
                 waiting[contact] = _Candidate(
-                    contact, distance, self._rng.random(), contact.block, contact.operator, tellers
+                    contact, distance, self._rng.random(), contact.block, contact.operator, part, tellers
                 )
             elif teller is not None and known.tellers:
                 known.tellers.append(teller)
@@ -234,15 +259,16 @@ class Search:
         for contact, each in self._paths[at].waiting.items():
             if blocks[each.block] >= limits.of_block or blocks[each.operator] >= limits.of_operator:
                 continue
+            if each.part is not None and self._parts[each.part] >= limits.of_part:
+                continue
             if contact not in self._asked and contact.key not in self._heard and self._is_within(each):
                 yield each
 
     def _is_within(self, candidate: _Candidate) -> bool:
         """Whether it is in the region, or nearer than the farthest of the ``nearest`` nodes that answered."""
-        last = self._limits.nearest - 1
-        if not candidate.distance or len(self._answered) <= last:
+        if not candidate.distance or self._farthest is None:
             return True
-        return candidate.contact.place ^ self._region.target < self._answered[last][0]
+        return candidate.contact.place ^ self._region.target < self._farthest
 
     def _is_credible(self, candidate: _Candidate) -> bool:
         if not candidate.tellers:
@@ -263,6 +289,7 @@ class Search:
         self._open[contact] = _Question(candidate, path, now, not self._is_credible(candidate))
         self._blocks[candidate.block] += 1
         self._blocks[candidate.operator] += 1
+        self._parts[candidate.part] += 1
         for teller in candidate.tellers:
             self._tellers[teller].open += 1
 

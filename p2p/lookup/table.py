@@ -8,6 +8,7 @@ and in total, so that many keys at few addresses remain few entries.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,11 @@ class TableLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of one /24 or /48 in all buckets."""
     in_all: int = 1024
     """Entries in total; a network of a million nodes fills about 350."""
+    told_of_part: int = 2
+    """Entries of one part of the space that are named in an answer, and that a search begins with."""
+    counted_of_part: int = 4
+    """Entries of one part of our region that count when its size is estimated: more are there with a probability of
+    0.01, or because somebody crowds beside a key near us."""
     failures: int = 2
     """Unanswered questions in a row after which an entry is removed, even if none replaces it."""
 
@@ -170,12 +176,17 @@ class Table:
                 yield self._buckets[at].entries.values()
 
     def around(self, region: Region, count: int, rng: Chance) -> list[Contact]:
-        """Returns entries near a place, for a node that asks: random ones of those in its region."""
-        near = self.nearest(region.target, 4 * count)
-        inside = [one for one in near if not region.distance(one.place)]
-        if len(inside) <= count:
-            return near[:count]
-        return [inside.pop(int(rng.random() * len(inside))) for _ in range(count)]
+        """Returns entries near a place: random ones of those in its region and then the nearest, few of each part."""
+        near = sorted(self, key=lambda one: (region.distance(one.place), rng.random()))
+        chosen: list[Contact] = []
+        crowded: list[Contact] = []
+        parts: Counter[int | None] = Counter()
+        for one in near:
+            part = region.part(one.place)
+            parts[part] += 1
+            is_crowded = part is not None and parts[part] > self._limits.told_of_part
+            (crowded if is_crowded else chosen).append(one)
+        return [*chosen, *crowded][:count]
 
     def region(self, target: int, count: int) -> Region:
         """Returns the region of a place in which ``count`` nodes are expected, by the density of nodes near us.
@@ -185,12 +196,27 @@ class Table:
         return Region(target, self._spacing() * count if self.settled else 0)
 
     def _spacing(self) -> int:
-        """Returns the average size of the space for each node near us; 0: too few nodes are known."""
+        """Returns the average size of the space for each node near us; 0: too few nodes are known.
+
+        It is measured in the smallest region of ours in which enough nodes are, if few of each part count.
+        """
         if self._spaced is None:
-            near = self.nearest(self._me, self._limits.bucket)
-            is_known = len(near) == self._limits.bucket
-            self._spaced = (near[-1].place ^ self._me) // len(near) if is_known else 0
+            self._spaced = self._measured_spacing(self._limits.bucket)
         return self._spaced
+
+    def _measured_spacing(self, count: int) -> int:
+        distances = sorted(one.place ^ self._me for one in self)
+        for at in sorted(self._buckets):
+            if self._counted(distances, 1 << at) >= count:
+                within = (each for each in distances if each >> (at - 1))
+                return next(each for each in within if self._counted(distances, each + 1) >= count) // count
+        return distances[-1] // count if len(distances) >= count else 0
+
+    def _counted(self, distances: list[int], radius: int) -> int:
+        """Returns how many of the sorted distances are below a radius, few of each part of that region."""
+        region, most = Region(0, radius), self._limits.counted_of_part
+        parts = Counter(region.part(each) for each in distances[: bisect_left(distances, radius)])
+        return sum(min(most, of_part) for of_part in parts.values())
 
     def size(self) -> int:
         """Estimates how many nodes there are."""

@@ -61,14 +61,11 @@ def test_a_node_at_its_bounds_is_small(kad: ModuleType) -> None:
 
 
 def test_an_eclipse_of_a_key_hides_no_holder(kad: ModuleType) -> None:
-    """Sixty nodes in sixty blocks of addresses have places nearer to the key than any other node, and keep nothing.
-
-    It depends on how well the holder estimates its region: of seeds 1 and 2, 44 and 54 of 60 searches reach it.
-    """
-    ours = run(kad, 2, **ATTACK)
-    stock = run(kad, 2, **ATTACK, stock=True)
+    """Sixty nodes in sixty blocks of addresses have places nearer to the key than any other node, and keep nothing."""
+    ours = run(kad, 1, **ATTACK)
+    stock = run(kad, 1, **ATTACK, stock=True)
     print(kad.table.row("attacked lookup", ours), kad.table.row("attacked stock", stock), sep="\n")
-    assert ours.attacked_reached >= 0.8 * ours.attacked_seeks
+    assert ours.attacked_reached >= 0.9 * ours.attacked_seeks
     assert stock.attacked_reached <= 0.6 * stock.attacked_seeks
 
 

@@ -20,7 +20,18 @@ from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored, decode_reco
 from p2p.wire.presence import Presence
 
 ANY = 1 << 30
-SEARCH = SearchLimits(paths=1, parallel=10, haste=3.0, credit=ANY, of_block=ANY, of_operator=ANY, asked=ANY, kept=ANY)
+SEARCH = SearchLimits(
+    paths=1,
+    parallel=10,
+    haste=3.0,
+    credit=ANY,
+    of_block=ANY,
+    of_operator=ANY,
+    of_part=ANY,
+    counted_of_part=ANY,
+    asked=ANY,
+    kept=ANY,
+)
 """Ten at a time, as go-libp2p."""
 TABLE = TableLimits(of_block=NEAREST, of_block_in_all=ANY, in_all=ANY, failures=1)
 

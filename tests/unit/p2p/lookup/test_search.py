@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from random import Random
 
 from hypothesis import given, settings
@@ -138,6 +139,26 @@ def test_within_the_region_honest_nodes_are_met_among_many_nearer_ones() -> None
     assert len(set(search.found(48)) & set(NODES)) >= 6
     plain, _, _ = run(answer, NODES[:20], lot)
     assert not set(plain.found(20)[:20]) & set(NODES), "without the region the attacker's are the nearest"
+
+
+def test_who_crowds_beside_the_key_ends_no_search() -> None:
+    """A search ends when all in the region and the nearest answered: it must not be those that crowd in one part."""
+    limit = NEAREST[19].place ^ TARGET
+    found = (
+        at(number, bytes([40 + number % 100, number // 100 % 100, 1, 1])) for number in range(6_000_000, 7_000_000)
+    )
+    crowd = list(islice((one for one in found if one.place ^ TARGET < limit // 64), 60))
+    few = [NEAREST[5], NEAREST[50]]
+
+    def answer(one: Contact) -> list[Contact]:
+        return crowd[:20] if one in crowd else honest(one)
+
+    region = Region(TARGET, limit + 1)
+    crowded, _, _ = run(answer, [*crowd[:18], *few], Random(5), region)
+    assert len(set(crowded.found(48)) & set(NEAREST[:20])) >= 15
+    assert len(set(crowded.found(48)) & set(crowd)) <= LIMITS.of_part
+    blind, _, _ = run(answer, [*crowd[:18], *few], Random(5), region, SearchLimits(of_part=1000))
+    assert len(set(blind.found(96)) & set(crowd)) >= 18
 
 
 def test_invented_nodes_delay_no_end_where_few_answer() -> None:

@@ -128,12 +128,35 @@ def test_how_many_there_are_is_estimated(nodes: int) -> None:
     assert 6 < inside < 60
 
 
+def test_who_crowds_beside_a_key_is_told_seldom() -> None:
+    key = ME ^ (1 << 251)
+    crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ key) >> 246][:20]
+    table = Table(ME)
+    for number in [*crowd, *range(400)]:
+        table.heard(at(number), 0.0)
+    region = Region(key, 1 << 252)
+    told = table.around(region, 20, Random(1))
+    assert len({*table} & {at(number) for number in crowd}) == 20
+    assert len({*told} & {at(number) for number in crowd}) <= 4
+    assert len(told) == 20
+
+
+def test_a_crowd_near_this_node_makes_no_network_look_large() -> None:
+    table = full(400)
+    before = table.size()
+    crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ ME ^ (1 << 250)) >> 246][:20]
+    for number in crowd:
+        table.heard(at(number), 1.0)
+    assert len(crowd) == 20
+    assert table.size() < 2 * before
+
+
 def test_within_a_region_nearer_is_no_better() -> None:
     table = full(30)
     near = sorted(table, key=lambda one: one.place ^ ME)
     region = Region(ME, (near[-1].place ^ ME) + 1)
     drawn = {one for seed in range(40) for one in table.around(region, 5, Random(seed))}
-    assert drawn == set(near[:20])
+    assert drawn == set(near)
     assert table.around(Region(ME), 5, Random(1)) == near[:5]
 
 
