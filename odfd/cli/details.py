@@ -31,6 +31,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("state", view.state),
             ("published", _published(view)),
             ("shared with", ", ".join(view.shared_with)),
+            ("withdrawn", _withdrawn(view)),
             ("head", f"#{view.blocks - 1}  {view.head or ''}" if view.blocks else "none: no block of it is here yet"),
             ("license", _license(detail.license)),
             ("records", formatting.count(view.records)),
@@ -66,6 +67,15 @@ def _published(view: wire.DatasetView) -> str:
         return f"no: odfctl publish {view.name} lets others have it"
     to = f"yes, in {', '.join(view.published_in)} alone" if view.published_in else "yes"
     return to if view.state != "unsigned" else f"{to}, but its head is not signed: others see nothing of it yet"
+
+
+def _withdrawn(view: wire.DatasetView) -> str:
+    """Says what a withdrawal leaves here, and what may be done with it."""
+    if view.withdrawn_at is None:
+        return ""
+    ends = f"odfctl mirror remove {view.name} and odfctl delete dataset {view.name} free it"
+    gives = f"others get it from this node until odfctl unpublish {view.name}; " if view.published else ""
+    return f"by its publisher on {view.withdrawn_at[:10]}: this copy stays and can be used; {gives}{ends}"
 
 
 def _portal(portal: wire.PortalFacts | None) -> list[tuple[str, str]]:

@@ -14,6 +14,11 @@ NOTHING: Final = "-"
 _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
+def withdrawn(at: str | None) -> str:
+    """Formats ``withdrawn by its publisher on 2026-11-27``; empty if it was not."""
+    return f"withdrawn by its publisher on {at[:10]}" if at else ""
+
+
 def cell(value: Any) -> str:
     """Formats a value of a record."""
     if value is None:

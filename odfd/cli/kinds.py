@@ -125,8 +125,8 @@ def _datasets(_now: Instant) -> tuple[TableColumn[wire.DatasetView], ...]:
 
 def _state(row: wire.DatasetView) -> str:
     """Formats the state with further conditions."""
-    beside = [each.lower() for each in row.conditions if each.lower() != row.state]
-    return ", ".join([row.state, *beside])
+    beside = [each.lower() for each in row.conditions if each.lower() not in (row.state, "withdrawn")]
+    return ", ".join([row.state, *beside, *filter(None, [formatting.withdrawn(row.withdrawn_at)])])
 
 
 def _published(row: wire.DatasetView) -> str:
@@ -154,8 +154,13 @@ def _mirrors(_now: Instant) -> tuple[TableColumn[wire.MirrorView], ...]:
         TableColumn("SERVING", lambda row: "yes" if row.serving else "no"),
         TableColumn("NODE", lambda row: node(row.node), most=100, optional=True),
         TableColumn("MET BY", lambda row: met(row.contact)),
-        TableColumn("", lambda row: row.message, most=WHOLE),
+        TableColumn("", _mirror_message, most=WHOLE),
     )
+
+
+def _mirror_message(row: wire.MirrorView) -> str:
+    withdrawn = formatting.withdrawn(row.withdrawn_at)
+    return "; ".join(filter(None, [withdrawn and f"{withdrawn}: odfctl describe dataset {row.name}", row.message]))
 
 
 def node(named: wire.PeerName | None) -> str:

@@ -177,8 +177,11 @@ def _policy(parts: EventContext, statement: PolicyStatement, _name: str) -> None
 
 
 def _card(parts: EventContext, card: Card, name: str) -> None:
-    text = "its publisher shows it no more" if card.claims is None else f"called {card.claims.name}"
-    parts.context.events.emit("card.heard", name, text, about=about(card.dataset))
+    if card.claims is None:
+        text = "its publisher shows it no more; a copy here stays"
+        parts.context.events.emit("card.withdrawn", name, text, about=about(card.dataset), at=card.issued_at)
+        return
+    parts.context.events.emit("card.heard", name, f"called {card.claims.name}", about=about(card.dataset))
     if card.shards is not None:
         parts.handovers.loop.touch(card.dataset)
 

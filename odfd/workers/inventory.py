@@ -32,6 +32,7 @@ class Survey:
     at: float
     standings: Mapping[str, int] = field(default_factory=dict)
     published: int = 0
+    withdrawn: int = 0
     mirrors: Mapping[str, int] = field(default_factory=dict)
     lacking_blocks: int = 0
     lacking_bytes: int = 0
@@ -44,12 +45,13 @@ class Surveyor:
 
     def __init__(
         self,
-        standings: Callable[[], tuple[Counter[str], int]],
+        standings: Callable[[], tuple[Mapping[str, int], int, int]],
         mirrors: MirrorScheduler,
         flows: Scheduler,
         now: Callable[[], Instant],
     ) -> None:
-        """``standings`` is called in a worker thread."""
+        """``standings`` counts datasets by state, those published, and copies of withdrawn ones; called in a worker
+        thread."""
         self._standings = standings
         self._mirrors = mirrors
         self._flows = flows
@@ -58,11 +60,11 @@ class Surveyor:
         self.loop = ReconcileLoop(self._round)
 
     async def _round(self) -> float:
-        standings, published = await trio.to_thread.run_sync(self._standings)
+        standings, published, withdrawn = await trio.to_thread.run_sync(self._standings)
         mirrors, blocks, lacking = await self._count_mirrors()
         flows, overdue = await self._count_flows()
         self.newest = Survey(
-            trio.current_time(), standings, published, mirrors, blocks, lacking, flows, overdue / SECOND
+            trio.current_time(), standings, published, withdrawn, mirrors, blocks, lacking, flows, overdue / SECOND
         )
         return EVERY_SECONDS
 

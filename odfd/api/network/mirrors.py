@@ -21,6 +21,7 @@ from odfd.api.network.contact_views import dataset_contact
 from odfd.api.network.mirror_wait import MirrorWait
 from odfd.api.network.node_views import named
 from odfd.api.views.holder_counts import HolderCounts
+from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets import unmanaged
@@ -342,6 +343,7 @@ class MirrorService:
             shared_by=spec.peers,
             contact=contact,
             node=self.node_of(spec.id),
+            withdrawn_at=withdrawn_at(self._home, spec.id),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,12 +23,14 @@ from odfd.api.network.node_views import publisher_node
 from odfd.api.views.holder_counts import HolderCounts, Spread
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry
 from odfd.network.card_index import CardIndex, CardQuery, Tables
 from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.judgement.suspensions import Suspensions
+from odfd.trust.ledger.cards import Cards
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.policy.policy import Policy
@@ -87,19 +90,45 @@ class SearchService:
         cards, known = await trio.to_thread.run_sync(self.index.search, query, now)
         counts = self._holders.spread([card.dataset for card in cards])
         shown = await trio.to_thread.run_sync(self._ranked, cards, counts, request.attested)
-        return wire.SearchView(found=shown[: request.limit], more=len(shown[request.limit :]), cards=known)
+        return wire.SearchView(
+            found=shown[: request.limit],
+            more=len(shown[request.limit :]),
+            cards=known,
+            withdrawn=await trio.to_thread.run_sync(self._withdrawn, request),
+        )
 
     async def card(self, ref: str) -> wire.CardView:
         """Shows the card of one dataset, held here or not. Raises Invalid, NotFound."""
         dataset = DatasetId.parse(ref)
         card = await trio.to_thread.run_sync(self.index.latest, dataset)
         if card is None or card.is_withdrawal:
-            reason = "its publisher shows it no more" if card is not None else "no card describes it"
+            reason = "no card describes it" if card is None else f"its publisher withdrew it on {card.issued_at[:10]}"
             hint = f"odfctl mirror add {ref} takes it, if a peer has it"
             raise NotFound(f"{dataset.short}: {reason}", rule="card", hint=hint)
         counts = self._holders.spread([dataset])
         (shown,) = await trio.to_thread.run_sync(self._ranked, [card], counts, 0)
         return shown
+
+    def _withdrawn(self, request: wire.SearchRequest) -> tuple[wire.WithdrawnCopy, ...]:
+        """Lists copies here that a search by words finds by their names, as a card that withdraws has no others."""
+        if request.license or request.column or request.updated_within is not None or request.attested:
+            return ()
+        words = request.words.casefold().split()
+        views = (self._views.dataset(entry) for entry in self._withdrawn_entries(words))
+        found = (
+            wire.WithdrawnCopy(name=view.name, id=view.id, withdrawn_at=view.withdrawn_at)
+            for view in views
+            if view.withdrawn_at is not None
+        )
+        return tuple(islice(found, request.limit))
+
+    def _withdrawn_entries(self, words: Sequence[str]) -> Sequence[DatasetEntry]:
+        with self._home.database.read() as connection:
+            withdrawn = Cards(connection).withdrawn()
+        entries = self._views.cache.entries() if withdrawn else ()
+        return [
+            entry for entry in entries if entry.id in withdrawn and all(word in entry.name.casefold() for word in words)
+        ]
 
     def suggested_names(self, dataset: DatasetId) -> Sequence[str]:
         """Returns names by what a dataset's publisher says: its own, then one with the publisher's, as two datasets may

@@ -30,6 +30,7 @@ from odfd.api.trust.views import (
     observation_view,
     proof_view,
 )
+from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
 from odfd.datasets import incidents
 from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
@@ -225,6 +226,7 @@ class TrustService:
             witnesses_to_spare=self._to_spare(known),
             unsigned=self._heads.unsigned().get(entry.id, ""),
             decisions=tuple(decision_view(each) for each in known.decided.all),
+            withdrawn_at=withdrawn_at(self._home, entry.id),
         )
 
     def _to_spare(self, known: DatasetFacts) -> int | None:

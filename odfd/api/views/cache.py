@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import trio
@@ -78,8 +78,10 @@ class ViewRefresher:
 
 
 DAMAGED: Final = "damaged"
+WITHDRAWN: Final = "Withdrawn"
+"""A condition: its publisher shows it no more."""
 _TRANSFORMS: Final = (SetTransform.__name__,)
-EDITION: Final = (__version__, 4)
+EDITION: Final = (__version__, 5)
 """The version of saved views. Raise the number if the meaning of a view changes within one release."""
 _NO_HEAD: Final = b""
 """Stands for the head of a damaged chain."""
@@ -96,6 +98,15 @@ class _Kept(msgspec.Struct, frozen=True):
     keys: frozenset[bytes]
     is_looked_at: bool = True
     """``False`` for a view that an earlier run saved and that was not computed since."""
+
+
+class Standings(NamedTuple):
+    """Numbers of datasets."""
+
+    by_state: Mapping[str, int]
+    published: int
+    withdrawn: int
+    """Copies of datasets that their publishers withdrew."""
 
 
 class ViewCache:
@@ -131,10 +142,14 @@ class ViewCache:
         """The number of views in memory."""
         return len(self._kept or ())
 
-    def standings(self) -> tuple[Counter[str], int]:
-        """Counts datasets by state, and published datasets, by the cached views."""
+    def standings(self) -> Standings:
+        """Counts datasets by the cached views."""
         views = [kept.view for kept in list(self._known().values())]
-        return Counter(view.state for view in views), sum(view.published for view in views)
+        return Standings(
+            Counter(view.state for view in views),
+            sum(view.published for view in views),
+            sum(view.withdrawn_at is not None for view in views),
+        )
 
     def entries(self) -> Sequence[DatasetEntry]:
         """Returns the entries of all datasets, by name."""

@@ -20,10 +20,11 @@ from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
 from chain.store.shards import SEALED
 from engines.contract import RowCounts
-from odfd.api.views.cache import DAMAGED, ViewCache, ViewRefresher
+from odfd.api.views.cache import DAMAGED, WITHDRAWN, ViewCache, ViewRefresher
 from odfd.api.views.derivative_index import DerivativeIndex
 from odfd.api.views.hold_views import holds_of
 from odfd.api.views.portal_views import portal_facts
+from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import DatasetEntry
@@ -86,6 +87,7 @@ class DatasetViews:
             published=self._visibility.is_told(entry.id),
             published_in=self._visibility.published_in(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
+            withdrawn_at=withdrawn_at(self._home, entry.id),
         )
 
     def _readable(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
@@ -98,6 +100,7 @@ class DatasetViews:
         within.update({each: 0 for each in shards if each not in within})
         found = self._evaluator.reach_of(chain, known, self._evaluator.use(entry.id))
         unshared = self._visibility.mark(entry.id) is Mark.UNSHARED
+        withdrawn = withdrawn_at(self._home, entry.id)
         return wire.DatasetView(
             name=entry.name,
             id=str(entry.id),
@@ -109,7 +112,8 @@ class DatasetViews:
             state=self._state(known, found, is_old=unshared),
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
-            conditions=(*_conditions(known), *["Unshared"] * unshared),
+            withdrawn_at=withdrawn,
+            conditions=(*_conditions(known), *["Unshared"] * unshared, *[WITHDRAWN] * (withdrawn is not None)),
             published=self._visibility.is_told(entry.id),
             published_in=self._visibility.published_in(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),

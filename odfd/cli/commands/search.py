@@ -69,6 +69,9 @@ def _search(session: Session, args: argparse.Namespace) -> None:
     alike = [row.name for row in found.found if row.namesakes]
     if alike:
         session.remark(f"several datasets are called {alike[0]}: tell them apart by publisher and id")
+    for copy in found.withdrawn:
+        said = formatting.withdrawn(copy.withdrawn_at)
+        session.remark(f"{copy.name} is here and was {said}: odfctl describe dataset {copy.name}")
     more = f", {found.more} more with --limit" if found.more else ""
     session.remark(f"{len(found.found)} of {formatting.plural(found.cards, 'card')}{more}")
     if not found.cards:

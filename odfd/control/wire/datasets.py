@@ -59,8 +59,12 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """The only networks in which it is; empty: in all, or not published."""
     shared_with: tuple[str, ...] = ()
     """Peers that get it although it is private."""
+    withdrawn_at: str | None = None
+    """Time at which its publisher signed that it shows it no more; the copy stays. ``None``: it did not, or it is
+    this node's own."""
     conditions: tuple[str, ...] = ()
-    """Conditions beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
+    """Conditions beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input),
+    ``Withdrawn``."""
     labels: dict[str, Any] = msgspec.field(default_factory=dict)
     """Labels of its resource."""
     frontiers: Frontiers | None = None

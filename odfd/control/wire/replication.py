@@ -98,6 +98,8 @@ class MirrorView(Value, frozen=True, kw_only=True):
     """How it was first met; null until its first blocks are here."""
     node: PeerName | None = None
     """The node that publishes it, if that node signed so on a card."""
+    withdrawn_at: str | None = None
+    """Time at which its publisher signed that it shows the dataset no more; null: it did not."""
     lack: Problem | None = None
     """Why the command that waited for it stopped waiting, with what it tried; null if there was no need to wait."""
 
@@ -279,6 +281,15 @@ class SearchRequest(Request, frozen=True, kw_only=True):
     limit: int = 20
 
 
+class WithdrawnCopy(Value, frozen=True, kw_only=True):
+    """A dataset that is here, and that its publisher shows no more."""
+
+    name: str
+    """Its local name."""
+    id: str
+    withdrawn_at: str
+
+
 class SearchView(Value, frozen=True, kw_only=True):
     """Cards that fit a search, the best first."""
 
@@ -287,6 +298,8 @@ class SearchView(Value, frozen=True, kw_only=True):
     """Number of further cards that fit."""
     cards: int = 0
     """Number of cards that were searched."""
+    withdrawn: tuple[WithdrawnCopy, ...] = ()
+    """Copies here whose local names have the words, and whose publishers withdrew them; ``limit`` of them at most."""
 
 
 class PeerName(Value, frozen=True, kw_only=True):

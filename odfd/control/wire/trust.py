@@ -293,6 +293,8 @@ class TrustView(Value, frozen=True, kw_only=True):
     """What was found wrong with it and what was decided, newest first, also of blocks that were given up since."""
     witnesses_to_spare: int | None = None
     """For a dataset of this node: witness groups that cosign beyond the required ones. ``null``: none required."""
+    withdrawn_at: str | None = None
+    """Time at which its publisher signed that it shows it no more; null: it did not, or it is this node's own."""
 
 
 class ValidatorRequest(Request, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 import { ask } from "/api.js";
 import { Act, Answer, Facts, html, Id, State, Text, useAsk, When } from "/parts.js";
-import { bytes, count, link, part, plural, quoted, shown, word } from "/text.js";
+import { bytes, count, link, part, plural, quoted, shown, withdrawn, word } from "/text.js";
 import { reliance } from "/words.js";
 import { Chain } from "/chain.js";
 import { Lineage } from "/lineage.js";
@@ -41,6 +41,7 @@ function Summary({ detail, again, seen }) {
     <p class="row"><${State} of=${one.state} /> <span>${one.kind}</span> <span class="quiet">rely on ${reliance(one)}</span>
       ${one.conditions.map((each) => html`<${State} of=${each.toLowerCase()} tone="warn" />`)}
       ${troubled && !seen && html`<a class="button" href=${`#/datasets/${part(one.name)}/trust`}>See why</a>`}</p>
+    ${one.withdrawnAt && html`<p class="note warn">${withdrawn(one.withdrawnAt)} This copy stays and can be used${one.published ? ", and others get it from this node until you unpublish it" : ""}. Stop mirroring it and delete it to free its space.</p>`}
     <div class="row acts"><${Acts} one=${one} detail=${detail} again=${again} /></div>
   </div>`;
 }

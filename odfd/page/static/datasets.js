@@ -2,7 +2,7 @@
 
 import { useMemo, useState } from "/vendor/hooks.js";
 import { Answer, html, State, Table, Text, useAsk, When } from "/parts.js";
-import { bytes, count, part, plural, shown } from "/text.js";
+import { bytes, count, part, plural, shown, withdrawn } from "/text.js";
 import { fact, reliance, sentence } from "/words.js";
 
 const PAGE = 50;
@@ -36,7 +36,7 @@ function needs(datasets, probes, status, tasks) {
         told: one.relyOn ? sentence(fact(one.relyOn.fact)) : "", href: `#/datasets/${part(one.name)}/trust`, to: "See why",
       });
     else if (one.conditions.length)
-      found.push({ rank: 2, state: one.conditions.join(", ").toLowerCase(), name: one.name, means: "", told: "", tone: "warn", href: `#/datasets/${part(one.name)}/trust`, to: "See why" });
+      found.push({ rank: 2, state: one.conditions.join(", ").toLowerCase(), name: one.name, means: withdrawn(one.withdrawnAt), told: one.withdrawnAt ? "The copy here stays." : "", tone: "warn", href: `#/datasets/${part(one.name)}/trust`, to: "See why" });
   }
   for (const probe of probes)
     if (probe.result !== "ok")
@@ -97,7 +97,7 @@ function List({ all, first }) {
   };
   const columns = [
     { name: "Name", of: (one) => html`<a href=${`#/datasets/${part(one.name)}`}><${Text} of=${one.name} most=${80} /></a>${said(one).map((each) => html` <span class="label"><${Text} of=${each} most=${60} /></span>`)}` },
-    { name: "State", of: (one) => html`<${State} of=${one.state} />` },
+    { name: "State", of: (one) => html`<${State} of=${one.state} />${one.withdrawnAt && html` <${State} of="withdrawn" tone="warn" />`}` },
     { name: "Rely on", of: (one) => html`<span class="quiet">${reliance(one)}</span>` },
     { name: "Kind", of: (one) => one.kind },
     { name: "Records", kind: "number", of: (one) => count(one.records) },

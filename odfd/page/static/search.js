@@ -3,7 +3,7 @@
 import { useEffect, useState } from "/vendor/hooks.js";
 import { ask } from "/api.js";
 import { Answer, Facts, Failed, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
-import { count, link, part, plural, shown } from "/text.js";
+import { count, link, part, plural, shown, withdrawn } from "/text.js";
 import { scripts } from "/words.js";
 import { Mirror } from "/mirror.js";
 
@@ -53,11 +53,12 @@ function Found({ words }) {
   }, [limit, turn]);
   if (state.problem) return html`<${Failed} problem=${state.problem} again=${() => again(turn + 1)} />`;
   if (!state.answer) return html`<p class="quiet" aria-live="polite">Loading…</p>`;
-  const { found, more: rest, cards } = state.answer;
+  const { found, more: rest, cards, withdrawn: taken } = state.answer;
   const beyond = rest > 0 && limit >= MOST;
   return html`<p class="quiet" role="status">${rest ? `The first ${count(found.length)} of ${plural(found.length + rest, "dataset")}` : plural(found.length, "dataset")}, in ${plural(cards, "card")} that publishers signed.
       First those on which this node relies most, then those that peers in most blocks of addresses serve; what publishers say of themselves does not count.</p>
     ${!found.length && html`<p class="note">${cards ? "None is like this. A word finds what begins with it; every word must occur." : "No card came yet: they come within the first minute in a network."}</p>`}
+    ${taken.map((one) => html`<p class="note warn"><a href=${`#/datasets/${part(one.name)}`}><${Text} of=${one.name} most=${120} /></a> is here: ${withdrawn(one.withdrawnAt)}</p>`)}
     <ol class="hits">${found.map((one) => html`<${Hit} key=${one.id} one=${one} again=${() => again(turn + 1)} />`)}</ol>
     ${rest > 0 && !beyond && html`<button type="button" onClick=${() => more(Math.min(MOST, limit * 2))}>More</button>`}
     ${beyond && html`<p class="quiet">${count(rest)} more: say more words.</p>`}`;

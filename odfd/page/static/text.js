@@ -10,6 +10,9 @@ export function shown(value, most = MOST) {
   return cut.replace(STEERS, (one) => `\\u{${one.codePointAt(0).toString(16)}}`);
 }
 
+/** That the publisher of a dataset shows it no more; empty if it does. */
+export const withdrawn = (at) => (at ? `Withdrawn by its publisher on ${at.slice(0, 10)}.` : "");
+
 /** A value of JSON in one line. */
 export function cell(value, most = 300) {
   if (value === null || value === undefined) return "";

@@ -2,7 +2,7 @@
 
 import { ask } from "/api.js";
 import { Act, Answer, Facts, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
-import { cell, count, part, plural, shown, short, word } from "/text.js";
+import { cell, count, part, plural, short, shown, withdrawn, word } from "/text.js";
 import { decided, LOOKED_INTO, reachSentence, sentence, turn } from "/words.js";
 
 export function Trust({ name, detail }) {
@@ -22,6 +22,7 @@ function Verdict({ view, state }) {
   const bad = view.reach.use < view.blocks;
   return html`<div class=${`verdict ${bad ? (["refuted", "accused", "forked", "damaged"].includes(state) ? "bad" : "warn") : "good"}`}>
     <p class="large">${reachSentence(view)}</p>
+    ${view.withdrawnAt && html`<p>${withdrawn(view.withdrawnAt)} No new block comes; what is here can be used.</p>`}
     ${bad && view.why && html`<p><${Text} of=${sentence(view.why.message || view.why.rule)} most=${600} /></p>`}
     <p class="quiet">To others this node gives ${view.reach.serve >= view.blocks ? "all of it" : view.reach.serve > 0 ? `blocks 0 to ${count(view.reach.serve - 1)}` : "none of it"}, if it is published.</p>
   </div>`;

@@ -51,6 +51,12 @@ class Cards:
         row = CARDS.one(self._db, "dataset = ?", (dataset,))
         return None if row is None else read(bytes(row[6]))
 
+    def withdrawn_at(self, dataset: DatasetId) -> Instant | None:
+        """Returns when the publisher of a dataset signed that it shows it no more; ``None`` if its card says otherwise,
+        or there is none. Reads no card."""
+        row = self._db.execute("SELECT issued FROM trust_cards WHERE dataset = ? AND withdrawn", (dataset,)).fetchone()
+        return None if row is None else Instant(row[0])
+
     def shown(self) -> dict[DatasetId, Multihash]:
         """Returns the ids of all cards that were not withdrawn; reads an index only."""
         rows = self._db.execute("SELECT dataset, sid FROM trust_cards WHERE NOT withdrawn")

@@ -44,6 +44,16 @@ async def until_found(node: Node, there: bool = True, **asked: Any) -> list[wire
             await shown.wait()
 
 
+async def told_of_withdrawal(node: Node) -> set[str | None]:
+    """What the pages about ``cities`` say of a withdrawal."""
+    views: list[Any] = [
+        *(await node.api.datasets.list()),
+        await node.api.trust.show("cities"),
+        *await node.api.mirrors.list(),
+    ]
+    return {view.withdrawn_at for view in views}
+
+
 async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: Any) -> None:
     async with world.running("alice", private=True, **NAMED) as alice, world.running("bob") as bob:
         await alice.apply(ABOUT)
@@ -66,11 +76,26 @@ async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: An
         (card,) = [card for name, card in site_of(bob).cards(9) if name == "cities"]
         assert str(card.dataset) == found.id
 
+        assert (await told_of_withdrawal(bob)) == {None}
         await alice.unpublish("cities")
         await until_found(bob, there=False)
-        with pytest.raises(NotFound, match="shows it no more"):
+        (taken,) = (await bob.api.search.search(wire.SearchRequest(words="citi"))).withdrawn
+        assert (taken.name, taken.id) == ("cities", found.id)
+        assert (await told_of_withdrawal(bob)) == {taken.withdrawn_at}, "on every page about it"
+        (view,) = await bob.api.datasets.list()
+        assert (view.conditions, view.state) == (("Withdrawn",), "fresh")
+        assert bob.parts.views.cache.standings().withdrawn == 1
+        assert [each.subject for each in bob.events.kept() if each.kind == "card.withdrawn"] == ["cities"]
+        with pytest.raises(NotFound, match=f"withdrew it on {taken.withdrawn_at[:10]}"):
             await bob.api.search.card(found.id)
+        assert not (await bob.api.search.search(wire.SearchRequest(words="towns"))).withdrawn
         assert await search(alice) == []
+        assert await told_of_withdrawal(alice) == {None}, "it is its own"
+
+        world.clock.instant += 61 * instant.SECOND
+        await alice.publish("cities")
+        await until_found(bob)
+        assert (await told_of_withdrawal(bob)) == {None}, "shown again"
 
 
 async def test_a_withdrawal_reaches_those_who_come_later(world: Any) -> None:
@@ -90,7 +115,7 @@ async def test_a_withdrawal_reaches_those_who_come_later(world: Any) -> None:
         async with world.running("carol") as carol:
             topic, raw = told
             carol.parts.board.judge(topic, raw, "x")
-            with pytest.raises(NotFound, match="shows it no more"):
+            with pytest.raises(NotFound, match="withdrew it on"):
                 await carol.api.search.card(str(alice.dataset("cities")))
 
 
