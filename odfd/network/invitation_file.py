@@ -1,11 +1,13 @@
 """Fetches an invitation that somebody published as a file on the web: ``odfctl join https://example.org``.
 
 The file holds the line that ``odfctl network invite`` prints. It is trusted as far as that line is: the inviter signed
-it, and it is shown before anybody joins. If only a server is named, the well-known path (RFC 8615) is fetched.
+it, and it is shown before anybody joins. Another line put in its place on the way would be as valid, so only https is
+used, except with a server on this machine. If only a server is named, the well-known path (RFC 8615) is fetched.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -39,7 +41,7 @@ def invitation_url(text: str) -> str:
         raise _no_url(text, str(error)) from error
     if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
         raise _no_url(text, f"at most {MAX_URL:,} printable characters of ASCII")
-    if parts.scheme != "https":
+    if parts.scheme != "https" and not (parts.scheme == "http" and _is_here(host)):
         raise _no_url(text, "anybody on the way could put another one in its place", "begin it with https://")
     if not host or port == 0:
         raise _no_url(text, "it names no server")
@@ -62,6 +64,11 @@ async def fetch_invitation(url: str, web: Files) -> str:
         return body.decode("ascii").strip()
     except UnicodeDecodeError as error:
         raise Invalid(f"what {url} holds is no invitation", rule="invitation", hint=_ASK) from error
+
+
+def _is_here(host: str | None) -> bool:
+    """Whether a server is on this machine, so that nobody is on the way."""
+    return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host or ""))
 
 
 def _no_url(text: str, why: str, hint: str = _ASK) -> Invalid:

@@ -26,6 +26,8 @@ HERE = "https://example.org"
         (f"{HERE}:8443#x", f"{HERE}:8443{WELL_KNOWN}"),
         (f"{HERE}/village.txt", f"{HERE}/village.txt"),
         (f"{HERE}/?name=village", f"{HERE}/?name=village"),
+        ("http://127.0.0.1:8080/village", "http://127.0.0.1:8080/village"),
+        ("http://[::1]:8080", "http://[::1]:8080" + WELL_KNOWN),
     ],
 )
 def test_a_server_alone_is_asked_under_the_well_known_path(text: str, asked: str) -> None:
@@ -37,6 +39,8 @@ def test_a_server_alone_is_asked_under_the_well_known_path(text: str, asked: str
     [
         ("http://example.org", "begin it with https"),
         ("file:///etc/passwd", "begin it with https"),
+        ("http://127.0.0.1.example.org/village", "begin it with https"),
+        ("http://192.168.1.7/village", "begin it with https"),
         ("https://", "no server"),
         ("https://me:secret@example.org", "password"),
         ("https://example.org:99999", "Port"),
