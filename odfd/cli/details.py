@@ -105,7 +105,7 @@ def card(view: wire.CardView) -> str:
             ("signed", formatting.moment(view.signed_at)),
             ("standing", view.standing),
             ("peers", _spread(view)),
-            ("namesakes", f"{view.namesakes} other datasets are called so" if view.namesakes else ""),
+            ("namesakes", _namesakes(view.namesakes)),
             ("kind", view.kind),
             ("about", clean(view.description, 200)),
             ("keywords", ", ".join(view.keywords)),
@@ -123,6 +123,12 @@ def card(view: wire.CardView) -> str:
     if view.more_columns:
         columns.append(f"  and {view.more_columns} more")
     return Stack([head, "columns", *columns] if columns else [head])
+
+
+def _namesakes(number: int) -> str:
+    if not number:
+        return ""
+    return f"{formatting.plural(number, 'other dataset')} with a name that looks like this: compare publisher and id"
 
 
 def _spread(view: wire.CardView) -> str:

@@ -44,6 +44,19 @@ def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
     )
 
 
+def shortened(facts: ChainFacts, state: ChainState) -> tuple[str, ...]:
+    """Names the texts and lists of which a card has a part only."""
+    info = state.set_info
+    columns = [] if state.schema is None else [name for name, *_ in reading.columns_of(state.schema)]
+    whole = {
+        "description": ((info.description if info else None) or "", facts.description),
+        "keywords": (tuple((info.keywords if info else None) or ()), facts.keywords),
+        "columns": (columns, [each.name for each in facts.columns]),
+        "inputs": (len(state.set_transform.inputs) if state.set_transform else 0, len(facts.inputs)),
+    }
+    return tuple(name for name, (all_of_it, kept) in whole.items() if all_of_it != kept)
+
+
 def _portal(state: ChainState) -> str:
     """Describes the rule of a portal; empty for another dataset, or a rule of a newer version."""
     with suppress(Invalid):

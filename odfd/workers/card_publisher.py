@@ -7,7 +7,7 @@ yet waits, so that a busy dataset costs at most one check a minute. Spec: docs/s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.wording import plural
 from odfd.control.assembly import Context
-from odfd.datasets.card_facts import cut, facts_of
+from odfd.datasets.card_facts import cut, facts_of, shortened
 from odfd.datasets.visibility import Visibility
 from odfd.network.shared_cards import SharedCards
 from odfd.renditions import tables
@@ -36,7 +36,7 @@ from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cards import Cards
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.signing.card_drafts import LEAST, LIFETIME, due, fitted
+from odfd.trust.signing.card_drafts import LEAST, LIFETIME, MAX_PAYLOAD, due, fitted
 
 ALL_SECONDS: Final = 3600.0
 """Seconds between two checks of all datasets, since cards age."""
@@ -51,6 +51,8 @@ class _Draft(NamedTuple):
     key: SigningKey
     before: Card | None
     card: Card
+    shortened: tuple[str, ...] = ()
+    """Names of the texts and lists of which the card has a part only."""
 
 
 class _Settled(NamedTuple):
@@ -58,6 +60,7 @@ class _Settled(NamedTuple):
 
     following: Instant | None = None
     signed: Card | None = None
+    shortened: tuple[str, ...] = ()
 
 
 class CardPublisher:
@@ -116,7 +119,9 @@ class CardPublisher:
         settled = await trio.to_thread.run_sync(self._settle, dataset)
         if settled.signed is not None:
             card, name = settled.signed, await trio.to_thread.run_sync(self._home.name_of, dataset)
-            text = "taken back" if card.is_withdrawal else f"of {plural(card.size, 'block')}"
+            text = (
+                "taken back" if card.is_withdrawal else f"of {plural(card.size, 'block')}{_without(settled.shortened)}"
+            )
             self._events.emit("card.signed", name, text, about=about(dataset))
         if settled.following is not None:
             self._schedule(dataset, max(settled.following, Instant(now + LEAST)))
@@ -137,7 +142,7 @@ class CardPublisher:
             if at > now:
                 return _Settled(at)
             self._sign(draft)
-            return _Settled(None if draft.card.is_withdrawal else now, draft.card)
+            return _Settled(None if draft.card.is_withdrawal else now, draft.card, draft.shortened)
         except Fault as fault:
             name = self._home.name_of(dataset)
             self._logger.error("card not signed", dataset=name, fault=str(fault), rule=fault.rule, hint=fault.hint)
@@ -176,7 +181,11 @@ class CardPublisher:
             # The dataset may be deleted: the published card is all that a withdrawal needs.
             return _Draft(key, before, _withdrawn(before, signing))
         card = self._card(dataset, epoch, signing)
-        return None if card is None else _Draft(key, before, fitted(card))
+        if card is None:
+            return None
+        card = fitted(card)
+        state = load_state(self._home.chains.chain(dataset))
+        return _Draft(key, before, card, () if card.chain is None else shortened(card.chain, state))
 
     def _signing(self, dataset: DatasetId, before: Card | None) -> tuple[SigningKey, int, Mapping[str, Any]] | None:
         """Returns the key that signs the next card, the chain's epoch, and what the card says of its signature.
@@ -247,6 +256,14 @@ class CardPublisher:
         payload = statement.encode(card)
         statement.decode_any(payload)
         return envelope.unseal(envelope.seal(payload, key), card.MAX_ENVELOPE)
+
+
+def _without(parts: Sequence[str]) -> str:
+    """Says what a card has no room for, and what its publisher can do."""
+    if not parts:
+        return ""
+    which = f"; without all of its {', '.join(parts)}"
+    return f"{which}: shorten what strangers shall see whole, a card has {MAX_PAYLOAD:,} bytes"
 
 
 def _withdrawn(before: Card, signing: Mapping[str, Any]) -> Card:

@@ -66,9 +66,10 @@ def _search(session: Session, args: argparse.Namespace) -> None:
         answer = _until_found(session, request, patience)
     session.answer(answer, lambda view: render(columns, view.found))
     found = answer.value
-    alike = [row.name for row in found.found if row.namesakes]
-    if alike:
-        session.remark(f"several datasets are called {alike[0]}: tell them apart by publisher and id")
+    alike = next((row for row in found.found if row.namesakes), None)
+    if alike is not None:
+        many = formatting.plural(alike.namesakes, "other dataset")
+        session.remark(f"{many} with a name that looks like {alike.name}: compare publisher and id")
     for copy in found.withdrawn:
         said = formatting.withdrawn(copy.withdrawn_at)
         session.remark(f"{copy.name} is here and was {said}: odfctl describe dataset {copy.name}")

@@ -188,3 +188,15 @@ async def test_look_alikes_of_a_card_are_counted_without_a_search(world: Any) ->
                     await shown.wait()
         for name in names:
             assert (await bob.api.search.card(str(alice.dataset(name)))).namesakes == 1
+
+
+async def test_the_publisher_is_told_what_its_card_has_no_room_for(world: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        await alice.apply(ABOUT.replace("Towns and who lives there", "x" * 5000))
+        await alice.publish("cities")
+        (signed,) = await alice.heard("card.signed", 1)
+        assert "without all of its description: shorten" in signed.message
+        await alice.apply(ABOUT.replace("cities", "towns", 1))
+        await alice.publish("towns")
+        whole = (await alice.heard("card.signed", 2))[1]
+        assert "without" not in whole.message
