@@ -69,12 +69,13 @@ def test_a_stranger_finds_what_the_tutorial_publishes(documents: ModuleType, fol
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_two_daemons_do_as_a_document_says(documents: ModuleType, folder: Path) -> None:
+@pytest.mark.parametrize("name", ["shards", "strangers"])
+def test_two_daemons_do_as_a_document_says(name: str, documents: ModuleType, folder: Path) -> None:
     small = folder / "bin" / "odfd"
     small.parent.mkdir()
     small.write_text(SMALL_ODFD)
     small.chmod(0o755)
-    document = Path(__file__).parent / "nodes" / "shards.md"
+    document = Path(__file__).parent / "nodes" / f"{name}.md"
     assert documents.run(document, folder, _environment(folder, small.parent)) > 15
 
 
