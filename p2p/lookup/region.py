@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 PARTS: Final = 16
-"""Parts of a region. Where 20 nodes are expected, a part has 1.25, and more than 6 with a probability of 0.0006."""
+"""Parts of a region. Where 20 nodes are expected, a part has 1.25, and more than 6 with a probability of 0.0003."""
 
 
 class Region(msgspec.Struct, frozen=True):

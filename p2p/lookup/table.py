@@ -198,7 +198,8 @@ class Table:
     def _spacing(self) -> int:
         """Returns the average size of the space for each node near us; 0: too few nodes are known.
 
-        It is measured in the smallest region of ours in which enough nodes are, if few of each part count.
+        It is measured in the region of ours from which on all larger ones have enough nodes, if few of each part count:
+        not in the smallest, since this node may be among those that crowd beside a key.
         """
         if self._spaced is None:
             self._spaced = self._measured_spacing(self._limits.bucket)
@@ -206,10 +207,13 @@ class Table:
 
     def _measured_spacing(self, count: int) -> int:
         distances = sorted(one.place ^ self._me for one in self)
-        for at in sorted(self._buckets):
-            if self._counted(distances, 1 << at) >= count:
-                within = (each for each in distances if each >> (at - 1))
-                return next(each for each in within if self._counted(distances, each + 1) >= count) // count
+        ends = sorted(self._buckets)
+        while ends and self._counted(distances, 1 << ends[-1]) >= count:
+            least = ends.pop()
+            if not ends or self._counted(distances, 1 << ends[-1]) < count:
+                within = (each for each in distances if each >> (least - 1))
+                enough = (each for each in within if self._counted(distances, each + 1) >= count)
+                return next(enough, 1 << least) // count
         return distances[-1] // count if len(distances) >= count else 0
 
     def _counted(self, distances: list[int], radius: int) -> int:

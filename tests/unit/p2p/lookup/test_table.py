@@ -141,13 +141,15 @@ def test_who_crowds_beside_a_key_is_told_seldom() -> None:
     assert len(told) == 20
 
 
-def test_a_crowd_near_this_node_makes_no_network_look_large() -> None:
+@pytest.mark.parametrize("beside", [1 << 250, 0])
+def test_a_crowd_near_this_node_makes_no_network_look_large(beside: int) -> None:
+    """Also one in whose midst this node is."""
     table = full(400)
     before = table.size()
-    crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ ME ^ (1 << 250)) >> 246][:20]
+    crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ ME ^ beside) >> 246][:40]
     for number in crowd:
         table.heard(at(number), 1.0)
-    assert len(crowd) == 20
+    assert len(crowd) == 40
     assert table.size() < 2 * before
 
 
