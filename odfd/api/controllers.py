@@ -207,10 +207,16 @@ class NetworkController(AsDeclared):
         self._networks = networks
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
+        if not self._networks.is_joined(resource.name):
+            # Its declaration is committed before the network is joined.
+            return ObservedState(steps=("join the network",))
         view = await self._networks.show(resource.name)
         return ObservedState(
             told={"Joined": ConditionValue(value=True, message="" if view.peers else "no peer is connected")}
         )
+
+    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+        await self._networks.take_up()
 
 
 class ValidatorController(AsDeclared):

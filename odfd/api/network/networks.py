@@ -273,6 +273,10 @@ class NetworkService:
         """Shows a network that this node is in. Raises NotFound."""
         return await self._network_view(self._named(name))
 
+    def is_joined(self, name: str) -> bool:
+        """Whether this node is in a network of this name."""
+        return self._membership.named(name) is not None
+
     def _named(self, name: str) -> Network:
         network = self._membership.named(name)
         if network is None:

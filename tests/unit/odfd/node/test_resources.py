@@ -12,7 +12,7 @@ import trio
 
 from chain import instant
 from chain.errors import Invalid, NotFound
-from odfd.api.controllers import DatasetController, SetController
+from odfd.api.controllers import DatasetController, NetworkController, SetController
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import Bug
@@ -476,6 +476,34 @@ async def test_r51_an_apply_answers_before_anything_is_reconciled(world: Any, mo
         assert (there.headers["generation"], there.status["phase"] != "Ready") == (1, True)
         may.set()
         assert (await status(alice, "vs", "a"))["phase"] == "Ready"
+
+
+async def test_a_network_that_is_declared_and_not_joined_yet_has_not_failed(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An apply commits a network before it joins it, and the reconciler may look at it in between."""
+    looked, observe = trio.Event(), NetworkController.observe
+
+    async def looking(controller: Any, resource: Any) -> ObservedState:
+        looked.set()
+        return await observe(controller, resource)
+
+    monkeypatch.setattr(NetworkController, "observe", looking)
+    async with world.running("alice") as alice:
+        member = alice.parts.membership
+        reload = member.reload
+
+        async def late() -> None:
+            await looked.wait()
+            await reload()
+
+        monkeypatch.setattr(member, "reload", late)
+        with trio.fail_after(PATIENCE):
+            await alice.apply("$schema: Network\nheaders: {name: far}\nspec: {bootstrap: []}\n")
+        said = await status(alice, "network", "far")
+        assert said["phase"] == "Ready", said
+        told = await alice.api.history.last("network/far", 9)
+        assert "Failed" not in {each.change for each in told}
 
 
 async def status(node: Any, word: str, name: str) -> dict[str, Any]:
