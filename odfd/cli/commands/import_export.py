@@ -8,7 +8,7 @@ from typing import Final
 
 from odfd import output
 from odfd.cli import formatting
-from odfd.cli.command import REF, Commands, argument
+from odfd.cli.command import REF, REPLACE, Commands, argument
 from odfd.cli.progress import Meter, submit
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source, without_places
@@ -53,7 +53,7 @@ def _place(text: str) -> str:
         metavar="STANDARD",
         help="with rows: also write a document about them, frictionless or croissant; repeatable",
     ),
-    argument("--replace", action="store_true", help="write FILE anew if it is there, once all rows are read"),
+    REPLACE,
     argument("--table", choices=("delta",), help="also write metadata of a Delta Lake table beside the slices"),
     *TIMES,
     description="Write a dataset in the ODF layout, with its signed statements. The daemon writes the folder, so its "
@@ -126,7 +126,7 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
     from odfd.cli.sql.output_file import Destination, to_files
     from odfd.cli.standards.documents import check_documents, write_documents
 
-    check_documents(args.describe, form, args.rows_per_file)
+    documents = check_documents(args, form)
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
     meter = Meter(session, output.error_stream())
 
@@ -146,7 +146,7 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
         meter.clear()
     told: list[str] = []
     if args.describe:
-        told = write_documents(session.client, args, form, written)
+        told = write_documents(session.client, args, form, written, documents)
     for line in (*remarks_of(written.head, written.rows), *written.remarks, *told):
         session.remark(line)
     return ExitCode.OK

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from chain.errors import Invalid
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
+from odfd.cli.new_file import NewFile
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, clean
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode, unwritable
+from odfd.errors import ExitCode
 
 commands = Commands()
 _MOST = 4096
@@ -38,16 +38,12 @@ portal = commands.group(
     example="wages --out wages.opening",
 )
 def _open(session: Session, args: argparse.Namespace) -> None:
+    file = None if args.out is None else NewFile(args.out, is_private=True)
     opening = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/opening", wire.PortalOpening)
-    if args.out is None:
+    if file is None:
         session.answer(opening, lambda found: found.text.rstrip())
         return
-    try:
-        handle = os.open(args.out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(opening.value.text)
-    except OSError as error:
-        raise unwritable(args.out, error, "portal-opening") from error
+    file.write(opening.value.text)
     output.say(f"{clean(args.out, WHOLE)} opens {opening.value.name} to whoever has {opening.value.input} too")
 
 

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Invalid
 from odfd import output
-from odfd.cli.command import Commands, argument
+from odfd.cli.command import REPLACE, Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import describe, described_dataset
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
 from odfd.control import wire
-from odfd.errors import ExitCode, Usage, unwritable
+from odfd.errors import ExitCode, Usage
 
 if TYPE_CHECKING:
+    from odfd.cli.new_file import NewFile
     from odfd.cli.sql.query import Answered, Shown
 
 MAX_TEXT: Final = 1 << 20
@@ -53,6 +54,7 @@ commands = Commands()
     argument(
         "--prove", metavar="FILE", help="write a signed statement about the answer, for odfctl trust recheck FILE"
     ),
+    REPLACE,
     argument(
         "--engine",
         choices=("duckdb", "spark"),
@@ -79,27 +81,50 @@ def _sql(session: Session, args: argparse.Namespace) -> int:
         "cut": args.cut,
         "engine": "" if args.engine == "duckdb" else args.engine,
     }
-    if is_shell and args.prove:
-        raise Usage("--prove is for one query", hint="odfctl sql --prove answer.json 'select …'")
     if is_shell:
+        _check_one_query(args, "a shell")
         return _shell(session, request, args.output)
     if (name := described_dataset(sql)) is not None:
+        _check_one_query(args, "a description")
         describe(session.client, name, args.output)
         return ExitCode.OK
     if (plain := explained(sql)) is not None:
+        _check_one_query(args, "a plan")
         show_plan(session.client, {**request, "sql": plain})
         return ExitCode.OK
-    if args.prove:
+    pins, proof = _new_files(args)
+    if proof is not None:
         from odfd.cli.sql.proof_file import prove
 
-        answered: Answered | Shown = prove(session.client, request, args.output, Path(args.prove))
+        answered: Answered | Shown = prove(session.client, request, args.output, proof)
     else:
         answered = answer(session.client, request, args.output)
     for line in remarks_of(answered.head, answered.rows):
         session.remark(line)
-    if args.save_pin:
-        _save(Path(args.save_pin), answered.head.pins)
+    if pins is not None:
+        _save(pins, answered.head.pins)
     return ExitCode.OK
+
+
+def _check_one_query(args: argparse.Namespace, other: str) -> None:
+    """Raises Usage for files about the answer of a query where there is none."""
+    for option, given in (("--prove", args.prove), ("--save-pin", args.save_pin)):
+        if given:
+            raise Usage(
+                f"{option} is for the answer of one query, not for {other}", hint=f"odfctl sql {option} FILE 'select …'"
+            )
+
+
+def _new_files(args: argparse.Namespace) -> tuple[NewFile | None, NewFile | None]:
+    """Returns the files for the pins and for the proof, checked before the query runs. Raises as ``NewFile``."""
+    if not (args.save_pin or args.prove):
+        return None, None
+    from odfd.cli.new_file import NewFile, check_distinct
+
+    pins = NewFile(args.save_pin, replace=args.replace) if args.save_pin else None
+    proof = NewFile(args.prove, replace=args.replace) if args.prove else None
+    check_distinct(save_pin=pins, prove=proof)
+    return pins, proof
 
 
 def _shell(session: Session, request: dict[str, Any], form: str) -> int:
@@ -181,12 +206,8 @@ def _pins(path: str | None) -> list[Any]:
     return plain
 
 
-def _save(path: Path, pins: Sequence[wire.Pin]) -> None:
+def _save(file: NewFile, pins: Sequence[wire.Pin]) -> None:
     import msgspec
 
-    text = json.dumps({"pins": msgspec.to_builtins(pins)}, indent=2) + "\n"
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise unwritable(path, error, "query-pin") from error
+    file.write(json.dumps({"pins": msgspec.to_builtins(pins)}, indent=2) + "\n")
     output.flush()

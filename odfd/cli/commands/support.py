@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from chain.errors import Environment, Fault
+from chain.errors import Fault
 from odfd import __version__, output
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
+from odfd.cli.new_file import NewFile
 from odfd.cli.session import Session, to_json
 from odfd.errors import ExitCode
 
-RULE: Final = "support-file"
 _PARTS: Final = {
     "status.json": "/node/v1alpha1/status",
     "doctor.json": "/node/v1alpha1/doctor",
@@ -61,9 +61,10 @@ commands = Commands()
     example="alice.tar.gz",
 )
 def _support(session: Session, args: argparse.Namespace) -> int:
+    file = NewFile(args.file, is_private=True)
     session.client.raw("/node/v1alpha1/status")  # without a daemon there is nothing to write
     missing: dict[str, str] = {}
-    masked = _write(args.file, _collected(session, missing))
+    masked = _write(file, _collected(session, missing))
     for name, why in missing.items():
         output.remark(f"{name} is not in it: {why}")
     text = f"; {formatting.plural(masked, 'secret')} in it masked" if masked else ""
@@ -83,25 +84,14 @@ def _collected(session: Session, missing: dict[str, str]) -> Iterator[tuple[str,
         yield "missing.json", to_json(missing).encode()
 
 
-def _write(file: Path, parts: Iterator[tuple[str, bytes]]) -> int:
-    """Writes the archive. Returns the number of masked secrets. Raises Environment, and then leaves no file."""
+def _write(file: NewFile, parts: Iterator[tuple[str, bytes]]) -> int:
+    """Writes the archive. Returns the number of masked secrets. Raises as ``NewFile``, and then leaves no file."""
     masked = 0
-    try:
-        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise Environment(f"cannot write {file}: {error.strerror}", rule=RULE, hint="name a new file") from error
-    try:
-        with os.fdopen(opened, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
-            for name, content in parts:
-                plain, count = _SECRETS.subn(lambda found: (found["kept"] or found["named"]) + MASK, content)
-                masked += count
-                info = tarfile.TarInfo(f"{file.name.partition('.')[0] or 'support'}/{name}")
-                info.size, info.mode = len(plain), 0o600
-                archive.addfile(info, io.BytesIO(plain))
-    except OSError as error:
-        file.unlink(missing_ok=True)
-        raise Environment(f"cannot write {file}: {error.strerror or error}", rule=RULE) from error
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise
+    with file.writing() as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        for name, content in parts:
+            plain, count = _SECRETS.subn(lambda found: (found["kept"] or found["named"]) + MASK, content)
+            masked += count
+            info = tarfile.TarInfo(f"{file.path.name.partition('.')[0] or 'support'}/{name}")
+            info.size, info.mode = len(plain), 0o600
+            archive.addfile(info, io.BytesIO(plain))
     return masked

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
+from contextlib import nullcontext
 
 from odfd import output
 from odfd.cli.command import Commands, argument
 from odfd.cli.formatting import moment
+from odfd.cli.new_file import NewFile
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import unwritable
 
 commands = Commands()
 token = commands.group("token", help="tokens of an account", example="list")
@@ -30,24 +29,11 @@ token = commands.group("token", help="tokens of an account", example="list")
     example="--role reader --expires 12h --out token",
 )  # fmt: skip
 def _create(session: Session, args: argparse.Namespace) -> None:
-    handle = None
-    if args.out is not None:
-        try:
-            handle = os.open(args.out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise unwritable(args.out, error, "token-file") from error
-    try:
-        request = wire.TokenRequest(role=args.role, expires=args.expires, note=args.note)
+    request = wire.TokenRequest(role=args.role, expires=args.expires, note=args.note)
+    with nullcontext() if args.out is None else NewFile(args.out, is_private=True).writing() as file:
         made = session.client.post("/auth/v1alpha1/tokens", wire.TokenView, request)
-        if handle is not None:
-            os.write(handle, f"{made.value.token}\n".encode())
-    except BaseException:
-        if handle is not None:
-            Path(args.out).unlink()
-        raise
-    finally:
-        if handle is not None:
-            os.close(handle)
+        if file is not None:
+            file.write(f"{made.value.token}\n".encode())
     good = f"{made.value.id} of {made.value.account}, good until {moment(made.value.expires_at)}"
     if args.out is not None:
         output.say(f"token {good}: {args.out}")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from pathlib import Path
 
-from chain.errors import Environment
 from odfd import output
 from odfd.cli import formatting, kinds
-from odfd.cli.command import REF, Commands, OneOf, argument
+from odfd.cli.command import REF, REPLACE, Commands, OneOf, argument
 from odfd.cli.commands import authority, policy
 from odfd.cli.declaring import declare
+from odfd.cli.new_file import NewFile
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.cli.table import Stack, TableColumn, clean, render
@@ -39,6 +38,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     argument("id", metavar="ID"),
     argument("--fetch", action="store_true", help="ask connected peers for evidence"),
     argument("-O", "--out", metavar="FILE", help="output file (standard output)"),
+    REPLACE,
     help="get the evidence for a verdict",
     description=(
         "Save the evidence for a verdict: a bundle that anyone can check. With --fetch, connected peers are "
@@ -48,23 +48,16 @@ def _show(session: Session, args: argparse.Namespace) -> None:
 )
 def _evidence(session: Session, args: argparse.Namespace) -> None:
     path = f"/node/v1alpha1/evidence/{part(args.id)}"
+    target = None if args.out is None else NewFile(args.out, replace=args.replace)
     if args.fetch:
         follow(session, session.client.post(path, wire.TaskRef).value, wire.EvidenceFetched)
-    if args.out is None:
+    if target is None:
         if output.is_terminal():
             raise Usage("a bundle of evidence is no text", hint="write it to a file: --out FILE")
         output.say_bytes(session.client.raw(path))
         return
-    target = Path(args.out)
-    draft = target.with_name(f".{target.name}.part")
-    try:
-        with draft.open("wb") as file:
-            size = session.client.download(path, file)
-        draft.replace(target)
-    except OSError as error:
-        raise Environment(f"cannot write {args.out}: {error.strerror}", rule="file") from error
-    finally:
-        draft.unlink(missing_ok=True)
+    with target.writing() as file:
+        size = session.client.download(path, file)
     answer = {"id": args.id, "file": args.out, "size": size}
     session.show(answer, lambda _: f"{formatting.size(size)} in {args.out}")
     session.remark(f"anyone who has the engine can check it, with no daemon: odfctl trust recheck {args.out}")

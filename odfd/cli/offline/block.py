@@ -14,7 +14,8 @@ from chain.model.block import Block, MetadataBlock
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain
 from chain.yaml_text import render_yaml
-from odfd.cli.command import Commands, argument
+from odfd.cli.command import REPLACE, Commands, argument
+from odfd.cli.new_file import NewFile
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.control import wire
@@ -61,12 +62,14 @@ def _hash(session: Session, args: argparse.Namespace) -> None:
     "encode",
     argument("manifest", metavar="MANIFEST.yaml", help="a MetadataBlock manifest, - for standard input"),
     argument("-O", "--output-file", metavar="FILE", required=True, help="file for the block's bytes"),
+    REPLACE,
     help="make the block that a manifest describes",
     description="Takes what `block show -o yaml` prints, and gives back the same bytes.",
     example="seed.yaml -O seed.block",
 )
 def _encode(session: Session, args: argparse.Namespace) -> None:
     source = "standard input" if args.manifest == "-" else args.manifest
+    file = NewFile(args.output_file, replace=args.replace)
     raw = files.read_limited(args.manifest, _MAX_MANIFEST, "manifest")
     try:
         manifests = parse_manifests(raw.decode(), source)
@@ -81,7 +84,7 @@ def _encode(session: Session, args: argparse.Namespace) -> None:
         )
     manifest, content = blocks[0]
     block = encode_block(content, manifest.version)
-    files.replace(args.output_file, block.raw)
+    file.write(block.raw)
     answer = {**_beside(block), "file": args.output_file}
     session.show(answer, lambda made: f"{made['hash']}  {made['file']}")
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from chain.errors import Invalid
-from chain.store.files import disk
 from chain.wording import plural
 from odfd import output
-from odfd.cli.command import Commands, argument
+from odfd.cli.command import REPLACE, Commands, argument
 from odfd.cli.commands.apply import web_bytes
+from odfd.cli.new_file import NewFile
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
@@ -35,6 +33,7 @@ commands = Commands()
         default="sources.yaml",
         help="where the manifests are written (sources.yaml); - prints them",
     ),
+    REPLACE,
     description="Read a DCAT feed in JSON-LD and write a manifest for each of its datasets: a root that polls a file "
     "of the web, or a mirror of a dataset of Open Data Fabric (†: no daemon needed). Nothing that the feed names is "
     "fetched. Look at the manifests, then apply them.",
@@ -43,17 +42,15 @@ commands = Commands()
 def _catalog(session: Session, args: argparse.Namespace) -> None:
     from odfd.sampling.dcat_feed import MAX_FEED, read_feed
 
-    if args.to != "-" and Path(args.to).exists():
-        raise Invalid(f"{args.to} is there already", rule="new-file", hint="choose another place with -O, or remove it")
+    manifests = None if args.to == "-" else NewFile(args.to, replace=args.replace)
     is_url = args.feed.startswith(("http://", "https://"))
     raw = web_bytes(args.feed, MAX_FEED) if is_url else files.read_limited(args.feed, MAX_FEED, "feed")
     feed = read_feed(raw, args.feed)
     text = "---\n".join(each.manifest.rstrip("\n") + "\n" for each in feed.found)
-    if args.to == "-":
+    if manifests is None:
         output.say(text.rstrip("\n"))
     elif feed.found:
-        with disk(Path(args.to)):
-            Path(args.to).write_text(text)
+        manifests.write(text)
         session.show(_shown(feed, args.to), lambda _: _table(feed))
     for each in feed.left_out[:SHOWN]:
         session.remark(f"left out: {clean(each.title, 80)}: {each.why}")

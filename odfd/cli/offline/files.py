@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from chain.errors import Environment, Invalid, NotFound
+from chain.errors import Invalid, NotFound
 from chain.store.files import disk
 from chain.store.layout import is_dataset, not_a_dataset
 
@@ -50,19 +50,4 @@ def existing(name: str) -> Path:
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "no regular file" if path.exists() else "not there"
         raise NotFound(f"cannot read {name}: it is {kind}", rule="file-missing", hint="name an existing file")
-    return path
-
-
-def replace(name: str, data: bytes) -> Path:
-    """Writes a file in one step, so that a failure leaves the old one. Raises Environment."""
-    path = Path(name).expanduser()
-    staged = path.with_name(f".{path.name}.tmp")
-    try:
-        staged.write_bytes(data)
-        staged.replace(path)
-    except OSError as error:
-        staged.unlink(missing_ok=True)
-        raise Environment(
-            f"cannot write {name}: {error.strerror}", rule="disk", hint="name a file in a folder that you may write to"
-        ) from error
     return path

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import os
 from pathlib import Path
 
 from chain.errors import Environment, Invalid
 from chain.instant import Instant
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
-from chain.store.layout import sync_folder
+from odfd.cli.new_file import NewFile
 from odfd.control import wire
 from odfd.ipfs.delegation import delegate
-
-_MODE = 0o600
 
 
 class KeyFile:
@@ -24,22 +21,8 @@ class KeyFile:
         self.path = Path(path)
 
     def write(self, seed: str) -> None:
-        """Writes the key durably before the user is told to delete copies. Raises Environment, also if it exists."""
-        try:
-            opened = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
-            try:
-                with os.fdopen(opened, "w") as file:
-                    os.fchmod(opened, _MODE)  # independent of the umask
-                    file.write(seed + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                sync_folder(self.path.absolute().parent)
-            except OSError:
-                # A part of a key is useless, and would prevent the next attempt.
-                self.path.unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise Environment(f"cannot write {self.path}: {error.strerror}", rule="offline-key") from error
+        """Writes the key durably before the user is told to delete copies. Raises as ``NewFile``."""
+        NewFile(self.path, is_private=True).write(seed + "\n")
 
     def dataset(self) -> str:
         """Returns the DID of the dataset of this key."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Invalid
 from chain.ids import parse_name
-from chain.store.files import disk
-from odfd.cli.command import Commands, argument
+from odfd.cli.command import REPLACE, Commands, argument
 from odfd.cli.commands.apply import web_bytes
+from odfd.cli.new_file import NewFile
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.cli.table import Stack, TableColumn, render
@@ -39,6 +39,7 @@ commands = Commands()
     argument("name", metavar="NAME"),
     argument("source", metavar="FILE|URL"),
     argument("-O", "--to", metavar="FILE", help="where the manifest is written (NAME.yaml); - prints it"),
+    REPLACE,
     argument("--shards", type=int, metavar="N", help="divide the rows among N chains, 2 to 64"),
     argument("--by", metavar="COLUMN,…", help="columns whose hash decides the shard of a row"),
     description=(
@@ -62,8 +63,7 @@ def _new(session: Session, args: argparse.Namespace) -> None:
         raise Usage("--shards and --by belong together", hint="--shards 4 --by id")
     is_url = args.source.startswith(("http://", "https://"))
     to = args.to or f"{args.name}.yaml"
-    if to != "-" and Path(to).exists():
-        raise Invalid(f"{to} is there already", rule="new-file", hint="choose another place with -O, or remove it")
+    manifest = None if to == "-" else NewFile(to, replace=args.replace)
     with ExitStack() as stack:
         path, called = _local(args.source, is_url, stack)
         try:
@@ -78,11 +78,10 @@ def _new(session: Session, args: argparse.Namespace) -> None:
     if args.shards is not None:
         _check_columns(by, [each["name"] for each in seen["columns"]])
         text = sharded_text(args.name, text, args.shards, by)
-    if to == "-":
+    if manifest is None:
         output.say(text.rstrip("\n"))
         return
-    with disk(Path(to)):
-        Path(to).write_text(text)
+    manifest.write(text)
     seen["manifest"] = to
     fill = f"odfctl pull {args.name}" if is_url else f"odfctl ingest {args.name} {shlex.quote(args.source)}"
     steps = f"{to} is written; look at it, then: odfctl apply -f {shlex.quote(to)} && {fill}"

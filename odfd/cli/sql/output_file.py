@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol
 from chain.errors import Invalid
 from engines.query.installed import need_sql
 from odfd.cli import formatting
+from odfd.cli.new_file import NewFile
 from odfd.cli.sql.formats import FILES, csv_text, ndjson_text
 from odfd.cli.sql.query import Answered, asked, shown
 from odfd.control import wire
-from odfd.errors import unwritable
+from odfd.errors import Usage, unwritable
 
 if TYPE_CHECKING:
     from odfd.control.client import Client
@@ -107,6 +108,7 @@ class _Files:
     def __init__(self, place: Destination) -> None:
         self._path, self._parted, self._replace = place.path, place.rows_per_file is not None, place.replace
         self._made: list[tuple[Path, Path]] = []
+        self._targets: dict[str, NewFile] = {}
         self._remarks: dict[str, None] = {}
         self._writer: RowWriter | None = None
         self._open = ExitStack()
@@ -150,14 +152,12 @@ class _Files:
         return f"{self._path.stem}-{number:05d}{self._path.suffix}" if self._parted else self._path.name
 
     def _free(self, number: int) -> str:
-        """Returns the name of a file of the export. Raises Invalid if it is there and is not to be replaced."""
+        """Returns the name of a file of the export. Raises as ``NewFile``."""
         name = self._name(number)
-        if not self._replace and self._path.with_name(name).exists():
-            raise Invalid(
-                f"{self._path.with_name(name)} is there already",
-                rule="export-exists",
-                hint="--replace writes it anew; or name another file",
-            )
+        target = NewFile(self._path.with_name(name), replace=self._replace)
+        if target.is_special:
+            raise Usage(f"{target.path} is no regular file", rule="export-file", hint="- prints the rows")
+        self._targets[name] = target
         return name
 
     def write(self, rows: _Rows) -> None:
@@ -182,7 +182,7 @@ class _Files:
         """Moves the files to their final places. Returns remarks on them."""
         self._finish()
         for part, place in self._made:
-            self._do(part.replace, place)
+            self._do(self._targets[place.name].publish, part, place)
         first, last = self._made[0][1].name, self._made[-1][1].name
         if not self._parted:
             return [*self._remarks]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from odfd.cli.new_file import NewFile
 from odfd.cli.sql.formats import FILES, show, write
 from odfd.cli.sql.query import Answered, Question, Row, asked, with_fields
-from odfd.errors import Bug, unwritable
+from odfd.errors import Bug
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +60,7 @@ class _Kept(Answered):
         return base64.b64encode(data).decode()
 
 
-def prove(client: Client, request: Question, form: str, path: Path) -> Answered:
+def prove(client: Client, request: Question, form: str, file: NewFile) -> Answered:
     """Writes the rows to standard output, and the statement to a new file."""
     with asked(client, with_fields(request, prove=True)) as answered:
         kept = _Kept(answered)
@@ -72,15 +71,5 @@ def prove(client: Client, request: Question, form: str, path: Path) -> Answered:
         proof = answered.proof
     if proof is None:
         raise Bug("the answer came without its statement", rule="answer-type")
-    _save(path, {"rows": kept.carried(), "statement": proof})
+    file.write(json.dumps({"rows": kept.carried(), "statement": proof}, indent=1) + "\n")
     return kept
-
-
-def _save(path: Path, document: object) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(json.dumps(document, indent=1) + "\n")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise unwritable(path, error, "query-prove") from error

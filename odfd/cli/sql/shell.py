@@ -20,13 +20,14 @@ from chain.errors import Fault
 from chain.visible import is_visible
 from engines.query.installed import need_sql
 from odfd import output
+from odfd.cli.new_file import NewFile
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import describe, described_dataset
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
 from odfd.cli.table import fields
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import Usage, unwritable
+from odfd.errors import Usage
 from odfd.errors import render as rendered
 
 _WORD: Final = re.compile(r"[\w.]*\Z")
@@ -176,10 +177,7 @@ class Shell:
         if not path:
             output.say_json(text)
             return
-        try:
-            Path(path).write_text(text + "\n")
-        except OSError as error:
-            raise unwritable(path, error, "query-pin") from error
+        NewFile(path, hint="name another file").write(text + "\n")
         self._session.remark(f"{path} has the pins of the last answer: {len(self._pins)}")
 
     def _look(self) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from odfd.cli import formatting
+from odfd.cli.new_file import NewFile
 from odfd.cli.sql.output_file import Exported
 from odfd.cli.standards import croissant, frictionless
 from odfd.cli.standards.described import Described, described
-from odfd.errors import Usage, unwritable
+from odfd.errors import Usage
 
 if TYPE_CHECKING:
     from odfd.control.client import Client
@@ -26,27 +26,28 @@ _DOCUMENTS: Final[Mapping[str, tuple[str, Callable[[Described], dict[str, Any]]]
 }
 
 
-def check_documents(names: Sequence[str], form: str, rows_per_file: int | None) -> None:
-    """Checks the requested documents before any row is read. Raises Usage."""
+def check_documents(args: argparse.Namespace, form: str) -> list[NewFile]:
+    """Checks the requested documents before any row is read, and returns their files. Raises Usage, Invalid."""
+    names, rows_per_file = args.describe, args.rows_per_file
     if names and form not in FORMS:
         raise Usage(f"rows as {form} are not described", hint=f"--format {' or '.join(FORMS)}")
     if "croissant" in names and rows_per_file is not None:
         raise Usage(
             "Croissant describes one file of rows", hint="leave out --rows-per-file, or --describe frictionless"
         )
+    folder = Path(args.to).expanduser().parent
+    return [NewFile(folder / _DOCUMENTS[name][0], replace=args.replace) for name in dict.fromkeys(names)]
 
 
-def write_documents(client: Client, args: argparse.Namespace, form: str, exported: Exported) -> list[str]:
-    """Writes each document of ``args.describe`` once, and returns remarks for people.
-
-    A document of an earlier export in the same folder is replaced, as its file of rows is.
-    """
+def write_documents(
+    client: Client, args: argparse.Namespace, form: str, exported: Exported, places: Sequence[NewFile]
+) -> list[str]:
+    """Writes each document of ``args.describe`` once, and returns remarks for people."""
     rows = described(client, args.ref, form, exported, current=args.current)
-    folder = exported.files[0].parent
     remarks = []
-    for name in dict.fromkeys(args.describe):
+    for name, place in zip(dict.fromkeys(args.describe), places, strict=True):
         file, make = _DOCUMENTS[name]
-        _write(folder / file, make(rows))
+        place.write(json.dumps(make(rows), indent=2, ensure_ascii=False) + "\n")
         remarks.append(f"described in {file}")
     if "croissant" in args.describe and (without := croissant.omitted(rows)):
         remarks.append(
@@ -55,14 +56,3 @@ def write_documents(client: Client, args: argparse.Namespace, form: str, exporte
     if rows.unnamed:
         remarks.append(f"{formatting.plural(rows.unnamed, 'input')} not named: private, or not held here")
     return remarks
-
-
-def _write(place: Path, document: dict[str, Any]) -> None:
-    """Writes a document whole or not at all. Raises Usage or Environment for errors of the disk."""
-    part = place.with_name(f".{place.name}.{os.getpid()}")
-    try:
-        part.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(place)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise unwritable(place, error, "export-file") from error

@@ -21,9 +21,9 @@ from python_calamine import CalamineWorkbook
 from chain.data.json_values import plain_rows
 from chain.errors import Environment, Invalid
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
+from odfd.cli.new_file import NewFile
 from odfd.cli.sql import output_file
 from odfd.cli.sql.output_file import Destination, to_files
-from odfd.cli.sql.proof_file import _save
 from odfd.cli.sql.sheet import MOST_COLUMNS, MOST_TEXT, SheetWriter
 from odfd.control import wire
 from odfd.errors import Usage
@@ -128,7 +128,7 @@ def test_what_the_machine_refuses_is_no_mistake_of_the_command_line(tmp_path: Pa
         to_files(Daemon(numbers(1000)), ASKED, "csv", Destination(tmp_path / "all.csv"))
     assert list(tmp_path.iterdir()) == []
     with room_for(0), pytest.raises(Environment, match="cannot write"):
-        _save(tmp_path / "answer.json", {})
+        NewFile(tmp_path / "answer.json").write("{}\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -112,6 +112,12 @@ def detail(**about: Any) -> wire.DatasetDetail:
     return wire.DatasetDetail(**(fields | about))
 
 
+def described(to: Path, *standards: str, **more: Any) -> argparse.Namespace:
+    """The words of an export with documents."""
+    options = {"current": False, "replace": False, "rows_per_file": None, **more}
+    return argparse.Namespace(ref="weather", to=str(to), describe=list(standards), **options)
+
+
 def write(
     folder: Path, form: str, *standards: str, table: pa.Table = TABLE, **about: Any
 ) -> tuple[list[str], dict[str, Any]]:
@@ -119,8 +125,8 @@ def write(
     node: Any = Node(table, **{name: value for name, value in about.items() if name != "current"})
     path = folder / f"daily rows.{form}"
     written = to_files(node, ASKED, form, Destination(path, replace=True))
-    asked = argparse.Namespace(ref="weather", describe=list(standards), current=about.get("current", False))
-    told = write_documents(node, asked, form, written)
+    asked = described(path, *standards, current=about.get("current", False), replace=True)
+    told = write_documents(node, asked, form, written, check_documents(asked, form))
     found = {place.name: json.loads(place.read_text()) for place in folder.glob("*.json")}
     return told, found
 
@@ -233,33 +239,35 @@ def test_the_croissant_document_is_the_one_that_its_library_accepted(tmp_path: P
 def test_several_files_are_several_resources(tmp_path: Path) -> None:
     node: Any = Node(TABLE)
     written = to_files(node, ASKED, "csv", Destination(tmp_path / "part.csv", 1))
-    asked = argparse.Namespace(ref="weather", describe=["frictionless"], current=False)
-    write_documents(node, asked, "csv", written)
+    asked = described(tmp_path / "part.csv", "frictionless")
+    write_documents(node, asked, "csv", written, check_documents(asked, "csv"))
+    with pytest.raises(Invalid, match=r"datapackage\.json is there already"):
+        check_documents(asked, "csv")
     package = frictionless.Package(str(tmp_path / "datapackage.json"))
     assert [each.path for each in package.resources] == ["part-00001.csv", "part-00002.csv"]
     assert package.validate().valid
-    asked.describe = ["croissant"]
+    asked = described(tmp_path / "part.csv", "croissant")
     with pytest.raises(Invalid, match="one file of rows, not 2"):
-        write_documents(node, asked, "csv", written)
+        write_documents(node, asked, "csv", written, check_documents(asked, "csv"))
 
 
 def test_a_package_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfd.cli.standards.frictionless.MOST_FILES", 1)
     node: Any = Node(TABLE)
     written = to_files(node, ASKED, "csv", Destination(tmp_path / "part.csv", 1))
-    asked = argparse.Namespace(ref="weather", describe=["frictionless"], current=False)
+    asked = described(tmp_path / "part.csv", "frictionless")
     with pytest.raises(Invalid, match="2 files in one data package"):
-        write_documents(node, asked, "csv", written)
+        write_documents(node, asked, "csv", written, check_documents(asked, "csv"))
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_what_is_not_described_is_said_before_a_row_is_read() -> None:
+def test_what_is_not_described_is_said_before_a_row_is_read(tmp_path: Path) -> None:
     with pytest.raises(Usage, match="xlsx are not described"):
-        check_documents(["frictionless"], "xlsx", None)
+        check_documents(described(tmp_path / "a.xlsx", "frictionless"), "xlsx")
     with pytest.raises(Usage, match="one file"):
-        check_documents(["croissant"], "csv", 10)
-    check_documents([], "xlsx", None)
-    check_documents(["frictionless"], "csv", 10)
+        check_documents(described(tmp_path / "a.csv", "croissant", rows_per_file=10), "csv")
+    assert check_documents(described(tmp_path / "a.xlsx"), "xlsx") == []
+    check_documents(described(tmp_path / "a.csv", "frictionless", rows_per_file=10), "csv")
 
 
 def test_documents_are_json_that_any_reader_takes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chain.errors import Environment, Remote
+from chain.errors import Environment, Invalid, Remote
 from odfd.cli.commands import support
 from odfd.cli.session import Session
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_had_is_named(monkeypatch: Any, tmp_path: Path, capsys: A
 
 def test_there_is_a_whole_file_or_none(monkeypatch: Any, tmp_path: Path) -> None:
     (tmp_path / "there.tgz").write_text("mine")
-    with pytest.raises(Environment, match="File exists"):
+    with pytest.raises(Invalid, match="there already"):
         run(monkeypatch, tmp_path / "there.tgz", Daemon())
     assert (tmp_path / "there.tgz").read_text() == "mine"
     monkeypatch.setattr(tarfile.TarFile, "addfile", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))

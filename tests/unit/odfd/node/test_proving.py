@@ -13,6 +13,7 @@ import trio
 
 from chain.errors import Invalid, Refused
 from chain.statements import answer as statements
+from odfd.cli.new_file import NewFile
 from odfd.cli.offline import answer_recheck
 from odfd.cli.session import Session
 from odfd.cli.sql.proof_file import prove
@@ -60,7 +61,7 @@ async def test_an_answer_is_proven_and_rechecked(world: Any, tmp_path: Path, cap
         request = wire.QueryRequest(sql=SQL)
 
         def write() -> Any:
-            return prove(Asked(alice), request, "ndjson", file)  # type: ignore[arg-type]
+            return prove(Asked(alice), request, "ndjson", NewFile(file))  # type: ignore[arg-type]
 
         answered = await trio.to_thread.run_sync(write)
         shown = [json.loads(line)["carrier"] for line in capfd.readouterr().out.splitlines()]
