@@ -7,13 +7,20 @@ that a program reads what was there.
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, TextIO
+from typing import IO, Any, Final, TextIO
 
 from chain.visible import escaped, one_line, visible
+
+_ESCAPED: Final = "odfd-escaped"
+_PLAINER: Final = str.maketrans("…─┄│├└→·†", "~-.||`>-+")
+"""Signs of our own, each by one character of ASCII, so that columns stay below each other."""
 
 _instead: list[IO[str]] = []
 """Replacements of standard output; the last one is used."""
@@ -43,7 +50,7 @@ def say(text: str, end: str = "\n") -> None:
 
 def say_json(text: str) -> None:
     """Writes one or more lines of JSON to standard output, flushed."""
-    _write(_instead[-1] if _instead else sys.stdout, escaped(text) + "\n")
+    _write(_instead[-1] if _instead else sys.stdout, escaped(text) + "\n", is_data=True)
 
 
 @contextmanager
@@ -134,15 +141,37 @@ def visible_values(value: Any) -> Any:
 
 
 def _show(stream: IO[str], text: str, end: str) -> None:
-    if isinstance(text, TerminalText) and stream.isatty():
-        import shutil
-
-        text.draw(stream, shutil.get_terminal_size().columns)
-        stream.flush()
-    else:
+    if not (isinstance(text, TerminalText) and stream.isatty()):
         _write(stream, visible(text) + end)
+        return
+    import shutil
+
+    drawn = _Drawn()
+    text.draw(drawn, shutil.get_terminal_size().columns)
+    _write(stream, drawn.getvalue())
 
 
-def _write(stream: IO[str], text: str) -> None:
-    stream.write(text)
+class _Drawn(io.StringIO):
+    """Collects what is drawn, for the terminal that it stands for."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _write(stream: IO[str], text: str, *, is_data: bool = False) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError as error:
+        # The encoding of the locale lacks a character, which is shown as an escape.
+        plainer = text if is_data else text.translate(_PLAINER)
+        stream.write(plainer.encode(error.encoding, _ESCAPED).decode(error.encoding))
     stream.flush()
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Replaces what cannot be encoded by escapes of JSON, so that JSON stays what it is in every locale."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(_ESCAPED, _escape)

@@ -164,3 +164,15 @@ def test_what_people_write_is_left_as_it_is() -> None:
 def test_a_bundle_is_not_written_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     assert output.is_terminal()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
+def test_a_locale_without_a_character_gets_its_escape(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
+    text = {"ß": "日本 𝄞 …"}
+    output.say_json(json.dumps(text, ensure_ascii=False))
+    output.say("├─ f1620 58b0…62  日")
+    first, second = raw.getvalue().decode(encoding).splitlines()
+    assert json.loads(first) == text
+    assert second == ("├─ f1620 58b0…62  日" if encoding == "utf-8" else "|- f1620 58b0~62  \\u65e5")
