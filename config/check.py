@@ -25,11 +25,20 @@ def cross(settings: Settings, origins: Mapping[str, str]) -> list[Problem]:
     def at(*names: str) -> str:
         return next((origins[name] for name in names if name in origins), f"setting {names[0]}")
 
-    return [*_places(settings, at("control.socket", "node.state-dir")), *_log(settings, at("node.log-levels")),
+    found = [*_places(settings, at("control.socket", "node.state-dir")), *_log(settings, at("node.log-levels")),
             *_network(settings, at("p2p.bootstrap")), *_card(settings),
             *_flight(settings), *_api(settings),
             *_cluster(settings, at("engine.master", "engine.cluster-settings", "engine.cluster-address")),
             *_trust(settings, at("policy.validators.groups", "policy.use", "policy.serve"))]  # fmt: skip
+    return [_located(each, origins) for each in found]
+
+
+def _located(problem: Problem, origins: Mapping[str, str]) -> Problem:
+    """Gives a problem of one setting the place where the setting was made, if it was made at all."""
+    name = problem.place.removeprefix("setting ")
+    if name == problem.place or name not in origins:
+        return problem
+    return Problem(origins[name], f"{name}: {problem.message}", problem.hint)
 
 
 def _places(settings: Settings, place: str) -> Iterator[Problem]:

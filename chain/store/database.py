@@ -48,7 +48,11 @@ _HINTS: Final = {
     sqlite3.SQLITE_CANTOPEN: ("disk-permission", "does the state directory exist, and may this user write to it?"),
     sqlite3.SQLITE_IOERR: ("disk-failure", "look at the kernel's log; the disk may be failing"),
     sqlite3.SQLITE_CORRUPT: ("database-corrupt", _WAY_OUT),
-    sqlite3.SQLITE_NOTADB: ("database-corrupt", "this is not our database: name another state directory"),
+    sqlite3.SQLITE_NOTADB: (
+        "database-corrupt",
+        "it is no database of a node, or its beginning is damaged: name another state directory, or restore a backup "
+        "(odfctl restore)",
+    ),
     sqlite3.SQLITE_BUSY: ("database-busy", "another program holds the database: close it"),
     sqlite3.SQLITE_LOCKED: ("database-busy", "another program holds the database: close it"),
 }

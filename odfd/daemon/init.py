@@ -142,7 +142,7 @@ def _written(environ: Mapping[str, str], file: Path, text: str) -> Loaded:
     except ConfigError as error:
         at = str(partial)
         raise ConfigError(
-            [Problem(each.place.replace(at, str(file)), each.message, each.hint) for each in error.problems]
+            [Problem(_outside(each.place, at, file), each.message, each.hint) for each in error.problems]
         ) from error
     except FileExistsError as error:
         raise Refused(f"{file} is there already", rule=RULE, hint="another program wrote it just now") from error
@@ -152,3 +152,8 @@ def _written(environ: Mapping[str, str], file: Path, text: str) -> Loaded:
         if partial is not None:
             partial.unlink(missing_ok=True)
     return loaded
+
+
+def _outside(place: str, draft: str, file: Path) -> str:
+    """Returns the place of a mistake in the draft: the file without a line, since it was not written."""
+    return str(file) if place.startswith(draft) else place

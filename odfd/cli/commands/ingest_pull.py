@@ -6,6 +6,7 @@ import argparse
 import io
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -220,7 +221,17 @@ def outcome(session: Session, sent: Any) -> int:
             code = max(code, session.failure(str(item.get("ref", "")), from_problem(item["fault"])))
         elif item.get("outcome") in ("failed", "blocked"):
             code = max(code, ExitCode.NO)
+        _tell_conflicts(session, item)
     return code
+
+
+def _tell_conflicts(session: Session, item: Mapping[str, Any]) -> None:
+    """Remarks on rows that a ledger did not take, because it has others with their keys."""
+    counts = item.get("rows")
+    if isinstance(counts, dict) and (number := counts.get("conflicting")):
+        ref, rows = item.get("ref"), formatting.plural(number, "conflicting row")
+        hint = f"odfctl correct {ref} changes them by hand"
+        session.remark(f"{ref}: {rows} not taken, as a ledger keeps the first values of a key\n  {hint}")
 
 
 @commands.add(

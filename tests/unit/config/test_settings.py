@@ -245,3 +245,15 @@ def test_settings_that_differ_are_named() -> None:
     after = dataclasses.replace(before, node=dataclasses.replace(before.node, name="other"))
     assert schema.changed(before, before) == ()
     assert schema.changed(before, after) == ("node.name",)
+
+
+def test_a_mistake_of_a_value_names_its_line_and_its_setting(tmp_path: Path) -> None:
+    """Also one that is found by comparing settings, or by reading the text of one."""
+    file = tmp_path / "a.toml"
+    file.write_text('[p2p]\nlisten = ["nowhere"]\n[http]\nquery = true\n')
+    with pytest.raises(ConfigError) as told:
+        load({}, file)
+    assert [(each.place, each.message.partition(":")[0]) for each in told.value.problems] == [
+        (f"{file}:2", "p2p.listen"),
+        (f"{file}:4", "http.query"),
+    ]

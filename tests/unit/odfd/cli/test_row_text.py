@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
+from odfd.cli.commands.ingest_pull import outcome
 from odfd.cli.dataset_text import rows_text
 from odfd.cli.details import dataset
 from odfd.control import wire
@@ -65,3 +69,14 @@ def test_a_description_tells_the_sum_or_that_nobody_counted() -> None:
     assert "4 read: 3 appended, 1 unchanged, in 2 transactions since block #2" in text
     assert "1 read: 1 unchanged" in text
     assert "not counted here" in dataset(wire.DatasetDetail(dataset=view))
+
+
+def test_rows_that_a_ledger_did_not_take_come_with_what_to_do() -> None:
+    told: list[str] = []
+    session: Any = SimpleNamespace(show=lambda *_: None, remark=told.append)
+    one, none = {"ref": "a.b", "outcome": "updated", "rows": {"conflicting": 1}}, {"ref": "c", "rows": None}
+    assert outcome(session, {"items": [one, none, {"ref": "d", "rows": {"conflicting": None}}]}) == 0
+    assert told == [
+        "a.b: 1 conflicting row not taken, as a ledger keeps the first values of a key\n"
+        "  odfctl correct a.b changes them by hand"
+    ]
