@@ -93,9 +93,11 @@ class NewFile:
                 raise self._taken() from None
             draft.rename(target)
         if self._is_private:
-            from chain.store.layout import sync_folder
-
-            sync_folder(target.absolute().parent)
+            folder = os.open(target.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     def _taken(self) -> Fault:
         return Invalid(f"{self.path} is there already", rule=RULE, hint=self._hint)
