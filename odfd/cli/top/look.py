@@ -21,6 +21,8 @@ TROUBLED: Final = {
     "unsigned": "its head is signed by nobody",
 }
 """States of a dataset in which a person has to act, with their meaning."""
+MENDING: Final = frozenset(("apply", "backup", "export", "import", "ingest", "pull", "push"))
+"""Kinds of tasks that mend an earlier failure of theirs when they are done for the same target; as on the page."""
 MOST_FAILED: Final = 5
 """Failed tasks that are listed."""
 
@@ -113,6 +115,20 @@ def _shown(one: wire.DatasetView) -> str:
     return f"odfctl trust show {one.name}"
 
 
+def unmended(tasks: Sequence[wire.TaskView]) -> list[wire.TaskView]:
+    """Returns the tasks that failed or found something wrong, without those that the same work mended since.
+
+    What a check found stays, as a later check may have looked at less.
+    """
+    well: dict[tuple[str, str], str] = {}
+    for task in tasks:
+        if task.kind in MENDING and task.state == "done" and not task.finding:
+            key = (task.kind, task.target)
+            well[key] = max(well.get(key, ""), task.started_at or "")
+    failed = [task for task in tasks if task.state == "failed" or task.finding]
+    return [task for task in failed if (task.started_at or "") >= well.get((task.kind, task.target), "")]
+
+
 def _of_node(look: Look) -> Iterator[Need]:
     for probe in look.probes:
         if probe.result != "ok":
@@ -122,7 +138,7 @@ def _of_node(look: Look) -> Iterator[Need]:
         yield Need(1, "failed", name, f"this flow failed {plural(times, 'time')} in a row: odfctl get flows")
     if lost := look.status.lost_journals:
         yield Need(0, "stopped", "signing", f"{plural(lost, 'key')} of this node sign nothing: odfctl trust sign")
-    failed = [task for task in look.tasks if task.state == "failed" or task.finding]
+    failed = unmended(look.tasks)
     for task in failed[:MOST_FAILED]:
         why = task.fault.detail if task.fault else task.finding
         yield Need(3, "not ok" if task.finding else "failed", f"{task.kind} {task.target}".rstrip(), why)

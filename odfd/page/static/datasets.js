@@ -44,9 +44,18 @@ function needs(datasets, probes, status, tasks) {
   const failing = (status && status.flows && status.flows.failing) || {};
   for (const [name, times] of Object.entries(failing))
     found.push({ rank: 1, state: "failed", name, means: `This flow failed ${plural(times, "time")} in a row.`, told: "", href: "#/work", to: "See flows" });
-  for (const task of tasks.filter((one) => one.state === "failed" || one.finding).slice(0, 5))
+  for (const task of unmended(tasks).slice(0, 5))
     found.push({ rank: 3, state: task.finding ? "not ok" : "failed", tone: task.finding ? "bad" : "warn", name: `${task.kind} ${task.target}`, means: task.fault ? task.fault.detail : task.finding, told: "", href: "#/work", to: "See tasks" });
   return found.sort((one, other) => one.rank - other.rank);
+}
+
+/** Kinds of tasks that mend an earlier failure of theirs when they are done for the same target, as in odfctl top. */
+const MENDING = ["apply", "backup", "export", "import", "ingest", "pull", "push"];
+
+/** The tasks that failed or found something wrong, without those that the same work mended since. */
+function unmended(tasks) {
+  const well = (task) => MENDING.includes(task.kind) && tasks.some((one) => one.state === "done" && !one.finding && one.kind === task.kind && one.target === task.target && (one.startedAt || "") > (task.startedAt || ""));
+  return tasks.filter((one) => (one.state === "failed" || one.finding) && !well(one));
 }
 
 const FIRST = 6;

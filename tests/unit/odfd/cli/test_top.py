@@ -12,7 +12,7 @@ from textual.widgets import DataTable, Static
 from chain.instant import Instant
 from odfd.cli.main import main
 from odfd.cli.top.app import MOST, TopApp
-from odfd.cli.top.look import Look, Looker, needs, rates
+from odfd.cli.top.look import Look, Looker, needs, rates, unmended
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
@@ -68,6 +68,17 @@ def test_what_needs_a_person_is_told_worst_first() -> None:
     ]  # fmt: skip
     assert [need.what for need in found if need.rank == 3].count("3 more tasks") == 1
     assert needs(look()) == []
+
+
+def test_a_failure_that_the_same_work_mended_needs_nobody() -> None:
+    def one(kind: str, at: int, state: Any = "done", finding: str = "", target: str = "a") -> wire.TaskView:
+        return wire.TaskView(id=str(at), kind=kind, target=target, state=state, finding=finding, started_at=f"{at:02}")
+
+    tasks = [
+        one("pull", 1, "failed"), one("pull", 2, finding="bad line"), one("pull", 3), one("pull", 4, finding="again"),
+        one("apply", 5, "failed"), one("apply", 6, target="b"), one("verify", 7, finding="damage"), one("verify", 8),
+    ]  # fmt: skip
+    assert [each.id for each in unmended(tasks)] == ["4", "5", "7"]
 
 
 class Asked:
