@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Final, TextIO
@@ -21,6 +22,8 @@ from chain.visible import escaped, one_line, visible
 _ESCAPED: Final = "odfd-escaped"
 _PLAINER: Final = str.maketrans("…─┄│├└→·†", "~-.||`>-+")
 """Signs of our own, each by one character of ASCII, so that columns stay below each other."""
+
+_USUAL_COLUMNS: Final = 80
 
 _instead: list[IO[str]] = []
 """Replacements of standard output; the last one is used."""
@@ -78,9 +81,32 @@ def note(stream: TextIO, text: str) -> None:
     _write(stream, one_line(text) + "\n")
 
 
+def draws(stream: TextIO) -> bool:
+    """Whether ``draw`` can be used: the stream is a terminal that moves its cursor."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def draw(stream: TextIO, text: str) -> None:
-    """Replaces the terminal's last line."""
-    _write(stream, f"\r\x1b[K{one_line(text)}")
+    """Replaces the terminal's last line. A text that is wider is cut, since of several lines only one is replaced."""
+    _write(stream, f"\r\x1b[K{_cut(one_line(text), _columns(stream) - 1)}")
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
+    except (OSError, ValueError):
+        return _USUAL_COLUMNS
+
+
+def _cut(text: str, columns: int) -> str:
+    """Cuts a text to so many columns of a terminal; wide characters take two."""
+    if text.isascii():
+        return text[:columns]
+    for at, char in enumerate(text):
+        columns -= 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        if columns < 0:
+            return text[:at]
+    return text
 
 
 def say_bytes(data: bytes) -> None:

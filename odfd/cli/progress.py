@@ -52,7 +52,7 @@ class Meter:
 
     def __init__(self, session: Session, stream: TextIO) -> None:
         self._session, self._stream = session, stream
-        self._terminal = stream.isatty()
+        self._terminal = output.draws(stream)
         self._drawn = False
         self._began = session.clock.monotonic()
         self._stage: tuple[str, int, int] | None = None

@@ -85,7 +85,12 @@ def with_columns(event: MetadataEvent) -> MetadataEvent:
     read = event.read
     if not read.ddl_schema or read.schema is None or read.schema.fields:
         return event
-    schema = msgspec.structs.replace(parse_ddl(read.ddl_schema), extra=read.schema.extra)
+    try:
+        columns = parse_ddl(read.ddl_schema)
+    except Invalid as fault:
+        fault.place = fault.place or "ddlSchema"
+        raise
+    schema = msgspec.structs.replace(columns, extra=read.schema.extra)
     return msgspec.structs.replace(event, read=msgspec.structs.replace(read, schema=schema, ddl_schema=None))
 
 

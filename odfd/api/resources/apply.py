@@ -250,7 +250,7 @@ class ApplyOperation:
             with sole_faults():
                 return await self._planning.plan(desired, batch)
         except Fault as fault:
-            fault.place = fault.place or desired.manifest.place()
+            fault.place = desired.located(fault)
             return wire.ApplyItem(kind="dataset", name=desired.name, action="failed", fault=wire.Problem.of(fault))
 
     async def _commit(

@@ -12,7 +12,7 @@ import msgspec
 from chain.codec.bind import Mistake, plain_of
 from chain.codec.manifest import Manifest, Mistakes, parse_manifests
 from chain.codec.yaml_tree import Node
-from chain.errors import Invalid
+from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource, SetTransform
 from odfd.access.manifest import AccountSpec, RelationsSpec, check_account, check_relations
@@ -73,6 +73,19 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
             if type(event) is type(source) and getattr(event, "source_name", None) == name
         )
         return self.manifest.place(f"metadata[{number}].{part}")
+
+    def located(self, fault: Fault) -> str:
+        """Returns the place of a fault as a line of the manifest. That of a column is told within its read step."""
+        if not fault.place.startswith("ddlSchema"):
+            return fault.place or self.manifest.place()
+        found = [
+            (number, event.read.ddl_schema)
+            for number, event in enumerate(self.snapshot.metadata)
+            if isinstance(event, SetPollingSource | AddPushSource) and event.read.ddl_schema
+        ]
+        named = [number for number, columns in found if any(each in fault.message for each in columns)]
+        first = next(iter([*named, *(number for number, _ in found)]), None)
+        return self.manifest.place("" if first is None else f"metadata[{first}].read.{fault.place}")
 
     def input_place(self, ref: str) -> str:
         """Returns ``file:line`` of the input that names ``ref``."""

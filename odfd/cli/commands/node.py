@@ -194,7 +194,7 @@ def _probes(session: Session, query: dict[str, object]) -> Answer[list[wire.Prob
     """Collects the probes' results, and on a terminal shows the progress."""
     found: list[Answer[wire.Probe]] = []
     stream = output.error_stream()
-    shows = not session.quiet and stream.isatty()
+    shows = not session.quiet and output.draws(stream)
     try:
         for probe in session.client.stream("/node/v1alpha1/doctor", wire.Probe, query):
             found.append(probe)

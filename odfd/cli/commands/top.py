@@ -27,6 +27,9 @@ commands = Commands()
 def _top(session: Session, args: argparse.Namespace) -> None:
     if session.output != "table" or not (output.is_terminal() and sys.stdin.isatty()):
         raise Usage("odfctl top needs a terminal", hint="for programs: odfctl status -o json, odfctl get tasks -o json")
+    if not output.draws(sys.stdout):
+        hint = "in a terminal that moves its cursor; else odfctl watch, and odfctl get tasks"
+        raise Usage("odfctl top cannot draw here: TERM is dumb", hint=hint)
     every = seconds(args.every)
     if every < SOONEST:
         raise Usage(f"{args.every} is too often", hint=f"--every takes {SOONEST:g}s and more")

@@ -176,3 +176,18 @@ def test_a_locale_without_a_character_gets_its_escape(encoding: str, monkeypatch
     first, second = raw.getvalue().decode(encoding).splitlines()
     assert json.loads(first) == text
     assert second == ("├─ f1620 58b0…62  日" if encoding == "utf-8" else "|- f1620 58b0~62  \\u65e5")
+
+
+def test_a_line_that_is_drawn_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_columns", lambda _: 8)
+    for text, shown in (("1234567", "1234567"), ("12345678", "1234567"), ("日本語日", "日本語"), ("ab…", "ab…")):
+        terminal = Terminal()
+        output.draw(terminal, text)
+        assert terminal.getvalue() == f"\r\x1b[K{shown}"
+
+
+def test_nothing_is_drawn_on_a_terminal_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert (output.draws(Terminal()), output.draws(io.StringIO())) == (True, False)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not output.draws(Terminal())

@@ -128,7 +128,7 @@ GOOD = [
 
 def wrong_ddl() -> list[str]:
     return [f"{{kind: {kind}, ddlSchema: ['{text}']}}"
-            for kind in ("Csv", "Json", "NdJson", "GeoJson", "Parquet")
+            for kind in ("Csv", "Csv, onError: quarantine", "Json", "NdJson", "GeoJson", "Parquet")
             for text in ("a NOTYPE", "a", "a STRING, a STRING")]  # fmt: skip
 
 
