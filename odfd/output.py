@@ -81,9 +81,9 @@ def note(stream: TextIO, text: str) -> None:
     _write(stream, one_line(text) + "\n")
 
 
-def draws(stream: TextIO) -> bool:
-    """Whether ``draw`` can be used: the stream is a terminal that moves its cursor."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+def draws(stream: TextIO | None = None) -> bool:
+    """Whether ``draw`` can be used: the stream, or standard output, is a terminal that moves its cursor."""
+    return (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
 
 
 def draw(stream: TextIO, text: str) -> None:

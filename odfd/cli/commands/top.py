@@ -27,7 +27,7 @@ commands = Commands()
 def _top(session: Session, args: argparse.Namespace) -> None:
     if session.output != "table" or not (output.is_terminal() and sys.stdin.isatty()):
         raise Usage("odfctl top needs a terminal", hint="for programs: odfctl status -o json, odfctl get tasks -o json")
-    if not output.draws(sys.stdout):
+    if not output.draws():
         hint = "in a terminal that moves its cursor; else odfctl watch, and odfctl get tasks"
         raise Usage("odfctl top cannot draw here: TERM is dumb", hint=hint)
     every = seconds(args.every)
