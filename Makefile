@@ -35,7 +35,8 @@ demo: install  ## the main job on real nodes and real data; KEEP=1 leaves the no
 	@$(PY) -m demo $(if $(KEEP),--keep)
 
 test: install  ## all tests, in a process a core and one more; T='-n 0 --pdb tests/…' for one at a time
-	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile --no-loadscope-reorder $(T)
+	@$(if $(T),,$(PY) -m engines.provision.archive)  # a copied .venv has an archive of other jars; instant otherwise
+	$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile --no-loadscope-reorder $(T)
 
 quick: install  ## the tests that need no Spark, no daemons and little time, with a fifth of the examples of properties
 	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile -m "not engine and not e2e and not slow" --hypothesis-profile quick $(WAITING) $(T)

@@ -19,7 +19,15 @@ from chain.visible import visible
 from config.paths import code_environment
 from engines.errors import EngineLost
 from engines.identity import FileDigests, host_manifest
-from engines.spark.runtime.java import archive_path, base_of, find_archive, find_java, install_folder, installed_digests
+from engines.spark.runtime.java import (
+    archive_path,
+    archives_of_other_jars,
+    base_of,
+    find_archive,
+    find_java,
+    install_folder,
+    installed_digests,
+)
 from engines.spark.runtime.settings import manifest_settings
 
 RECORD_SECONDS: Final = 600.0
@@ -27,8 +35,8 @@ RECORD_SECONDS: Final = 600.0
 
 
 def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
-    """Records the archive, which takes little longer than a cold start. Synchronous. Raises
-    EngineLost if that fails."""
+    """Records the archive, which takes little longer than a cold start, and removes those that became useless.
+    Synchronous. Raises EngineLost if that fails."""
     java = find_java(environ, cache)
     archive = archive_path(cache, java)
     staged = archive.with_suffix(".new")
@@ -46,6 +54,8 @@ def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
         raise EngineLost(f"no class data archive was made (exit code {done.returncode}): {said}", rule="engine-archive")
     if base_of(staged).is_file():
         base_of(staged).replace(base_of(archive))
+    for useless in archives_of_other_jars(archive, java):
+        useless.unlink(missing_ok=True)
     return staged.replace(archive)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -157,9 +158,34 @@ def installed_digests() -> Path:
 
 
 def archive_path(cache: Path, java: Java) -> Path:
-    """Returns the path of the archive for this Java and Spark, by the runtime itself without its wrapper."""
+    """Returns the path of the archive for this Java, by the runtime itself without its wrapper, and for Spark as it is
+    installed: a JVM ignores an archive of other jars, and tells nobody."""
+    return cache / f"{_made_for(java)}-{_jars()}.jsa"
+
+
+def archives_of_other_jars(archive: Path, java: Java) -> list[Path]:
+    """Returns the archives beside ``archive`` that no start can use: for the same Java, and for jars as they were."""
+    own = {archive, base_of(archive)}
+    return [path for path in archive.parent.glob(f"{_made_for(java)}*.jsa*") if path not in own]
+
+
+def _made_for(java: Java) -> str:
     made_for = f"{importlib.metadata.version('pyspark')} {java.runtime} {java.version}"
-    return cache / f"spark-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.jsa"
+    return f"spark-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
+
+
+def _jars() -> str:
+    """Returns a digest of what a JVM compares with its archive: paths of jars, their order, sizes and times. The order
+    is that of the folder, in which Java expands ``*``."""
+    spec = importlib.util.find_spec("pyspark")
+    folder = Path(spec.origin).parent / "jars" if spec is not None and spec.origin is not None else Path()
+    found = hashlib.sha256(f"{folder}\n".encode())
+    if folder.is_dir():
+        with os.scandir(folder) as jars:
+            for jar in jars:
+                facts = jar.stat()
+                found.update(f"{jar.name} {facts.st_size} {int(facts.st_mtime)}\n".encode())
+    return found.hexdigest()[:16]
 
 
 def find_archive(cache: Path, java: Java) -> Path | None:

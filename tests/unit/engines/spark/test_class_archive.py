@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from engines.errors import EngineLost
-from engines.spark.runtime.java import Java, base_of, dump_base
+from engines.spark.runtime.java import Java, archive_path, archives_of_other_jars, base_of, dump_base, find_archive
 from engines.spark.runtime.settings import jvm_options
 
 SHARED = "-XX:SharedArchiveFile="
@@ -62,3 +66,31 @@ def test_a_runtime_that_brings_none_gets_one(tmp_path: Path) -> None:
 def test_a_runtime_that_cannot_says_why(tmp_path: Path) -> None:
     with pytest.raises(EngineLost, match="no space"):
         dump_base(runtime(tmp_path, "echo no space >&2; exit 1"), tmp_path / "a.jsa")
+
+
+def test_one_that_was_made_for_other_jars_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM would start without it and say nothing: where an installation was copied to, and where it was made anew."""
+    java = Java(home=tmp_path, version=25, runtime=tmp_path)
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    jar = first / "jars" / "spark.jar"
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(b"classes")
+    shutil.copytree(first, copy)
+
+    def installed(folder: Path) -> Path:
+        spec = ModuleSpec("pyspark", None, origin=str(folder / "__init__.py"))
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+        return archive_path(tmp_path, java)
+
+    archive = installed(first)
+    archive.write_bytes(b"recorded")
+    assert find_archive(tmp_path, java) == archive == installed(first)
+    assert installed(copy) != archive
+    assert find_archive(tmp_path, java) is None
+    for change in (lambda: os.utime(jar, (1, 1)), lambda: jar.write_bytes(b"more classes")):
+        change()
+        assert installed(first) != archive
+        assert find_archive(tmp_path, java) is None
+    base_of(archive).write_bytes(b"base")
+    assert archives_of_other_jars(archive, java) == []
+    assert set(archives_of_other_jars(archive_path(tmp_path, java), java)) == {archive, base_of(archive)}
