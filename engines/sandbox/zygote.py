@@ -99,11 +99,11 @@ def _started(numbers: int, alive: int) -> Mapping[str, int]:
 
 
 def _enter(wanted: Mapping[str, Any], sandbox: Mapping[str, int]) -> None:
-    """Joins the sandbox. Returns in a new process inside; this one waits for it and ends."""
+    """Joins the sandbox. Returns in a new process inside, which alone is in the control groups; this one waits for
+    it, so that it is reaped, and ends."""
     before = _namespace("user")
     os.setsid()
-    for entrance in wanted["entrances"]:
-        Path(entrance).write_text("0")
+    entrances = [os.open(entrance, os.O_WRONLY) for entrance in wanted["entrances"]]
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_DATA, wanted["memory"])
     flags = _USER | (_CGROUP if "cgroup-namespace" in sandbox else 0)
@@ -114,6 +114,8 @@ def _enter(wanted: Mapping[str, Any], sandbox: Mapping[str, int]) -> None:
     if inside:
         os.closerange(0, _HIGHEST)
         os._exit(os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1]) & 0xFF)
+    for entrance in entrances:
+        os.write(entrance, b"0")
     # A number of a process can be given anew: the namespaces have to be the very ones that were made.
     for name in _NAMESPACES:
         if _namespace(name) != sandbox[f"{name}-namespace"]:
