@@ -233,6 +233,8 @@ class Client:
             if status >= 400:
                 raise from_problem(_problem(exchange, status))
             yield exchange
+        except BrokenPipeError:
+            raise  # of the caller's output (odfctl sql … | head): reading what the daemon says raises none
         except TimeoutError as error:
             raise Unreachable(
                 f"the daemon at {self.path} did not answer within {ANSWER_SECONDS:g} s",
