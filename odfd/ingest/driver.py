@@ -49,7 +49,7 @@ from odfd.ingest.plan import (
 )
 from odfd.ingest.prep import prepare
 from odfd.ingest.progress import IngestStep, Report, by_engine, quiet, watched
-from odfd.ingest.quarantine import Quarantines, set_aside, standing
+from odfd.ingest.quarantine import Quarantines, set_aside, standing, way_on
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.settlement import IngestOutcome, Nothing, Settled, answered, settle
 from odfd.ingest.slices import SliceIndex, asked, keep_slice
@@ -396,7 +396,7 @@ async def computed(
         answer = await asked(deps.engine, plan.request, earlier, on_progress)
         match answer:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
-                text = "; ".join(filter(None, (hint, *plan.remarks)))  # such as which file of an archive this is
+                text = "; ".join(filter(None, (hint, way_on(plan.request, rule), *plan.remarks)))
                 raise Invalid(message, rule=rule or "ingest", hint=text, place=place or "")
             case InternalError(message=message):
                 raise engine_failed(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -12,10 +12,11 @@ from chain.data.parquet import OFFSET
 from chain.data.quarantine import SCHEMA
 from chain.errors import Refused
 from chain.ids import DatasetId
-from chain.model.read_options import quarantine_of
+from chain.model.read_options import quarantine_of, read_options
+from chain.model.source import traits
 from chain.state import ChainState
 from chain.store.base import ObjectStore
-from engines.contract import RowCounts, Success
+from engines.contract import IngestRequest, RowCounts, Success
 from odfd.datasets.commit import SideCommit
 from odfd.ingest.plan import (
     IngestPlan,
@@ -27,6 +28,8 @@ from odfd.ingest.settlement import (
 )
 from odfd.ingest.slices import keep_slice
 
+_OF_RECORDS: Final = frozenset({"read-value", "read-json", "read-geojson"})
+"""Rules that single records break."""
 Load = Callable[[DatasetId], ChainState]
 
 
@@ -50,6 +53,15 @@ def standing(
         raise Refused("there is no place for records that cannot be read", rule="on-error", hint="leave out onError")
     found = quarantines.find(dataset)
     return Quarantine() if found is None else Quarantine(dataset=found, state=load(found))
+
+
+def way_on(request: IngestRequest, rule: str | None) -> str:
+    """Returns the advice for a record that cannot be read, which in a queue of messages nobody can correct."""
+    read = request.read
+    can = bool(read.schema is not None or read.ddl_schema) and read_options(read.schema).format is None
+    if rule not in _OF_RECORDS or request.quarantine is not None or not can or traits(request.merge).whole_state:
+        return ""
+    return "onError: quarantine of the read step sets such records aside"
 
 
 def set_aside(

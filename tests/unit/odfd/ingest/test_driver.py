@@ -13,7 +13,15 @@ from chain import instant
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.events import AddData, AddPushSource, DatasetKind, Seed, SetDataSchema, SetInfo, SetPollingSource
-from chain.model.source import CompressionFormat, Decompress, FetchFilesGlob, MergeAppend, ReadCsv
+from chain.model.source import (
+    CompressionFormat,
+    Decompress,
+    FetchFilesGlob,
+    MergeAppend,
+    MergeSnapshot,
+    MergeStrategy,
+    ReadCsv,
+)
 from chain.state import load_state
 from engines.contract import (
     IngestAnswer,
@@ -49,6 +57,33 @@ async def test_a_fault_of_the_engine_keeps_its_rule_hint_and_place(polling: Call
     with pytest.raises(Invalid, match=r"01\.csv:7: 3 columns") as told:
         await pull_root(bench.deps, DATASET)
     assert (told.value.rule, told.value.hint, told.value.place) == ("read-columns", "mend it", "01.csv:7")
+
+
+@pytest.mark.parametrize(
+    ("merge", "schema", "is_told"),
+    [
+        (MergeAppend(), ("event_time TIMESTAMP, city STRING, population BIGINT",), True),
+        (MergeAppend(), None, False),
+        (MergeSnapshot(primary_key=("city",)), ("event_time TIMESTAMP, city STRING, population BIGINT",), False),
+    ],
+)
+async def test_a_record_that_cannot_be_read_can_be_set_aside(
+    bench: Any, merge: MergeStrategy, schema: tuple[str, ...] | None, is_told: bool
+) -> None:
+    """Nobody can correct a message that is in a queue; where it is possible, it is said."""
+
+    class Strict(FakeEngine):
+        async def ingest(self, *_: Any) -> InvalidQuery:
+            return InvalidQuery(message="no JSON", rule="read-json", hint="mend it", place="queue:1")
+
+    bench.engine = Strict()
+    folder = bench.write("01.csv", *JANUARY).parent
+    read = ReadCsv(header=True, ddl_schema=schema)
+    source = SetPollingSource(fetch=FetchFilesGlob(path=str(folder / "*.csv")), read=read, merge=merge)
+    bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT), source])
+    with pytest.raises(Invalid) as told:
+        await pull_root(bench.deps, DATASET)
+    assert ("onError: quarantine" in told.value.hint) is is_told
 
 
 async def test_a_fault_in_a_file_of_an_archive_says_which_file(bench: Any) -> None:
