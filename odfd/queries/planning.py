@@ -18,24 +18,22 @@ from chain.data.arrow_schema import to_arrow
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import to_millis
-from chain.model.events import AddPushSource, SetDataSchema, SetPollingSource
-from chain.model.source import primary_key, traits
 from chain.multihash import Multihash
-from chain.state import ChainState, load_state
+from chain.state import load_state
 from chain.store.base import ChainReader
 from engines.query.requests import TableNamed
 from engines.query.temporal import AS_OF
-from engines.query.views import Fold, SliceView
+from engines.query.views import SliceView
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.reading import way_to_data
+from odfd.queries.current_rows import fold_of
 from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold
 from odfd.queries.sharded_cuts import cuts_of, satisfying
 from odfd.queries.slices import PlacedSlice, SliceLists
 from odfd.queries.standing import required, standing_of, unsatisfied, weakest
 from odfd.state.directory import StateDirectory
-from odfd.transform.inputs import is_changelog, only_appends
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.policy.policy import parse_expression
 
@@ -469,21 +467,6 @@ def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:
         hint=how if asker.served is None else HINT_READABLE,
         place=place,
     )
-
-
-def fold_of(state: ChainState) -> tuple[Fold, tuple[str, ...]]:
-    """Returns how the log of a chain folds to current rows, and by which key."""
-    if is_changelog(state) is False:
-        return "log", ()
-    if state.set_transform is not None or only_appends(state):
-        return "rows", ()
-    sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
-    if state.set_polling_source is not None:
-        sources.append(state.set_polling_source)
-    keys = {primary_key(source.merge) for source in sources}
-    if len(keys) == 1 and all(not traits(source.merge).only_adds for source in sources):
-        return "key", keys.pop()
-    return "rows", ()
 
 
 def _not_pinned(name: str, clauses: str, pinned: Sequence[str], place: str) -> Invalid:

@@ -34,7 +34,7 @@ from odfd.ingest.copying import Copied, Layout, Standing, offsets_of, snapshot_e
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.sharded_writes import check_source
-from odfd.queries.planning import fold_of
+from odfd.queries.current_rows import fold_of
 from odfd.renditions import tables
 from odfd.renditions.notice import without_notice
 from odfd.renditions.tables import CollectionState, Member

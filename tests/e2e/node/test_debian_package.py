@@ -198,7 +198,7 @@ def test_the_package_lives_and_goes_as_its_page_says(debian: Debian) -> None:
     )
     assert json.loads(debian.run("odfctl sql 'select twice from doubled' -o ndjson")) == {"twice": 84}
     debian.run("apt-get remove -qq -y odfd-engine")
-    assert "engine-missing" in debian.run("odfctl ingest kept rows.csv 2>&1 || test $? = 7")
+    assert "engine-missing" in debian.run("odfctl ingest --again kept rows.csv 2>&1 || test $? = 7")
 
     debian.install("later-odfd.deb", "later-odfd-sql.deb")
     assert debian.node_id() == first
