@@ -87,7 +87,7 @@ def draws(stream: TextIO | None = None) -> bool:
 
 
 def draw(stream: TextIO, text: str) -> None:
-    """Replaces the terminal's last line. A text that is wider is cut, since of several lines only one is replaced."""
+    """Replaces the terminal's last line. A wider text is cut, since of several lines one is replaced."""
     _write(stream, f"\r\x1b[K{_cut(one_line(text), _columns(stream) - 1)}")
 
 
@@ -99,7 +99,15 @@ def _columns(stream: TextIO) -> int:
 
 
 def _cut(text: str, columns: int) -> str:
-    """Cuts a text to so many columns of a terminal; wide characters take two."""
+    """Cuts the middle out of a text that takes more columns of a terminal: its end says how far, how fast, how long."""
+    if len(_fitting(text, columns)) == len(text):
+        return text
+    end = _fitting(text[::-1], columns // 2)[::-1]
+    return f"{_fitting(text, columns - columns // 2 - 1)}…{end}"
+
+
+def _fitting(text: str, columns: int) -> str:
+    """Returns the beginning of a text that fits into so many columns; wide characters take two."""
     if text.isascii():
         return text[:columns]
     for at, char in enumerate(text):

@@ -180,7 +180,7 @@ def test_a_locale_without_a_character_gets_its_escape(encoding: str, monkeypatch
 
 def test_a_line_that_is_drawn_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_columns", lambda _: 8)
-    for text, shown in (("1234567", "1234567"), ("12345678", "1234567"), ("日本語日", "日本語"), ("ab…", "ab…")):
+    for text, shown in (("1234567", "1234567"), ("123456789", "123…789"), ("日本語日", "日…日"), ("ab…", "ab…")):
         terminal = Terminal()
         output.draw(terminal, text)
         assert terminal.getvalue() == f"\r\x1b[K{shown}"
