@@ -127,6 +127,8 @@ def parse_name(text: str, what: str = "dataset") -> DatasetName:
         hint = "letters, digits and single inner hyphens, in parts joined by dots, like nyc.flights"
         if what == "dataset" and "@" in text:
             hint = "a dataset at a block, NAME@N, is of odfctl diff and sql; other commands take --at-block N, if any"
+        elif len(text) > MAX_NAME:
+            hint = f"at most {MAX_NAME} characters; this one has {len(text)}"
         raise Invalid(
             f"not {a(what)} name: {text[:60]!r}",
             rule="dataset-name" if what == "dataset" else "resource-name",

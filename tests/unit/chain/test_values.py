@@ -108,3 +108,10 @@ def test_bytes_are_a_multihash_or_invalid(raw: bytes) -> None:
 def test_faults_say_where() -> None:
     assert str(Invalid("broken", place="a.yaml:3")) == "a.yaml:3: broken"
     assert NotFound("gone").exit_code == Invalid.exit_code == 5
+
+
+def test_a_name_that_is_too_long_is_told_its_length() -> None:
+    assert parse_name("a" * 253) == "a" * 253
+    with pytest.raises(Invalid) as caught:
+        parse_name("a" * 254)
+    assert caught.value.hint == "at most 253 characters; this one has 254"
