@@ -1,4 +1,4 @@
-"""Starts confined processes by forking a zygote, at level ``host``: the node's side (ADR 85).
+"""Starts confined processes by forking a zygote, at level ``host``: the node's side (ADR 83).
 
 A process that loads its modules anew needs ten times the CPU. Bubblewrap makes the sandbox as it does for any other
 job, with a holder inside in place of the job; the zygote's child joins it. The holder ends with the child, and

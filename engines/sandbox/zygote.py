@@ -1,4 +1,4 @@
-"""Forks processes that join sandboxes, in a process that has loaded what they need (ADR 85).
+"""Forks processes that join sandboxes, in a process that has loaded what they need (ADR 83).
 
 The zygote loads modules, takes orders of the node, and does nothing else: it never sees data or statements. For each
 order it forks a child, which joins the namespaces of a new sandbox that bubblewrap has made and holds, gives up all

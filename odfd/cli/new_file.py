@@ -1,4 +1,4 @@
-"""Writes the files that a person names for the output of a command, by one rule for all commands (ADR 86).
+"""Writes the files that a person names for the output of a command, by one rule for all commands (ADR 84).
 
 A file that is there already is kept: the command refuses before it asks the daemon for anything, unless it has
 ``--replace``. A new file appears when it is complete, or not at all. A secret is readable by its owner alone, and no
