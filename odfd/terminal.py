@@ -33,7 +33,8 @@ _COLOURS: Final[dict[str, str]] = {
 
 def open_console(stream: IO[str], columns: int) -> Console:
     """Opens a terminal of ``columns``, on which nothing of a text is taken as markup."""
-    return Console(file=stream, width=columns, highlight=False, markup=False, emoji=False)
+    height = 24  # of no effect on tables; without it rich takes every dumb terminal for 80 columns wide
+    return Console(file=stream, width=columns, height=height, highlight=False, markup=False, emoji=False)
 
 
 def draw_table(

@@ -67,6 +67,7 @@ def test_states_are_coloured_and_other_columns_are_not() -> None:
 def test_a_terminal_may_ask_for_no_colours(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     assert "\x1b" not in drawn(table([("a", "failed")]), 100)
+    assert max(map(len, drawn(table([("long " * 10, "failed")]), 40).splitlines())) <= 40
     assert "\x1b" not in drawn(output.FaultText("error: it is wrong"), 100)
 
 
