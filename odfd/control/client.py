@@ -265,7 +265,13 @@ def _why_not(path: Path, error: OSError) -> Unreachable | Refused | Environment 
         return Refused(
             f"you may not open the socket {path}",
             rule="control-access",
-            hint="become a member of its group (ls -l shows which) and log in anew, or use sudo",
+            hint=f"{_join_group(path)} and log in anew, or use sudo",
+        )
+    if path.exists() and not path.is_socket():
+        return Invalid(
+            f"{path} is not a socket",
+            rule="control-socket",
+            hint="in a state directory it is control.sock, while the daemon runs; name it with --socket PATH",
         )
     if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK):
         return Unreachable(
@@ -276,6 +282,15 @@ def _why_not(path: Path, error: OSError) -> Unreachable | Refused | Environment 
     if error.errno is None and "too long" in str(error):
         return Invalid(f"the socket path is too long: {path}", rule="socket-path-length", hint="at most 107 bytes")
     return Unreachable(f"cannot reach the daemon at {path}: {error.strerror or error}", rule="control-socket")
+
+
+def _join_group(path: Path) -> str:
+    """Formats how a user gets the right to open the socket; a folder that they may not enter hides its group."""
+    import grp
+
+    with contextlib.suppress(OSError, KeyError):
+        return f"become a member of the group {grp.getgrgid(path.stat().st_gid).gr_name} (adduser USER GROUP)"
+    return "become a member of its group (ls -l shows which)"
 
 
 def part(text: str) -> str:
