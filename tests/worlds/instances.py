@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import trio
 from chain import instant
 from chain.codec.blocks import decode_block
 from chain.ids import DatasetId
-from chain.instant import Instant, to_millis
+from chain.instant import MILLISECOND, Instant, to_millis
 from chain.model.block import Block
 from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.source import FetchFilesGlob, MergeAppend, MergeLedger, ReadCsv, SourceOrdering
@@ -237,3 +238,51 @@ def rows_in(raws: Sequence[bytes]) -> int:
 def founding_of(place: SharedChains, dataset: DatasetId) -> list[Block]:
     blocks = blocks_of(place, dataset)
     return [block for block in blocks if block.system_time == blocks[0].system_time]
+
+
+class ThreeInstances:
+    """Three instances of one collection, each with a clock; one that died begins anew with an empty copy."""
+
+    def __init__(self, house: House, chain: DatasetId) -> None:
+        self.house, self.chain = house, chain
+        self.clocks = [int(START) + 1] * 3
+        self.alive: list[tuple[Instance, SharedChains, MortalFolder] | None] = [None] * 3
+
+    def instance(self, number: int) -> tuple[Instance, SharedChains, MortalFolder]:
+        found = self.alive[number]
+        if found is None:
+            found = self.alive[number] = self.house.instance(self.chain, lambda: self.now(number))
+        return found
+
+    def now(self, number: int) -> Instant:
+        """Each look at a clock is a little later."""
+        self.clocks[number] += 7 * MILLISECOND
+        return Instant(self.clocks[number])
+
+    def step(self, number: int) -> None:
+        trio.run(self.instance(number)[0].step)
+
+    def race(self, number: int, other: int) -> None:
+        """One step, and before its commit a step of another instance."""
+        if number != other:
+            self.instance(number)[2].before_commit = lambda: self.step(other)
+        self.step(number)
+
+    def die(self, number: int, at: int, *, after: bool) -> None:
+        """One step, which ends before or after write ``at``, if it comes to that."""
+        _, place, files = self.instance(number)
+        files.dies_at, files.after = at, after
+        with contextlib.suppress(Died):
+            trio.run(self.instance(number)[0].step)
+            files.dies_at = 0
+            return
+        place.close()
+        self.alive[number] = None
+
+    def drain(self, number: int = 0) -> None:
+        trio.run(self.instance(number)[0].run)
+
+    def close(self) -> None:
+        for each in self.alive:
+            if each is not None:
+                each[1].close()

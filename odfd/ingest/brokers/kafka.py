@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,14 +79,7 @@ def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[di
             low, _ = client.get_watermark_offsets(TopicPartition(job.topic, each), timeout=job.silence)
             reached[each] = low
         client.assign([TopicPartition(job.topic, each, offset) for each, offset in reached.items()])
-        heard = time.monotonic()
-        while open_:
-            message = client.poll(POLL)
-            if message is None:
-                if time.monotonic() - heard > job.silence:
-                    raise silent(job)
-                continue
-            heard = time.monotonic()
+        for message in messages(client, job, open_):
             if message.error() is not None:
                 _note_error(message, job, reached, open_)
             elif lines.messages == job.messages or not lines.take(message):
@@ -98,6 +92,18 @@ def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[di
         if client is not None:
             client.close()
     return reached, False
+
+
+def messages(client: Any, job: TopicJob, open_: Collection[int]) -> Iterator[Any]:
+    """Yields what the broker sends, errors too, while ``open_`` names partitions. Raises Remote if it sends nothing."""
+    heard = time.monotonic()
+    while open_:
+        message = client.poll(POLL)
+        if message is not None:
+            heard = time.monotonic()
+            yield message
+        elif time.monotonic() - heard > job.silence:
+            raise silent(job)
 
 
 def _note_error(message: Any, job: TopicJob, reached: dict[int, int], open_: set[int]) -> None:

@@ -8,7 +8,6 @@ that has other messages there (``REWROTE``). As ``kafka``, it joins no group and
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -16,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from chain.errors import Fault, Refused
 from odfd.ingest.apart import answered, serve
 from odfd.ingest.brokers.job import FORGOT, REWROTE, OffsetRange, RangesJob, RangesResult, TopicPosition, starts
-from odfd.ingest.brokers.kafka import POLL, SETTINGS, described, fault_of, gone, silent
+from odfd.ingest.brokers.kafka import SETTINGS, described, fault_of, gone, messages
 from odfd.ingest.brokers.records import Message, line_of, too_large
 
 
@@ -142,14 +141,7 @@ def _taken(job: RangesJob, spans: dict[int, tuple[int, int | None]]) -> _Files:
         try:
             client = Consumer({**job.settings, **SETTINGS})
             client.assign([TopicPartition(job.topic, each, start) for each, (start, _) in spans.items()])
-            heard = time.monotonic()
-            while open_:
-                message = client.poll(POLL)
-                if message is None:
-                    if time.monotonic() - heard > job.silence:
-                        raise silent(job)
-                    continue
-                heard = time.monotonic()
+            for message in messages(client, job, open_):
                 partition = message.partition()
                 end = spans[partition][1]
                 if message.error() is not None:

@@ -145,7 +145,7 @@ def test_mistakes_get_one_message_and_a_code(
     assert "Traceback" not in err
 
 
-def test_a_target_in_no_folder_is_a_mistake_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_target_in_no_folder_is_a_usage_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     _, shown, _ = run(capsys, "block", "show", BLOCKS[0], "-o", "yaml")
     (tmp_path / "b.yaml").write_text(shown)
     code, _, err = run(capsys, "block", "encode", tmp_path / "b.yaml", "-O", tmp_path / "no" / "b")

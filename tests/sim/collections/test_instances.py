@@ -13,23 +13,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from chain.data.partition import shard_of_part
 from chain.errors import Conflict, Invalid, Refused, Remote
-from chain.instant import MILLISECOND, SECOND, Instant, to_millis
+from chain.instant import SECOND, Instant, to_millis
 from chain.model.events import SetInfo
 from chain.model.source import FetchUrl
 from chain.state import load_state
 from chain.store.shards import CommitPoint, Proposal
 from odfd.reclock.bindings import FOUNDING
 from odfd.reclock.founding import ShardsWanted, check_declared, check_division
-from odfd.reclock.instance import Instance
-from odfd.reclock.shared_chains import SharedChains
 from odfd.trust.signing.owner_commit import author_blocks
-from worlds.instances import START, Died, House, MortalFolder, declared, rows_in
+from worlds.instances import START, House, ThreeInstances, declared, rows_in
 
 CITIES = ("Graz", "Linz", "Wels", "Steyr", "Enns", "Melk", "Krems")
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -42,58 +39,11 @@ ACTIONS = some.one_of(
 )
 
 
-class World:
-    """Three instances, each with a clock; one that died begins anew with an empty copy."""
-
-    def __init__(self, folder: Path, shards: int, *, ledger: bool = False, by_part: bool = False) -> None:
-        self.house = House(folder)
-        self.chain = self.house.begin(shards, ledger=ledger, by_part=by_part)
-        self.clocks = [int(START) + 1] * 3
-        self.alive: list[tuple[Instance, SharedChains, MortalFolder] | None] = [None] * 3
-
-    def instance(self, number: int) -> tuple[Instance, SharedChains, MortalFolder]:
-        found = self.alive[number]
-        if found is None:
-            found = self.alive[number] = self.house.instance(self.chain, lambda: self.now(number))
-        return found
-
-    def now(self, number: int) -> Instant:
-        """Each look at a clock is a little later."""
-        self.clocks[number] += 7 * MILLISECOND
-        return Instant(self.clocks[number])
-
-    def step(self, number: int) -> None:
-        trio.run(self.instance(number)[0].step)
-
-    def race(self, number: int, other: int) -> None:
-        """One step, and before its commit a step of another instance."""
-        if number != other:
-            self.instance(number)[2].before_commit = lambda: self.step(other)
-        self.step(number)
-
-    def die(self, number: int, at: int, *, after: bool) -> None:
-        _, place, files = self.instance(number)
-        files.dies_at, files.after = at, after
-        with contextlib.suppress(Died):
-            trio.run(self.instance(number)[0].step)
-            files.dies_at = 0
-            return
-        place.close()
-        self.alive[number] = None
-
-    def drain(self, number: int = 0) -> None:
-        trio.run(self.instance(number)[0].run)
-
-    def close(self) -> None:
-        for each in self.alive:
-            if each is not None:
-                each[1].close()
-
-
 @contextlib.contextmanager
-def world(shards: int, *, ledger: bool = False, by_part: bool = False) -> Iterator[World]:
+def world(shards: int, *, ledger: bool = False, by_part: bool = False) -> Iterator[ThreeInstances]:
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
-        made = World(Path(folder), shards, ledger=ledger, by_part=by_part)
+        house = House(Path(folder))
+        made = ThreeInstances(house, house.begin(shards, ledger=ledger, by_part=by_part))
         yield made
         made.close()
 

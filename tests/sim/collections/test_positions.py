@@ -19,15 +19,14 @@ from hypothesis import strategies as some
 
 from chain.data.partition import shard_of_part
 from chain.errors import NotFound, Refused, Remote
-from chain.instant import MILLISECOND, SECOND, Instant, from_millis
+from chain.instant import SECOND, Instant, from_millis
 from chain.state import load_state
 from chain.store.shards import Committed, Outcome
 from odfd.ingest.brokers.job import FORGOT, REWROTE, decode_position
 from odfd.reclock.bindings import FOUNDING, binding_of
 from odfd.reclock.instance import Instance
-from odfd.reclock.shared_chains import SharedChains
 from worlds import topics
-from worlds.instances import START, Died, House, MortalFolder, rows_in
+from worlds.instances import House, ThreeInstances, rows_in
 from worlds.topics import ModelTopic, message
 
 PARTITIONS = 3
@@ -42,48 +41,18 @@ ACTIONS = some.one_of(
 )
 
 
-class World:
-    """Three instances over one topic; one that died begins anew with an empty copy."""
+class World(ThreeInstances):
+    """Three instances over one topic."""
 
     def __init__(self, folder: Path, shards: int, *, by_part: bool = False, keep_raw: bool = False) -> None:
-        self.house = House(folder)
-        self.topic = self.house.topic = ModelTopic(PARTITIONS)
-        self.chain = self.house.begin(shards, by_part=by_part, keep_raw=keep_raw)
-        self.clocks = [int(START) + 1] * 3
-        self.alive: list[tuple[Instance, SharedChains, MortalFolder] | None] = [None] * 3
+        house = House(folder)
+        self.topic = house.topic = ModelTopic(PARTITIONS)
+        super().__init__(house, house.begin(shards, by_part=by_part, keep_raw=keep_raw))
         self.sent = 0
 
     def send(self, partition: int, count: int) -> None:
         self.topic.send(*(message("Graz", self.sent + each) for each in range(count)), partition=partition)
         self.sent += count
-
-    def instance(self, number: int) -> tuple[Instance, SharedChains, MortalFolder]:
-        found = self.alive[number]
-        if found is None:
-            found = self.alive[number] = self.house.instance(self.chain, lambda: self.now(number))
-        return found
-
-    def now(self, number: int) -> Instant:
-        self.clocks[number] += 7 * MILLISECOND
-        return Instant(self.clocks[number])
-
-    def step(self, number: int) -> None:
-        trio.run(self.instance(number)[0].step)
-
-    def race(self, number: int, other: int) -> None:
-        if number != other:
-            self.instance(number)[2].before_commit = lambda: self.step(other)
-        self.step(number)
-
-    def die(self, number: int, at: int, *, after: bool) -> None:
-        _, place, files = self.instance(number)
-        files.dies_at, files.after = at, after
-        with contextlib.suppress(Died):
-            trio.run(self.instance(number)[0].step)
-            files.dies_at = 0
-            return
-        place.close()
-        self.alive[number] = None
 
     def release(self, partition: int) -> None:
         """The topic lets go of what the shards have, as its operator may."""
@@ -93,9 +62,6 @@ class World:
         state = load_state(place.chains.chain(shard)).source_state
         if state is not None:
             self.topic.forget(decode_position(state.value).next[str(partition)], partition)
-
-    def drain(self, number: int = 0) -> None:
-        trio.run(self.instance(number)[0].run)
 
     def ranges(self) -> list[tuple[str, int, int]]:
         """All ranges that were bound, in order."""
@@ -119,11 +85,6 @@ class World:
         rows = sum(rows_in(raws) for each, (_, raws) in found.items() if each != self.chain)
         assert rows == self.sent, "each address gives its row"
         assert found == self.house.as_one_alone(self.chain)
-
-    def close(self) -> None:
-        for each in self.alive:
-            if each is not None:
-                each[1].close()
 
 
 @contextlib.contextmanager

@@ -19,15 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from chain.errors import Invalid, Refused, Remote
-from chain.instant import MILLISECOND, SECOND, Instant, from_millis
+from chain.instant import SECOND, Instant, from_millis
 from chain.state import load_state
 from chain.store.shards import Committed, Outcome
 from odfd.reclock.bindings import FOUNDING
 from odfd.reclock.founding import ShardsWanted, check_declared
 from odfd.reclock.instance import Instance
 from odfd.reclock.pushing import BoundReceipt, PushedFiles, push
-from odfd.reclock.shared_chains import SharedChains
-from worlds.instances import START, Died, House, MortalFolder, declared, pushed, rows_in
+from worlds.instances import Died, House, ThreeInstances, declared, pushed, rows_in
 
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 ACTIONS = some.one_of(
@@ -38,27 +37,15 @@ ACTIONS = some.one_of(
 )
 
 
-class World:
+class World(ThreeInstances):
     """Three instances, and four pushes whose clients may repeat them."""
 
     def __init__(self, folder: Path, shards: int, *, ledger: bool = False) -> None:
-        self.house = House(folder)
-        self.house.takes_pushes = True
-        self.chain = self.house.begin(shards, ledger=ledger)
-        self.clocks = [int(START) + 1] * 3
-        self.alive: list[tuple[Instance, SharedChains, MortalFolder] | None] = [None] * 3
+        house = House(folder)
+        house.takes_pushes = True
+        super().__init__(house, house.begin(shards, ledger=ledger))
         self.receipts: dict[int, BoundReceipt] = {}
         self.sent: set[int] = set()
-
-    def instance(self, number: int) -> tuple[Instance, SharedChains, MortalFolder]:
-        found = self.alive[number]
-        if found is None:
-            found = self.alive[number] = self.house.instance(self.chain, lambda: self.now(number))
-        return found
-
-    def now(self, number: int) -> Instant:
-        self.clocks[number] += 7 * MILLISECOND
-        return Instant(self.clocks[number])
 
     def file(self, number: int) -> Path:
         path = self.house.folder / f"push{number}.csv"
@@ -75,13 +62,13 @@ class World:
         assert receipt.records == 3
         return receipt
 
-    def race(self, number: int, first: int, second: int) -> None:
+    def race_pushes(self, number: int, first: int, second: int) -> None:
         """A push, and before its commit one to the next instance."""
         self.instance(number)[2].before_commit = lambda: self.push((number + 1) % 3, second)
         self.push(number, first)
         self.instance(number)[2].before_commit = None
 
-    def die(self, number: int, which: int, at: int) -> None:
+    def die_in_push(self, number: int, which: int, at: int) -> None:
         _, place, files = self.instance(number)
         files.dies_at, files.after = at, at % 2 == 0
         try:
@@ -96,11 +83,6 @@ class World:
         assert len(found[self.chain][1]) - FOUNDING == len(self.sent), "each push is bound once"
         assert sum(rows_in(raws) for each, (_, raws) in found.items() if each != self.chain) == 3 * len(self.sent)
         assert found == self.house.as_one_alone(self.chain)
-
-    def close(self) -> None:
-        for each in self.alive:
-            if each is not None:
-                each[1].close()
 
 
 @contextlib.contextmanager
@@ -122,9 +104,9 @@ def test_each_push_is_taken_once_and_answered_alike(
                 case "push":
                     made.push(number, more)
                 case "race":
-                    made.race(number, *more)
+                    made.race_pushes(number, *more)
                 case "die":
-                    made.die(number, *more)
+                    made.die_in_push(number, *more)
                 case "jump":
                     made.clocks[number] += more * SECOND
         for which in sorted(made.sent):
@@ -134,7 +116,7 @@ def test_each_push_is_taken_once_and_answered_alike(
 
 def test_two_instances_that_are_told_one_push_at_once_bind_it_once() -> None:
     with world(3) as made:
-        made.race(0, 1, 1)
+        made.race_pushes(0, 1, 1)
         made.check()
         counts = made.instance(0)[0].counts, made.instance(1)[0].counts
         assert [(each.bound, each.forgotten) for each in counts] == [(0, 1), (1, 0)]
@@ -181,7 +163,7 @@ def test_a_push_bound_twice_is_refused_by_whoever_would_write_it(monkeypatch: py
 
     monkeypatch.setattr(Instance, "_proposed", twice)
     with world(1) as made:
-        made.race(0, 1, 1)
+        made.race_pushes(0, 1, 1)
         with pytest.raises(Remote, match="binds the push 'push-1' twice"):
             trio.run(made.instance(2)[0].run)
 
