@@ -122,7 +122,7 @@ async def test_a_network_is_joined_by_the_name_of_a_web_site(
             with pytest.raises(Invalid, match="not an invitation"):
                 await bob.api.networks.invitation(wire.InvitationText(text=url))
         with pytest.raises(Invalid, match="anybody on the way"):
-            await bob.api.networks.invitation(wire.InvitationText(text="http://localhost"))
+            await bob.api.networks.invitation(wire.InvitationText(text="http://example.org"))
 
 
 ONCE = wire.InvitationRequest(seconds=3600, uses=1)
