@@ -271,7 +271,7 @@ def _why_not(path: Path, error: OSError) -> Unreachable | Refused | Environment 
         return Invalid(
             f"{path} is not a socket",
             rule="control-socket",
-            hint="in a state directory it is control.sock, while the daemon runs; name it with --socket PATH",
+            hint="a daemon started with --state DIR listens at DIR/control.sock; name that with --socket PATH",
         )
     if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK):
         return Unreachable(

@@ -20,5 +20,5 @@ def test_a_block_of_a_dataset_is_encoded_again(make_daemon: Callable[..., Any], 
         said = daemon.ctl("block", "show", f"airlines@#{number}", "-o", "yaml")
         assert said.code == 0, said
         (tmp_path / "b.yaml").write_text(said.out)
-        daemon.ctl("block", "encode", str(tmp_path / "b.yaml"), "-O", str(tmp_path / "b"))
+        daemon.ctl("block", "encode", str(tmp_path / "b.yaml"), "-O", str(tmp_path / "b"), "--replace")
         assert (tmp_path / "b").read_bytes() == raw

@@ -705,7 +705,8 @@ async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_her
         assert (await status(alice, "flow", "f"))["code"] == "unresolved-reference"
         await alice.apply(plain("two"))
         said = await status(alice, "flow", "f")
-        assert (said["phase"], said.get("conditions")) == ("Ready", None)
+        assert said["phase"] == "Ready"
+        assert not [key for key in said.get("conditions", {}) if key.endswith("/DanglingReferences")]
         assert await flows(alice) == ["f"]
         await alice.api.datasets.rename("one", wire.RenameRequest(name="first"))
         await alice.apply(plain("one"))
