@@ -17,7 +17,7 @@ from typing import Final
 
 from engines.image.build import EPOCH, architecture, base_items, install_wheels
 from engines.image.oci import Item, LayerContent, files_below, write_image, write_layers
-from package.programs import HOME, leave_out, programs, run_compiler
+from package.programs import ENGINE, HOME, leave_out, programs, run_compiler
 from package.symbols import strip_libraries
 
 USER: Final = 10001
@@ -76,7 +76,7 @@ def build(layout: Path, locks: Path, wheel: Path, cache: Path) -> str:
 
 
 def _shipped(site: Path, epoch: int) -> Iterator[Item]:
-    leave_out(site)
+    leave_out(site, ENGINE)
     for each in [*site.rglob("__pycache__")]:
         shutil.rmtree(each, ignore_errors=True)
     strip_libraries(site)

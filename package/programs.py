@@ -66,9 +66,9 @@ from odfd_node.launch import {name}
 """
 
 
-def leave_out(home: Path) -> None:
-    """Removes from what was installed what is not shipped."""
-    for pattern in (*_LAID_OUT, *_OF_OTHERS):
+def leave_out(home: Path, more: Iterable[str] = ()) -> None:
+    """Removes from what was installed what is not shipped. ``more``: patterns of what this package has no use for."""
+    for pattern in (*_LAID_OUT, *_OF_OTHERS, *more):
         for path in [*home.glob(pattern)]:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

@@ -29,9 +29,11 @@ def test_libraries_that_the_node_stands_in_for_are_left_out(tmp_path: Path) -> N
     home = laid(
         tmp_path, "aioquic/tls.py", "aioquic-1.dist-info/RECORD", "libp2p/security/tls/io.py",
         "libp2p/security/noise/io.py",
-        "pyarrow/_hdfs.cpython-311-x86_64-linux-gnu.so", "trio/tests/a.py", "trio/a.py",
+        "pyarrow/_hdfs.cpython-311-x86_64-linux-gnu.so", "trio/tests/a.py", "trio/a.py", "grpc/a.py",
     )  # fmt: skip
     leave_out(home)
+    assert found(home) == {"libp2p/security/noise/io.py", "trio/a.py", "grpc/a.py"}
+    leave_out(home, ENGINE)
     assert found(home) == {"libp2p/security/noise/io.py", "trio/a.py"}
 
 
