@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,12 +68,10 @@ def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[di
 
     Each partition is read to its end as of now.
     """
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
+    from confluent_kafka import TopicPartition
 
     reached, open_ = dict(begin), set(begin)
-    client: Any = None
-    try:
-        client = Consumer({**job.settings, **SETTINGS})
+    with consumer(job) as client:
         # A log may begin after offset 0: messages of a new partition that are gone already were never taken.
         known = set() if job.after is None else job.after.next.keys()
         for each in [each for each in begin if str(each) not in known]:
@@ -86,12 +85,23 @@ def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[di
                 return reached, True
             else:
                 reached[message.partition()] = message.offset() + 1
+    return reached, False
+
+
+@contextmanager
+def consumer(job: TopicJob) -> Iterator[Any]:
+    """Opens a consumer of no group. What the client raises in the block becomes a fault of ours."""
+    from confluent_kafka import Consumer, KafkaException
+
+    client: Any = None
+    try:
+        client = Consumer({**job.settings, **SETTINGS})
+        yield client
     except (KafkaException, ValueError) as error:
         raise fault_of(error.args[0], job) from None
     finally:
         if client is not None:
             client.close()
-    return reached, False
 
 
 def messages(client: Any, job: TopicJob, open_: Collection[int]) -> Iterator[Any]:

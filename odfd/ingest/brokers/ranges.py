@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from chain.errors import Fault, Refused
 from odfd.ingest.apart import answered, serve
 from odfd.ingest.brokers.job import FORGOT, REWROTE, OffsetRange, RangesJob, RangesResult, TopicPosition, starts
-from odfd.ingest.brokers.kafka import SETTINGS, described, fault_of, gone, messages
+from odfd.ingest.brokers.kafka import consumer, described, fault_of, gone, messages
 from odfd.ingest.brokers.records import Message, line_of, too_large
 
 
@@ -132,32 +132,24 @@ class _Files:
 
 def _taken(job: RangesJob, spans: dict[int, tuple[int, int | None]]) -> _Files:
     """Writes messages of each span; one without end is read to the end of the log as of now, or while there is room."""
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
+    from confluent_kafka import TopicPartition
 
-    client: Any = None
-    with ExitStack() as stack:
+    with ExitStack() as stack, consumer(job) as client:
         files = _Files(job, {each: start for each, (start, _) in spans.items()}, stack)
         open_ = {each for each, (start, end) in spans.items() if end is None or start < end}
-        try:
-            client = Consumer({**job.settings, **SETTINGS})
-            client.assign([TopicPartition(job.topic, each, start) for each, (start, _) in spans.items()])
-            for message in messages(client, job, open_):
-                partition = message.partition()
-                end = spans[partition][1]
-                if message.error() is not None:
-                    _note_error(message, job, files.reached, open_)
-                elif partition in open_ and (end is None or message.offset() < end):
-                    if not files.take(message):
-                        break
-                    if end is not None and message.offset() + 1 == end:
-                        open_.discard(partition)
-                else:
+        client.assign([TopicPartition(job.topic, each, start) for each, (start, _) in spans.items()])
+        for message in messages(client, job, open_):
+            partition = message.partition()
+            end = spans[partition][1]
+            if message.error() is not None:
+                _note_error(message, job, files.reached, open_)
+            elif partition in open_ and (end is None or message.offset() < end):
+                if not files.take(message):
+                    break
+                if end is not None and message.offset() + 1 == end:
                     open_.discard(partition)
-        except (KafkaException, ValueError) as error:
-            raise fault_of(error.args[0], job) from None
-        finally:
-            if client is not None:
-                client.close()
+            else:
+                open_.discard(partition)
     return files
 
 
