@@ -256,7 +256,7 @@ class MirrorService:
                 f"cannot mirror {source!r}",
                 rule="mirror-source",
                 hint="name the dataset by its did:odf:…, or by https://…, ipns://… or ipfs://… where it is"
-                " published; odfctl network show NAME lists what is announced",
+                " published; odfctl search WORDS shows the ids of what is announced",
             )
         self._remotes.check(place)
         return place
