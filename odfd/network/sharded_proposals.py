@@ -42,14 +42,9 @@ class _Part(NamedTuple):
     def said(self) -> tuple[object, object]:
         """Watermark and source state after it."""
         data = [each.event for each in self.proposal.blocks if isinstance(each.event, AddData)]
-        return (
-            (data[-1].new_watermark, data[-1].new_source_state)
-            if data
-            else (
-                self.state.watermark,
-                self.state.source_state,
-            )
-        )
+        if data:
+            return data[-1].new_watermark, data[-1].new_source_state
+        return self.state.watermark, self.state.source_state
 
 
 class ShardedProposals:
