@@ -221,8 +221,13 @@ def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
         TableColumn("STATE", lambda row: "not ok" if row.finding else row.state),
         TableColumn("DONE", _task_done, right=True),
         TableColumn("STARTED", lambda row: formatting.ago(row.started_at, now)),
-        TableColumn("", lambda row: (row.fault and row.fault.detail) or row.finding or row.message, most=WHOLE),
+        TableColumn("", _task_message, most=WHOLE),
     )
+
+
+def _task_message(row: wire.TaskView) -> str:
+    """Returns what went wrong, or the stage that the task is at. A task that is done is at none any more."""
+    return (row.fault and row.fault.detail) or row.finding or ("" if row.state == "done" else row.message)
 
 
 def _task_done(row: wire.TaskView) -> str:

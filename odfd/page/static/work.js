@@ -15,7 +15,7 @@ export function Work() {
         { name: "State", of: (one) => html`<${State} of=${one.finding ? "not ok" : one.state} />` },
         { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${shown(one.kind, 40)}`} />` : one.unit === "bytes" ? bytes(one.done) : one.unit ? html`${count(one.done)} <${Text} of=${one.done === 1 ? one.unit.replace(/s$/, "") : one.unit} most=${40} />` : "") },
         { name: "Rate", kind: "number", of: (one) => rate(rates.get(one.id), one.unit) },
-        { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.finding || one.message} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
+        { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.finding || (one.state === "done" ? "" : one.message)} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
         { name: "Began", of: (one) => html`<${When} at=${one.startedAt} />` },
         { name: "Ended", of: (one) => html`<${When} at=${one.finishedAt} />` },
         { name: "Actions", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${shown(one.kind, 40)} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.id}`}

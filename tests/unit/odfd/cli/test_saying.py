@@ -132,6 +132,16 @@ def test_bytes_that_hold_are_no_word_for_what_they_say() -> None:
     assert doubt_of(msgspec.structs.replace(view, state="fresh")) == ""
 
 
+def test_a_task_that_is_done_is_at_no_stage() -> None:
+    def last(state: str, **more: str) -> str:
+        return kinds.TASK.columns(Instant(0))[-1].cell(wire.TaskView(id="t1", kind="apply", state=state, **more))  # type: ignore[arg-type]
+
+    assert last("running", message="applying") == "applying"
+    assert last("failed", message="applying") == "applying"
+    assert last("done", message="applying") == ""
+    assert last("done", message="applying", finding="row 3 differs") == "row 3 differs"
+
+
 def test_progress_that_counts_nothing_tells_how_long_it_has_lasted() -> None:
     """An engine at work says no more; the line would look as if all had stopped."""
     task = wire.TaskView(id="t1", kind="ingest", target="one", state="running", message="computing big.csv")
