@@ -136,12 +136,16 @@ function Progress({ view, label }) {
 }
 
 /** What it will do first, and only then the act. `act()` gives a task, or an answer that is whole. `children` are what
- * may be chosen before; `on` hears whether the question is open. */
+ * may be chosen before; `on` hears whether the question is open. What was asked stays beside its answer, although the
+ * button may offer the opposite by then. */
 export function Act({ label, title, says, command, act, then, kind = "", on, children }) {
-  const [dialog, heading, harmless] = [useRef(null), useRef(null), useRef(null)];
+  const [dialog, heading, harmless, asked] = [useRef(null), useRef(null), useRef(null), useRef(null)];
   const [state, set] = useState(null);
+  const isSettled = Boolean(state && (state.running || state.done));
+  const question = isSettled ? asked.current : { label, title, says, command, children };
   const perform = async (event) => {
     event.preventDefault();
+    asked.current = question;
     set({ running: true, told: "asked" });
     let wrong = false;
     try {
@@ -164,22 +168,22 @@ export function Act({ label, title, says, command, act, then, kind = "", on, chi
   };
   const close = () => dialog.current.close();
   return html`<button type="button" class=${kind} onClick=${open}>${label}</button>
-    <dialog ref=${dialog} aria-label=${title} onClose=${() => on && on(false)} onClick=${(event) => event.target === dialog.current && close()}>
+    <dialog ref=${dialog} aria-label=${question.title} onClose=${() => on && on(false)} onClick=${(event) => event.target === dialog.current && close()}>
       <form class="inside" onSubmit=${perform}>
-        <h2 tabindex="-1" ref=${heading}>${title}</h2>
-        ${[].concat(says).filter(Boolean).map((one) => html`<p>${one}</p>`)}
-        ${children && html`<fieldset disabled=${Boolean(state && (state.running || state.done))}>${children}</fieldset>`}
-        ${command && html`<p class="quiet">The same in a terminal: <code>${shown(command, 400)}</code></p>`}
+        <h2 tabindex="-1" ref=${heading}>${question.title}</h2>
+        ${[].concat(question.says).filter(Boolean).map((one) => html`<p>${one}</p>`)}
+        ${question.children && html`<fieldset disabled=${isSettled}>${question.children}</fieldset>`}
+        ${question.command && html`<p class="quiet">The same in a terminal: <code>${shown(question.command, 400)}</code></p>`}
         <div class="foot">
           <div aria-live="polite">
             ${state && state.told && html`<p class=${state.done ? `note ${state.wrong ? "bad" : "good"}` : "note"}>${typeof state.told === "string" ? shown(state.told, 600) : state.told}</p>`}
-            ${state && state.view && html`<${Progress} view=${state.view} label=${`Progress of ${title}`} />
+            ${state && state.view && html`<${Progress} view=${state.view} label=${`Progress of ${question.title}`} />
               ${state.running && html`<p class="quiet">It goes on when this is closed: <a href="#/work" onClick=${close}>Tasks and flows</a> shows it.</p>`}`}
             ${state && state.problem && html`<${Failed} problem=${state.problem} />`}
           </div>
           <div class="row end">
             <button type="button" ref=${harmless} onClick=${close}>${state && (state.done || state.view) ? "Close" : "Cancel"}</button>
-            ${!(state && state.done) && html`<button class="main" disabled=${Boolean(state && state.running)}>${label}</button>`}
+            ${!(state && state.done) && html`<button class="main" disabled=${Boolean(state && state.running)}>${question.label}</button>`}
           </div>
         </div>
       </form>

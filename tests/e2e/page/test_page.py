@@ -197,21 +197,25 @@ def test_what_it_does_is_done_by_the_node(seen: Seen, lie: Any) -> None:
     seen.go("datasets/bob.cities")
     tab = seen.tab
 
-    def act(name: str, said: str) -> None:
+    def act(name: str, said: str, then: str) -> None:
         tab.get_by_role("button", name=name, exact=True).first.click()
         dialog = tab.locator("dialog[open]")
+        asked = dialog.get_by_role("heading").inner_text()
         dialog.get_by_role("button", name=name, exact=True).click()
         dialog.get_by_text(said).wait_for()
+        tab.get_by_role("button", name=then, exact=True).first.wait_for(state="attached")
+        assert dialog.get_by_role("heading").inner_text() == asked, "the question stays beside its answer"
         dialog.get_by_role("button", name="Close").click()
 
-    act("Verify", "In order: ")
+    act("Verify", "In order: ", "Verify")
     before = lie.told("datasets", "get", "bob.cities").published
-    act("Unpublish" if before else "Publish", "It is private." if before else "It is public.")
+    names = ("Unpublish", "Publish") if before else ("Publish", "Unpublish")
+    act(names[0], "It is private." if before else "It is public.", names[1])
     assert lie.told("datasets", "get", "bob.cities").published is not before
     seen.go("network")
-    act("Pause", "It rests.")
+    act("Pause", "It rests.", "Go on")
     assert any(one.state == "paused" for one in lie.told("mirrors", "list"))
-    act("Go on", "It goes on.")
+    act("Go on", "It goes on.", "Pause")
 
 
 def test_what_is_announced_is_mirrored_with_a_click(seen: Seen, lie: Any) -> None:
