@@ -94,7 +94,8 @@ export function Answer({ of, children }) {
 
 /** A table; a column is `{name, of(row), kind, word}`: `kind` is `number` or nothing, `word` the name as a text where it is
  * none. Where the window is narrow each row is a card, with the names of columns in it: the roles are said, since an
- * element of a table that is no longer laid out as one has none. A column that is empty in each row is left out. */
+ * element of a table that is no longer laid out as one has none. A column that is empty in each row is left out. Cells
+ * are keyed by column, so that a column that comes or goes closes no open question of another. */
 export function Table({ label, columns: all, rows, keyed, empty = "Nothing here.", row: decorate, titled = false }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
   const columns = all.filter((one, place) => place === 0 || rows.some((row) => !isEmpty(one.of(row))));
@@ -104,8 +105,8 @@ export function Table({ label, columns: all, rows, keyed, empty = "Nothing here.
     <tbody role="rowgroup">${rows.map((row, at) => html`<tr role="row" key=${keyed ? keyed(row) : at} class=${decorate ? decorate(row) : ""}>
       ${columns.map((one, place) =>
         place === 0
-          ? html`<th scope="row" role="rowheader" class=${one.kind} data-of=${one.word ?? one.name}>${one.of(row)}</th>`
-          : html`<td role="cell" class=${one.kind} data-of=${one.word ?? one.name}>${one.of(row)}</td>`)}
+          ? html`<th key=${one.word ?? one.name} scope="row" role="rowheader" class=${one.kind} data-of=${one.word ?? one.name}>${one.of(row)}</th>`
+          : html`<td key=${one.word ?? one.name} role="cell" class=${one.kind} data-of=${one.word ?? one.name}>${one.of(row)}</td>`)}
     </tr>`)}</tbody>
   </table></div>`;
 }

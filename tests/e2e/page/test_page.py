@@ -431,15 +431,21 @@ def test_who_holds_what_and_who_signed_what_is_listed(seen: Seen, lie: Any) -> N
 
 
 def test_the_rate_of_a_transfer_is_what_grew_between_two_looks(strange: Seen) -> None:
-    """Bytes of a mirror, as the node tells them once and again."""
+    """Bytes of a mirror, as the node tells them once and again. The column that comes closes no open question."""
     have = iter(range(0, 10**9, 10**6))
 
     def answer(route: Any) -> None:
-        said = {"id": "1", "name": "moving", "state": "syncing", "want": "data", "held": 0, "peers": 1, "message": ""}
-        route.fulfill(json=[{**said, "blocks": None, "bytes": {"have": next(have), "want": 10**9}}])
+        said = {"id": "1", "name": "moving", "state": "syncing", "want": "data", "held": 0, "peers": 1}
+        done = next(have)
+        more = {"blocks": None, "bytes": {"have": done, "want": 10**9}, "message": "asked one peer" if done else ""}
+        route.fulfill(json=[{**said, **more}])
 
     strange.tab.route("**/node/v1alpha1/mirrors", answer)
     strange.go("network")
+    strange.tab.get_by_role("button", name="Pause", exact=True).click()
+    strange.tab.locator("th", has_text="Message").wait_for(state="attached")
+    assert strange.tab.get_by_role("dialog", name="Pause moving?").is_visible()
+    strange.tab.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     strange.tab.get_by_role("table", name="Mirrors").get_by_text(re.compile(r"^\d.* [kM]B/s$")).wait_for()
 
 
