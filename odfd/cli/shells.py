@@ -1,4 +1,7 @@
-"""Holds the completion scripts of ``odfctl``, each of which runs ``odfctl completions`` for the word at the cursor."""
+"""Holds the completion scripts of ``odfctl``, each of which runs ``odfctl completions`` for the word at the cursor.
+
+All pass the line as one argument, since a ``--`` among several would end the options of ``odfctl completions``.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ _odfctl() {
   local line word told files=""
   local -a asked plain begun
   asked=("${(@Q)words[1,CURRENT-1]}" "${(Q)PREFIX}")
-  for line in "${(@f)$("$asked[1]" completions --words "${(@)asked[2,-1]}" 2> /dev/null)}"; do
+  for line in "${(@f)$("$asked[1]" completions --line "${(@j: :)${(@qq)asked}}" 2> /dev/null)}"; do
     [[ -n $line ]] || continue
     word="${line%%$'\t'*}"
     told=""
@@ -63,7 +66,8 @@ if [[ $funcstack[1] == _odfctl ]]; then _odfctl "$@"; else compdef _odfctl odfct
 FISH: Final = r"""# odfctl completions for fish
 function __odfctl_complete
     set -l words (commandline -opc)
-    set -l found ($words[1] completions --words $words[2..-1] (commandline -ct | string unescape) 2> /dev/null)
+    set -l line (string escape -- $words (commandline -ct | string unescape) | string join ' ')
+    set -l found ($words[1] completions --line "$line" 2> /dev/null)
     for line in $found
         if test "$line" = :files
             __fish_complete_path (commandline -ct)

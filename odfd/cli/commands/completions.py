@@ -37,15 +37,13 @@ commands = Commands()
 @commands.add(
     "completions",
     argument("shell", nargs="?", choices=("bash", "zsh", "fish")),
-    argument("--words", nargs=argparse.REMAINDER, metavar="WORD", help=argparse.SUPPRESS),
     argument("--line", help=argparse.SUPPRESS),
     description="Print completions for bash, zsh or fish. They ask the daemon for names, where there is one.",
     example="bash > ~/.local/share/bash-completion/completions/odfctl",
 )
 def _completions(_: Session, args: argparse.Namespace) -> None:
-    words = words_of(args.line) if args.line is not None else args.words
-    if words is not None:
-        for each in _proposed(words, args):
+    if args.line is not None:
+        for each in _proposed(words_of(args.line), args):
             told = clean(each.told, _TOLD).replace("\t", " ")
             output.say(f"{clean(each.word, len(each.word))}\t{told}".rstrip("\t"))
         return

@@ -139,7 +139,8 @@ def test_fish_completes_what_the_node_has(node: Any) -> None:
     program = needed("fish")
     script = node.folder / "words.fish"
     script.write_text(SCRIPTS["fish"] + "\n")
-    asked = "; ".join(f"echo 'line {typed}'; complete -C '{typed}'" for typed in LINES)
+    options = "odfctl tail airlines --"
+    asked = "; ".join(f"echo 'line {typed}'; complete -C '{typed}'" for typed in (*LINES, options))
     done = subprocess.run(
         [program, "--no-config", "-c", f"source {script}; {asked}"],
         env=around(node), cwd=node.folder.parent, capture_output=True, text=True, timeout=PATIENCE, check=True,
@@ -148,4 +149,5 @@ def test_fish_completes_what_the_node_has(node: Any) -> None:
     for part in done.stdout.split("line ")[1:]:
         typed, *proposed = part.splitlines()
         found[typed] = [each.partition("\t")[0] for each in proposed]
+    assert {"--as-of", "--records"} <= set(found.pop(options))
     assert found == {typed: [line.split()[-1]] for typed, line in LINES.items()}
