@@ -1,5 +1,6 @@
 // How far a dataset may be relied on, who says so, and what was found wrong, with the rows that differ side by side.
 
+import { useState } from "/vendor/hooks.js";
 import { ask } from "/api.js";
 import { Act, Answer, Facts, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
 import { cell, count, part, plural, short, shown, withdrawn, word } from "/text.js";
@@ -11,7 +12,7 @@ export function Trust({ name, detail }) {
     <${Verdict} view=${view} state=${detail.dataset.state} />
     ${view.evidence.length > 0 && html`<section aria-labelledby="evidence"><h2 id="evidence">What was found wrong</h2>
       ${view.evidence.map((one) => html`<${Evidence} one=${one} name=${name} />`)}</section>`}
-    ${view.choices.length > 0 && html`<${Choices} view=${view} name=${name} again=${trust.again} />`}
+    <${Choices} choices=${view.choices} name=${name} again=${trust.again} />
     <${Strip} view=${view} />
     <${Steps} view=${view} />
     <${Past} past=${view.past} />
@@ -77,19 +78,24 @@ function Sides({ one }) {
   ]} />`;
 }
 
-function Choices({ view, name, again }) {
+/** What a person may decide. An open question stays until it is closed, also when its answer left nothing to decide. */
+function Choices({ choices: now, name, again }) {
+  const [asked, hold] = useState(null);
+  const choices = asked || now;
+  const on = (isOpen) => hold(isOpen ? choices : null);
   const resolve = (body) => async () => {
     const answer = await ask("POST", `/dataset/v1alpha1/datasets/${part(name)}/trust/resolve`, body);
     again();
     return answer;
   };
+  if (!choices.length) return null;
   return html`<section aria-labelledby="choices"><h2 id="choices">Waits for your decision</h2>
-    <ul class="choices">${view.choices.map((one) => html`<li><p><${Id} of=${one.hash} /> <${Text} of=${one.message} most=${300} /></p>
+    <ul class="choices">${choices.map((one) => html`<li key=${one.hash}><p><${Id} of=${one.hash} /> <${Text} of=${one.message} most=${300} /></p>
       <${Act} label="Follow it" title=${`Follow ${short(one.hash)}?`} command=${`odfctl trust resolve ${word(name)} --follow ${one.hash}`}
         says=${["This node takes it for what holds, whatever others say, and goes on from there. What you decide stands until you decide otherwise.", html`<${Text} of=${one.message} most=${300} />`]}
-        act=${resolve({ follow: one.hash })} then=${() => "Decided."} /></li>`)}</ul>
+        on=${on} act=${resolve({ follow: one.hash })} then=${() => "Decided."} /></li>`)}</ul>
     <${Act} label="Abandon it" kind="plain" title=${`Abandon ${shown(name, 80)}?`} command=${`odfctl trust resolve ${word(name)} --abandon`}
-      says="This node relies on no more of it than is settled, and asks you no more." act=${resolve({ abandon: true })} then=${() => "Abandoned."} />
+      says="This node relies on no more of it than is settled, and asks you no more." on=${on} act=${resolve({ abandon: true })} then=${() => "Abandoned."} />
   </section>`;
 }
 

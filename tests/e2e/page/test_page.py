@@ -607,5 +607,9 @@ def test_a_person_decides_what_no_rule_does(seen: Seen, lie: Any) -> None:
     dialog = seen.tab.locator("dialog[open]")
     assert "whatever others say" in dialog.inner_text()
     dialog.get_by_role("button", name="Follow it").click()
-    seen.tab.get_by_text("A person decided").first.wait_for()
+    dialog.get_by_text("Decided.").wait_for()
+    seen.tab.get_by_text("A person decided").first.wait_for(state="attached")
+    assert dialog.get_by_text("Decided.").is_visible(), "the answer stays until the question is closed"
+    dialog.get_by_role("button", name="Close").click()
+    seen.tab.get_by_role("heading", name="Waits for your decision").wait_for(state="detached")
     assert len(lie.told("trust", "show", "austria.towns.bad").decisions) == 1
