@@ -36,8 +36,13 @@ MAX_SHARDS: Final = 64
 MAX_BY: Final = 16
 """Most columns that decide the shard of a row."""
 KEY_SIZE: Final = 32
+MAX_SAMPLE: Final = 20
+"""Most rows of a sample."""
+MAX_CELL: Final = 64
+"""Most characters of a value in a sample."""
 
 Label = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_WORD)]
+Cell = Annotated[str, msgspec.Meta(max_length=MAX_CELL)] | bool
 
 
 class CardColumn(StatementPart, frozen=True, kw_only=True):
@@ -77,6 +82,21 @@ class PublisherClaims(StatementPart, frozen=True, kw_only=True):
     node_signature: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{128})?$")] = ""
 
 
+class CardSample(StatementPart, frozen=True, kw_only=True):
+    """Rows that the publisher shows on purpose to those who have none: the newest of the card's blocks, as text."""
+
+    columns: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_COLUMNS)] = ()
+    """The columns of the rows, as places in the card's list of columns, in ascending order."""
+    rows: Annotated[tuple[tuple[Cell, ...], ...], msgspec.Meta(max_length=MAX_SAMPLE)] = ()
+    """In the order of the dataset; a value is a text, cut where it is long, or ``False`` where there is none."""
+    left_out: Count = 0
+    """Number of further rows that the publisher wanted to show and that have no room in a card."""
+
+    @property
+    def total(self) -> int:
+        return len(self.rows) + self.left_out
+
+
 class CardShards(StatementPart, frozen=True, kw_only=True):
     """The shards of a collection, all with one card text: the card of each shard lists all of them in order."""
 
@@ -108,6 +128,8 @@ class Card(Expiring, frozen=True, kw_only=True):
     claims: PublisherClaims | None = None
     shards: CardShards | None = None
     """The shards of the collection that the dataset is a shard of; ``None``: it is one chain."""
+    sample: CardSample | None = None
+    """``None``: the publisher shows no rows before somebody mirrors the dataset."""
     head: Annotated[Multihash, "subject"]
 
     @property
@@ -135,8 +157,18 @@ class Card(Expiring, frozen=True, kw_only=True):
             raise Invalid("a card has facts and claims, or neither", rule="card-parts")
         if self.shards is not None:
             self._check_shards(self.shards)
+        if self.sample is not None:
+            self._check_sample(self.sample)
         if self.claims is not None and not _is_vouched(self.claims, self.dataset, self.author):
             raise Invalid("the node that a card names as the publisher's did not sign that", rule="card-node")
+
+    def _check_sample(self, sample: CardSample) -> None:
+        known = 0 if self.chain is None else len(self.chain.columns)
+        places = sample.columns
+        if self.chain is None or places != tuple(sorted(set(places))) or (places and places[-1] >= known):
+            raise Invalid("the sample of a card is of columns that the card lists, each once", rule="card-sample")
+        if any(len(row) != len(places) or True in row for row in sample.rows):
+            raise Invalid("each row of a card's sample has a text for each column, or false", rule="card-sample")
 
     def _check_shards(self, shards: CardShards) -> None:
         if self.is_withdrawal or len(shards.keys) % KEY_SIZE or len(shards.keys) > KEY_SIZE * MAX_SHARDS:

@@ -15,7 +15,7 @@ from chain.visible import visible
 from odfd.cli import formatting
 from odfd.cli.dataset_text import growth_text, profile_text, rows_text, size_text
 from odfd.cli.session import to_yaml
-from odfd.cli.table import Stack, clean, fields, paragraphs
+from odfd.cli.table import Stack, TableColumn, clean, fields, paragraphs, render
 from odfd.control import wire
 
 
@@ -30,6 +30,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("keywords", ", ".join(detail.keywords)),
             ("state", view.state),
             ("published", _published(view)),
+            ("on its card", f"{formatting.plural(detail.sample, 'row')} at most" if detail.sample else ""),
             ("shared with", ", ".join(view.shared_with)),
             ("withdrawn", _withdrawn(view)),
             ("head", f"#{view.blocks - 1}  {view.head or ''}" if view.blocks else "none: no block of it is here yet"),
@@ -122,7 +123,21 @@ def card(view: wire.CardView) -> str:
     columns = [f"  {clean(each.name, 64):<32} {clean(each.type, 64)}".rstrip() for each in view.columns]
     if view.more_columns:
         columns.append(f"  and {view.more_columns} more")
-    return Stack([head, "columns", *columns] if columns else [head])
+    return Stack([head, *(["columns", *columns] if columns else []), *_sample(view.sample)])
+
+
+def _sample(sample: wire.CardRows | None) -> list[str]:
+    """Formats the rows on a card, and says how many have no room there."""
+    if sample is None:
+        return []
+    shown = sample.rows
+    missing = f", {formatting.count(sample.left_out)} more without room on the card" if sample.left_out else ""
+    head = f"sample: {formatting.plural(len(shown), 'row')} that its publisher shows{missing}"
+    columns: tuple[TableColumn[tuple[str | None, ...]], ...] = tuple(
+        TableColumn(clean(name, 64), lambda row, place=place: formatting.cell(row[place]), most=40)  # type: ignore[misc]
+        for place, name in enumerate(sample.columns)
+    )
+    return [head, render(columns, shown)] if shown else [head]
 
 
 def _namesakes(number: int) -> str:

@@ -11,6 +11,7 @@ from odfd.datasets.visibility import Visibility
 from odfd.network.outbox import Outbox
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.state.directory import StateDirectory
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.workers.card_publisher import CardPublisher
 from odfd.workers.node_card_publisher import NodeCardPublisher
 from p2p.ports import Topic
@@ -25,6 +26,7 @@ class CardContext(Protocol):
     visibility: Visibility
     outbox: Outbox
     board: LedgerStatementStore
+    evaluator: TrustEvaluator
 
 
 def card_publishers_of(parts: CardContext) -> tuple[CardPublisher, NodeCardPublisher]:
@@ -35,5 +37,6 @@ def card_publishers_of(parts: CardContext) -> tuple[CardPublisher, NodeCardPubli
     cards = CardPublisher(
         parts.home, parts.visibility, parts.outbox.put_card, name, parts.context, names_node, parts.board.shared_cards
     )
+    cards.served = lambda dataset: parts.evaluator.reach(dataset, parts.evaluator.serve(dataset)).blocks
     tell = partial(parts.outbox.put, Topic.HEADS, None)
     return cards, NodeCardPublisher(parts.home, lambda: parts.settings, tell, parts.context)

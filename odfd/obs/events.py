@@ -152,6 +152,7 @@ EVENT_KINDS: Final = {
     "dataset.resolved": "a person settled what no rule decides",
     "dataset.revoked": "peers get a dataset no more that was shared with them",
     "dataset.rewritten": "the history of a dataset became another",
+    "dataset.sample": "the card of a dataset shows another number of rows",
     "dataset.shared": "some peers may have a private dataset",
     "dataset.unpublished": "others may no longer see a dataset",
     "dataset.updated": "the declaration of a dataset changed",

@@ -6,6 +6,7 @@ W3C Recommendation DCAT 3; schema.org/Dataset.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from chain.statements.card import Card
 
 MEDIA_TYPE: Final = "application/ld+json"
 CONTEXT: Final = {
+    "adms": "http://www.w3.org/ns/adms#",
     "dcat": "http://www.w3.org/ns/dcat#",
     "dct": "http://purl.org/dc/terms/",
     "foaf": "http://xmlns.com/foaf/0.1/",
@@ -21,6 +23,7 @@ CONTEXT: Final = {
     "schema": "https://schema.org/",
     "xsd": "http://www.w3.org/2001/XMLSchema#",
 }
+_JSON: Final = "https://www.iana.org/assignments/media-types/application/json"
 _LAYOUT: Final = "https://docs.kamu.dev/odf/spec/"
 """The specification to which the folder behind an access URL conforms."""
 
@@ -53,6 +56,7 @@ def _dataset(name: str, card: Card) -> dict[str, Any]:
         "dct:creator": {"@id": str(card.author)},
         "prov:wasDerivedFrom": [{"@id": str(each)} for each in facts.inputs],
         "schema:variableMeasured": [each.name for each in facts.columns],
+        "adms:sample": _sample(card),
         "dcat:distribution": {
             "@type": "dcat:Distribution",
             "dcat:accessURL": access,
@@ -60,6 +64,20 @@ def _dataset(name: str, card: Card) -> dict[str, Any]:
         },
     }
     return _without_empty(fields)
+
+
+def _sample(card: Card) -> dict[str, Any] | None:
+    """Returns the rows on a card as a distribution of their own, as DCAT-AP has samples; the address is the content."""
+    facts, sample = card.chain, card.sample
+    if facts is None or sample is None or not sample.rows:
+        return None
+    names = [facts.columns[place].name for place in sample.columns]
+    rows = [{name: cell for name, cell in zip(names, row, strict=True) if isinstance(cell, str)} for row in sample.rows]
+    return {
+        "@type": "dcat:Distribution",
+        "dcat:mediaType": {"@id": _JSON},
+        "dcat:accessURL": {"@id": "data:application/json," + quote(json.dumps(rows, ensure_ascii=False), safe="")},
+    }
 
 
 def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import (
     captures,
+    card_samples,
     catalog,
     incidents,
     network_scopes,
@@ -86,7 +87,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
     webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
-    unmanaged, spool, invitation_tokens, incidents,
+    unmanaged, spool, invitation_tokens, incidents, card_samples,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``, which define the database's tables."""
 NAMES: Final = b"names"
@@ -95,6 +96,7 @@ _KEYS: Final = {
     "datasets": "{row}.id",
     **dict.fromkeys(
         (
+            "card_samples",
             "damage",
             "held_extents",
             "network_scopes",

@@ -18,15 +18,17 @@ from chain.data.partition import FUNCTION
 from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.state import load_state
+from chain.state import ChainState, load_state
 from chain.statements import card as cards
 from chain.statements import envelope, statement
-from chain.statements.card import Card, CardShards, PublisherClaims
+from chain.statements.card import Card, CardSample, CardShards, PublisherClaims
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.datasets.card_facts import cut, facts_of, shortened
+from odfd.datasets.card_samples import CardSamples
+from odfd.datasets.sample_rows import sample_of
 from odfd.datasets.visibility import Visibility
 from odfd.network.shared_cards import SharedCards
 from odfd.renditions import tables
@@ -45,6 +47,7 @@ START_SECONDS: Final = 10.0
 
 
 _NEVER: Final = Instant(1 << 63)
+_ALL_BLOCKS: Final = 1 << 62
 
 
 class _Draft(NamedTuple):
@@ -80,6 +83,8 @@ class CardPublisher:
 
         ``announce``: called with each card, withdrawals too. ``shared``: keeps cards of shards that only some may have.
         """
+        self.served: Callable[[DatasetId], int] = lambda _: _ALL_BLOCKS
+        """Counts the blocks that policy gives to others; set by who makes this. The rows of samples are of these."""
         self._shared = shared or SharedCards()
         self._home = home
         self._visibility = visibility
@@ -183,9 +188,31 @@ class CardPublisher:
         card = self._card(dataset, epoch, signing)
         if card is None:
             return None
-        card = fitted(card)
         state = load_state(self._home.chains.chain(dataset))
-        return _Draft(key, before, card, () if card.chain is None else shortened(card.chain, state))
+        card = fitted(msgspec.structs.replace(card, sample=self._sample(card, before, state)))
+        short = () if card.chain is None else shortened(card.chain, state)
+        missing = 0 if card.sample is None else card.sample.left_out
+        return _Draft(key, before, card, (*short, f"sample ({plural(missing, 'row')} left out)") if missing else short)
+
+    def _sample(self, card: Card, before: Card | None, state: ChainState) -> CardSample | None:
+        """Returns the rows that a person wants shown. None are read while the card is not due for another reason."""
+        dataset, head = card.dataset, state.head
+        with self._home.database.read() as connection:
+            asked, member = CardSamples(connection).of(dataset), tables.member_of(connection, dataset)
+        if not asked or head is None or (member is not None and member.dataset != dataset):
+            return None
+        if before is not None and before.sample is not None and before.sample.total == min(asked, state.next_offset):
+            same = fitted(msgspec.structs.replace(card, sample=before.sample))
+            if due(before, same) > self._clock.now():
+                return before.sample
+        chain, first = self._home.chains.chain(dataset), self._home.held_from(dataset)
+        served = min(card.size, self.served(dataset))
+        try:
+            return sample_of(chain, self._home.objects, state, asked, first=first, before=served)
+        except Fault as fault:
+            name = self._home.name_of(dataset)
+            self._logger.error("card without its sample", dataset=name, fault=str(fault), rule=fault.rule)
+            return CardSample(left_out=min(asked, state.next_offset))
 
     def _signing(self, dataset: DatasetId, before: Card | None) -> tuple[SigningKey, int, Mapping[str, Any]] | None:
         """Returns the key that signs the next card, the chain's epoch, and what the card says of its signature.
@@ -267,4 +294,4 @@ def _without(parts: Sequence[str]) -> str:
 
 
 def _withdrawn(before: Card, signing: Mapping[str, Any]) -> Card:
-    return msgspec.structs.replace(before, **signing, chain=None, claims=None, shards=None)
+    return msgspec.structs.replace(before, **signing, chain=None, claims=None, shards=None, sample=None)

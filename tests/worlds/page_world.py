@@ -508,6 +508,7 @@ def _card(name: str) -> wire.CardView:
         license_url="javascript:window.harmed='license'",
         columns=tuple(wire.CardColumn(name=each, type=LOUD) for each in ATTACKS),
         more_columns=1,
+        sample=wire.CardRows(columns=ATTACKS, rows=(ATTACKS, (LOUD, *ATTACKS[1:-1], None)), left_out=2),
         inputs=ATTACKS,
         created_at=LOUD,
         updated_at=LOUD,

@@ -115,7 +115,7 @@ SEALED = [
     (GOLDEN / "trust" / name).read_bytes()
     for name in (
         *("head.json", "attestation.json", "observation.json", "policy.json"),
-        *("card.json", "card-of-a-node.json", "node-card.json"),
+        *("card.json", "card-of-a-node.json", "card-with-a-sample.json", "node-card.json"),
     )
 ]
 PROOFS = [(GOLDEN / "trust" / name).read_bytes() for name in ("fork.json", "double-vote.json")]

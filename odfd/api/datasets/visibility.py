@@ -13,9 +13,9 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.state import load_state
-from chain.statements.card import MAX_WORD
+from chain.statements.card import MAX_SAMPLE, MAX_WORD
 from chain.statements.envelope import Signed
-from chain.wording import agree
+from chain.wording import agree, plural
 from config.model import Settings
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -67,6 +67,7 @@ class VisibilityService:
 
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Publishes datasets, everywhere or in some networks. Raises NotFound, Refused, Invalid."""
+        _check_sample(request)
         wanted = await self._wanted(request)
         networks = self._networks_named(request.to)
         theirs = await trio.to_thread.run_sync(
@@ -75,8 +76,26 @@ class VisibilityService:
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
         kept = [self._view(entry, False, [_is_theirs(entry).message]) for entry in theirs]
-        views = [*kept, *[await self._all(each, True, networks) for each in wanted if each not in theirs]]
+        mine, rows = [each for each in wanted if each not in theirs], request.sample
+        if rows is not None:
+            await trio.to_thread.run_sync(self._check_own, mine)
+        views = [*kept, *[await self._all(each, True, networks, rows) for each in mine]]
         return views if self._joined() else _unfound(views)
+
+    def _check_own(self, entries: Sequence[DatasetEntry]) -> None:
+        """Raises Refused for a dataset whose card others sign."""
+        for entry in entries:
+            if not self._home.keys.has_dataset_key(entry.id):
+                raise Refused(
+                    f"{entry.name} is a mirror: only its publisher says which rows its card shows",
+                    rule="sample-of-others",
+                    hint=f"odfctl publish {entry.name} without --sample serves it like any other",
+                )
+
+    def _sample_changed(self, entry: DatasetEntry, rows: int) -> None:
+        self._changed(entry.id)
+        text = f"its card shows up to {plural(rows, 'row')}" if rows else "its card shows no rows"
+        self._events.emit("dataset.sample", entry.name, text, about=about(entry.id), id=str(entry.id))
 
     def _networks_named(self, names: Sequence[str]) -> frozenset[str]:
         """Returns the joined networks with these names. Raises NotFound for one that is not joined."""
@@ -146,7 +165,9 @@ class VisibilityService:
             raise _is_theirs(entry)
         self._shards(entry, True)
 
-    async def _all(self, entry: DatasetEntry, public: bool, networks: Collection[str] = ()) -> wire.VisibilityView:
+    async def _all(
+        self, entry: DatasetEntry, public: bool, networks: Collection[str] = (), rows: int | None = None
+    ) -> wire.VisibilityView:
         """Publishes or withdraws a dataset with all its shards; returns the view of the first, which has its name.
 
         Former renditions have the same rows: they are withdrawn too, and not published again.
@@ -154,13 +175,16 @@ class VisibilityService:
         first, *others = await trio.to_thread.run_sync(self._shards, entry, public)
         former = [] if public else await trio.to_thread.run_sync(self._former_told, first)
         chains = (first, *others, *former)
-        changes = await trio.to_thread.run_sync(self._set, chains, public, networks)
+        before = await trio.to_thread.run_sync(self._visibility.shown_rows, first.id)
+        changes = await trio.to_thread.run_sync(self._set, chains, public, networks, rows)
+        if is_shown := rows is not None and rows != before:
+            self._sample_changed(first, rows or 0)
         views = [await self._one(each, is_new, public=public) for each, is_new in zip(chains, changes, strict=True)]
         notes = [f"{len(others) + 1} shards, each with an id of its own"] if others else []
         if former:
             names = await trio.to_thread.run_sync(self._names, [each.id for each in former])
             notes.append(f"{names} too, of former renditions, with the same rows")
-        changed = any(each.changed for each in views)
+        changed = is_shown or any(each.changed for each in views)
         return msgspec.structs.replace(views[0], changed=changed, notes=(*notes, *views[0].notes))
 
     def _shards(self, entry: DatasetEntry, public: bool) -> list[DatasetEntry]:
@@ -186,6 +210,7 @@ class VisibilityService:
             name=entry.name,
             id=str(entry.id),
             published=self._visibility.is_told(entry.id),
+            sample=self._visibility.shown_rows(entry.id),
             networks=self._limits(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
             changed=changed,
@@ -211,13 +236,17 @@ class VisibilityService:
         scope = self._visibility.scope(dataset)
         return None if scope is None or not self._visibility.is_told(dataset) else tuple(sorted(scope))
 
-    def _set(self, entries: Sequence[DatasetEntry], public: bool, networks: Collection[str]) -> Sequence[bool]:
+    def _set(
+        self, entries: Sequence[DatasetEntry], public: bool, networks: Collection[str], rows: int | None
+    ) -> Sequence[bool]:
         """Sets the visibility of the shards of a dataset; returns of each whether that changed anything."""
         now = self._clock.now()
         if networks:
-            return [_publish_to(self._visibility, each, networks, each.id, now) for each in entries]
+            first, *others = entries
+            asked = [(first, rows), *((each, None) for each in others)]
+            return [_publish_to(self._visibility, each, networks, now, shown) for each, shown in asked]
         mark = Mark.PUBLISHED if public else Mark.PRIVATE
-        return self._visibility.set_for_all([each.id for each in entries], mark, now)
+        return self._visibility.set_for_all([each.id for each in entries], mark, now, rows)
 
     async def _one(self, entry: DatasetEntry, changed: bool, *, public: bool) -> wire.VisibilityView:
         if changed:
@@ -286,6 +315,17 @@ class VisibilityService:
         return ", ".join(names[:SHOWN]) + more
 
 
+def _check_sample(request: wire.VisibilityRequest) -> None:
+    """Raises Invalid for a sample that a card cannot have, or of datasets that nobody named."""
+    if request.sample is None:
+        return
+    if not 0 <= request.sample <= MAX_SAMPLE:
+        raise Invalid(f"a sample of {plural(request.sample, 'row')}", rule="sample-rows", hint=f"0 to {MAX_SAMPLE}")
+    if request.all:
+        hint = "odfctl publish NAME --sample N"
+        raise Invalid("a sample shows rows to everybody: name the datasets", rule="sample-all", hint=hint)
+
+
 def _unfound(views: Sequence[wire.VisibilityView]) -> Sequence[wire.VisibilityView]:
     """Adds a note to the first dataset that was private: the node is in no network."""
     note = "peers do not find it yet: this node is in no network, until odfctl network join NAME, or odfctl join"
@@ -294,11 +334,11 @@ def _unfound(views: Sequence[wire.VisibilityView]) -> Sequence[wire.VisibilityVi
 
 
 def _publish_to(
-    visibility: Visibility, entry: DatasetEntry, networks: Collection[str], dataset: DatasetId, now: Instant
+    visibility: Visibility, entry: DatasetEntry, networks: Collection[str], now: Instant, rows: int | None
 ) -> bool:
     """Publishes a dataset in some networks. Raises Refused with the name that a person knows."""
     try:
-        return visibility.publish_to(dataset, networks, now)
+        return visibility.publish_to(entry.id, networks, now, rows)
     except Refused as fault:
         hint = (fault.hint or "").replace("NAME", entry.name)
         raise Refused(fault.message.replace("it", entry.name, 1), rule=fault.rule, hint=hint) from fault

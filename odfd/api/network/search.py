@@ -51,6 +51,15 @@ def _as_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", plain).strip("-")[:MAX_PUBLISHER].rstrip("-")
 
 
+def _rows_on(card: Card) -> wire.CardRows | None:
+    facts, sample = card.chain, card.sample
+    if sample is None or facts is None:
+        return None
+    rows = tuple(tuple(cell if isinstance(cell, str) else None for cell in row) for row in sample.rows)
+    names = tuple(facts.columns[place].name for place in sample.columns)
+    return wire.CardRows(columns=names, rows=rows, left_out=sample.left_out)
+
+
 class CardStanding(NamedTuple):
     """How far a dataset may be relied on, as far as this node knows. ``rank`` is for sorting: higher is better."""
 
@@ -212,6 +221,7 @@ class SearchService:
             more_columns=facts.more_columns,
             inputs=tuple(map(str, facts.inputs)),
             portal=facts.portal,
+            sample=_rows_on(card),
             shards=() if card.shards is None else tuple(map(str, card.shards.ids)),
             shard_by=() if card.shards is None else card.shards.by,
             blocks=card.size,

@@ -157,6 +157,7 @@ class DatasetViews:
             attachments=_attachments(state),
             holds=holds_of(self._home, entry.id),
             portal=portal_facts(self._home, entry.id, state),
+            sample=self._visibility.shown_rows(entry.id),
         )
 
     def _rows(self, dataset: DatasetId) -> wire.RowTotals | None:

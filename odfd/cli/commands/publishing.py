@@ -34,6 +34,12 @@ _DATASETS = (
     "publish",
     *_DATASETS,
     argument("--to", nargs="+", action="extend", default=[], metavar="NETWORK", help="only in these networks"),
+    argument(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="show the N newest rows on the card, at most 20, to whoever may find it; 0: none, as at first",
+    ),
     description=(
         "Announce datasets and serve them: to peers of the network, and over HTTP and IPFS if the settings "
         "say so. An unpublished dataset is invisible to others. --all publishes the datasets that exist now; "
@@ -46,7 +52,9 @@ def _change(session: Session, args: argparse.Namespace) -> None:
     word = args.command
     if bool(args.refs) == args.all:
         raise Usage(f"{word} names datasets, or --all", hint=f"odfctl {word} NAME")
-    request = wire.VisibilityRequest(refs=tuple(args.refs), all=args.all, to=tuple(getattr(args, "to", ())))
+    request = wire.VisibilityRequest(
+        refs=tuple(args.refs), all=args.all, to=tuple(getattr(args, "to", ())), sample=getattr(args, "sample", None)
+    )
     rows = session.client.post(f"/node/v1alpha1/{word}", list[wire.VisibilityView], request)
     session.answer(rows, lambda rows: render(_COLUMNS, rows))
     for row in rows.value:
@@ -86,7 +94,8 @@ def _done(row: wire.VisibilityView) -> str:
     if not row.published:
         return "private" if row.changed else "unchanged"
     where = "" if row.networks is None else f" to {', '.join(row.networks)}"
-    return f"published{where}" if row.changed else "unchanged"
+    rows = f", with {formatting.plural(row.sample, 'row')} on its card at most" if row.sample else ""
+    return f"published{where}{rows}" if row.changed else "unchanged"
 
 
 _COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (

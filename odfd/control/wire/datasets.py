@@ -201,6 +201,8 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     """Holds of readers, which keep its history unchanged."""
     portal: PortalFacts | None = None
     """``None``: it is not a portal."""
+    sample: int = 0
+    """Most rows of it that its card shows to those who do not have it."""
 
 
 class BlockView(Value, frozen=True, kw_only=True):

@@ -216,6 +216,16 @@ class CardColumn(Value, frozen=True, kw_only=True):
     type: str
 
 
+class CardRows(Value, frozen=True, kw_only=True):
+    """The newest rows of a dataset on its card."""
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str | None, ...], ...] = ()
+    """Values as texts, cut to 64 characters; ``None`` where there is none."""
+    left_out: int = 0
+    """Number of further rows that have no room in the card."""
+
+
 class CardView(Value, frozen=True, kw_only=True):
     """The publisher's description of a dataset, and how far this node relies on it."""
 
@@ -263,6 +273,8 @@ class CardView(Value, frozen=True, kw_only=True):
     watermark: str | None = None
     signed_at: str
     expires_at: str
+    sample: CardRows | None = None
+    """Rows that its publisher shows, which nothing checks before a mirror has them; ``None``: it shows none."""
 
 
 class SearchRequest(Request, frozen=True, kw_only=True):
@@ -351,6 +363,9 @@ class VisibilityRequest(Request, frozen=True, kw_only=True):
     """Whether it is about every dataset that is here now."""
     to: tuple[str, ...] = ()
     """Networks to whose members alone datasets are published; empty: to everybody."""
+    sample: int | None = None
+    """Number of rows that the cards of the named datasets show to everybody who gets them, 0 to 20; ``None``: as
+    before, and none at first."""
 
 
 class ShareRequest(Request, frozen=True, kw_only=True):
@@ -377,6 +392,8 @@ class VisibilityView(Value, frozen=True, kw_only=True):
     """Further remarks for people."""
     networks: tuple[str, ...] | None = None
     """Networks to which its publication is limited; ``None``: no limit."""
+    sample: int = 0
+    """Most rows of it that its card shows."""
 
 
 class PublishRequest(Request, frozen=True, kw_only=True):

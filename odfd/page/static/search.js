@@ -121,6 +121,16 @@ function Served({ one }) {
   return `${plural(one.peers, "peer")} in ${plural(one.places, "block")} of addresses`;
 }
 
+/** Rows that a publisher shows; they are a stranger's texts until a mirror has checked them. */
+function Sample({ of }) {
+  const rows = of.rows.map((values, at) => ({ values, at }));
+  const columns = of.columns.map((name, place) => ({ name: shown(name, 80), of: ({ values }) => html`<${Text} of=${values[place] ?? "–"} most=${64} />` }));
+  return html`<section aria-labelledby="sample"><h2 id="sample">Sample</h2>
+    <p class="quiet">The newest rows, which its publisher shows${of.leftOut > 0 && `; ${plural(of.leftOut, "more row")} had no room on the card`}. A mirror checks them.</p>
+    <${Table} label="Sample" rows=${rows} keyed=${(each) => each.at} empty="No row had room." columns=${columns} />
+  </section>`;
+}
+
 /** One card: what its chain says, what its publisher says, and what this node knows. */
 export function Card({ name: id }) {
   const card = useAsk(`/node/v1alpha1/cards/${part(id)}`, 30);
@@ -167,5 +177,6 @@ export function Card({ name: id }) {
         { name: "Type", of: (each) => html`<span class="quiet"><${Text} of=${each.type} most=${80} /></span>` },
       ]} />
       ${one.moreColumns > 0 && html`<p class="quiet">And ${plural(one.moreColumns, "more column")}.</p>`}
-    </section>`}<//>`;
+    </section>
+    ${one.sample && html`<${Sample} of=${one.sample} />`}`}<//>`;
 }

@@ -14,7 +14,7 @@ import msgspec
 
 from chain import instant
 from chain.instant import Instant
-from chain.statements.card import Card, ChainFacts
+from chain.statements.card import Card, CardSample, ChainFacts
 from chain.statements.statement import encode
 
 LIFETIME: Final = 90 * 86400 * instant.SECOND
@@ -46,10 +46,31 @@ def due(before: Card | None, now_said: Card) -> Instant:
 
 
 def fitted(card: Card) -> Card:
-    """Cuts a card to ``MAX_PAYLOAD``: halves the longest field until it fits."""
+    """Cuts a card to ``MAX_PAYLOAD``: halves the longest field until it fits, and gives what is left to the sample."""
+    sample = card.sample
+    if sample is not None:
+        card = msgspec.structs.replace(card, sample=CardSample(left_out=sample.total))
     while card.chain is not None and len(encode(card)) > MAX_PAYLOAD:
         card = msgspec.structs.replace(card, chain=_shorter(card.chain))
-    return card
+    return card if sample is None or card.chain is None else _with_rows(card, sample, len(card.chain.columns))
+
+
+def _with_rows(card: Card, sample: CardSample, columns: int) -> Card:
+    """Adds those rows of a sample that fit, of the first ``columns`` of the card; the newest are tried first."""
+    places = tuple(place for place in sample.columns if place < columns)
+    empty = CardSample(columns=places, left_out=sample.total)
+    room = MAX_PAYLOAD - len(encode(msgspec.structs.replace(card, sample=empty))) - len(',"rows":[]')
+    kept: list[tuple[str | bool, ...]] = []
+    for row in reversed(sample.rows):
+        short = row[: len(places)]
+        size = len(msgspec.json.encode(short)) + 1
+        if places and size <= room:
+            kept.insert(0, short)
+            room -= size
+    if not kept:
+        return card
+    full = CardSample(columns=places, rows=tuple(kept), left_out=sample.total - len(kept))
+    return msgspec.structs.replace(card, sample=full)
 
 
 def _shorter(facts: ChainFacts) -> ChainFacts:
@@ -71,7 +92,8 @@ def _is_far(before: Card, now_said: Card) -> bool:
 
 def _counted(card: Card) -> object:
     facts = card.chain
-    return card.epoch, card.size, card.head, facts and (facts.records, facts.updated_at, facts.watermark)
+    rows = card.sample and card.sample.rows
+    return card.epoch, card.size, card.head, rows, facts and (facts.records, facts.updated_at, facts.watermark)
 
 
 def _described(card: Card) -> object:
@@ -79,4 +101,5 @@ def _described(card: Card) -> object:
     if facts is None:
         return None
     plain = msgspec.structs.replace(facts, records=0, updated_at=facts.created_at, watermark=None)
-    return plain, card.claims, card.shards
+    sample = card.sample and (card.sample.columns, card.sample.total)
+    return plain, card.claims, card.shards, sample

@@ -19,7 +19,7 @@ from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements import envelope, proof, statement
-from chain.statements.card import Card, CardColumn, CardShards, ChainFacts, PublisherClaims, vouch
+from chain.statements.card import Card, CardColumn, CardSample, CardShards, ChainFacts, PublisherClaims, vouch
 from chain.statements.keys import SigningKey
 from chain.statements.node_card import NodeCard, NodeClaims
 from odfd.trust.evidence.bundle_reader import AccusedStep, unpacked
@@ -167,6 +167,11 @@ def of_shards() -> Card:
     )
 
 
+def with_a_sample() -> Card:
+    sample = CardSample(columns=(0, 1), rows=(("6", "JFK"), ("7", False)), left_out=3)
+    return msgspec.structs.replace(card(), sample=sample)
+
+
 SEALED = {
     "head.json": (head(), OWNER),
     "head-of-a-node.json": (head(node=VALIDATOR.did), OWNER),
@@ -178,6 +183,7 @@ SEALED = {
     "card.json": (card(), OWNER),
     "card-of-a-node.json": (vouched(), OWNER),
     "card-of-shards.json": (of_shards(), OWNER),
+    "card-with-a-sample.json": (with_a_sample(), OWNER),
     "node-card.json": (node_card(), VALIDATOR),
 }
 

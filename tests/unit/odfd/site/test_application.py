@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
-from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
+from chain.statements.card import Card, CardColumn, CardSample, ChainFacts, PublisherClaims
 from odfd.site import application
 from odfd.site.application import Site
 from odfd.site.ports import ShownDataset
@@ -31,6 +32,7 @@ CARD = Card(
         watermark="2026-10-31T00:00:00Z", keywords=("dust",), license="evil", license_url="javascript:alert(1)",
         columns=(CardColumn(name="pm10", type="Float64"),),
     ),
+    sample=CardSample(columns=(0,), rows=(("<script>",), (False,))),
 )  # fmt: skip
 
 
@@ -44,7 +46,7 @@ class Shelf:
         return [ShownDataset(name="x", id=str(DATASET), blocks=1)][:limit]
 
     def cards(self, limit: int) -> Sequence[tuple[str, Card]]:
-        return [("a b/ü", CARD), ("gone", msgspec.structs.replace(CARD, chain=None, claims=None))][:limit]
+        return [("a b/ü", CARD), ("gone", msgspec.structs.replace(CARD, chain=None, claims=None, sample=None))][:limit]
 
     def find(self, ref: str) -> DatasetId | None:
         return DATASET if ref == "x" else None
@@ -127,6 +129,9 @@ async def test_a_catalogue_for_portals(shelf: Shelf) -> None:
     assert "dct:description" not in shown
     terms = {name.partition(":")[0] for name in shown if ":" in name}
     assert terms <= catalogue["@context"].keys()
+    sample = shown["adms:sample"]["dcat:accessURL"]["@id"]
+    assert sample.startswith("data:application/json,%5B%7B%22pm10%22%3A")
+    assert json.loads(unquote(sample.partition(",")[2])) == [{"pm10": "<script>"}, {}]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from chain.multihash import Multihash
 from chain.statements import card as cards
 from chain.statements import envelope, statement
 from chain.statements.authority import implicit
-from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
+from chain.statements.card import Card, CardColumn, CardSample, ChainFacts, PublisherClaims
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.store.database import Database, open_database
@@ -69,6 +69,10 @@ def made(
     )
 
 
+def showing(*towns: str) -> Card:
+    return msgspec.structs.replace(made(), sample=CardSample(columns=(0,), rows=tuple((town,) for town in towns)))
+
+
 def withdrawn(seconds: int = 0, owner: SigningKey = OWNER) -> Card:
     return msgspec.structs.replace(made(seconds, owner, owner=owner), chain=None, claims=None)
 
@@ -110,6 +114,48 @@ def test_a_card_in_the_name_of_another_writer_is_refused() -> None:
 def test_what_does_not_fit_together_is_invalid(wrong: dict[str, Any]) -> None:
     with pytest.raises(Invalid):
         statement.decode_any(statement.encode(msgspec.structs.replace(made(), **wrong)))
+
+
+SHOWN = CardSample(columns=(0, 1), rows=(("Graz", "7"), ("Linz", False)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"columns": (1, 0)},
+        {"columns": (0, 0)},
+        {"columns": (0, 2)},
+        {"columns": (0,)},
+        {"rows": (("Graz",),)},
+        {"rows": (("Graz", True),)},
+        {"rows": (("Graz", "x" * (cards.MAX_CELL + 1)),)},
+        {"rows": (("Graz", "7"),) * (cards.MAX_SAMPLE + 1)},
+    ],
+)
+def test_a_sample_that_does_not_fit_its_card_is_invalid(wrong: dict[str, Any]) -> None:
+    whole = msgspec.structs.replace(made(), sample=SHOWN)
+    assert statement.decode_any(statement.encode(whole)) == whole
+    damaged = msgspec.structs.replace(whole, sample=msgspec.structs.replace(SHOWN, **wrong))
+    with pytest.raises(Invalid):
+        statement.decode_any(statement.encode(damaged))
+    with pytest.raises(Invalid):
+        statement.decode_any(statement.encode(msgspec.structs.replace(whole, chain=None, claims=None)))
+
+
+def test_a_sample_larger_than_a_card_is_refused_and_none_is_signed() -> None:
+    """Each part is within its limits, and yet the whole is not: the publisher cuts it, and readers refuse it."""
+    columns = tuple(CardColumn(name=f"c{place}", type="String") for place in range(cards.MAX_COLUMNS))
+    row = ("\u202e" * cards.MAX_CELL,) * cards.MAX_COLUMNS
+    sample = CardSample(columns=tuple(range(cards.MAX_COLUMNS)), rows=(row,) * cards.MAX_SAMPLE)
+    card = msgspec.structs.replace(made(columns=columns), sample=sample)
+    with pytest.raises(Invalid):
+        envelope.unseal(envelope.seal(statement.encode(card), OWNER), Card.MAX_ENVELOPE)
+    kept = fitted(card).sample
+    assert kept == CardSample(left_out=cards.MAX_SAMPLE)
+    few = msgspec.structs.replace(sample, rows=(row, ("x",) * cards.MAX_COLUMNS))
+    kept = fitted(msgspec.structs.replace(card, sample=few)).sample
+    assert kept is not None
+    assert (kept.rows, kept.left_out) == (few.rows[1:], 1), "a row that does not fit does not keep out another"
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +211,11 @@ def test_of_one_version_the_latest_holds(database: Database, heard: list[Card]) 
         (made(), msgspec.structs.replace(made(5), epoch=1), NOW + LEAST),
         (made(), msgspec.structs.replace(made(5), size=5), NOW + COUNTED),
         (made(), made(5), NOW + RENEWED),
+        (made(), showing("Graz"), NOW + LEAST),
+        (showing("Graz"), made(5), NOW + LEAST),
+        (showing("Graz"), showing("Graz", "Linz"), NOW + LEAST),
+        (showing("Graz"), showing("Linz"), NOW + COUNTED),
+        (showing("Graz"), showing("Graz"), NOW + RENEWED),
     ],
 )
 def test_when_a_card_is_signed_anew(before: Card | None, after: Card, at: int) -> None:
@@ -172,6 +223,7 @@ def test_when_a_card_is_signed_anew(before: Card | None, after: Card, at: int) -
 
 
 TEXT = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=cards.MAX_DESCRIPTION)
+CELL = st.one_of(st.just(False), st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=cards.MAX_CELL))
 LABEL = st.text(alphabet=st.characters(exclude_categories=("Cs",)), min_size=1, max_size=cards.MAX_WORD)
 
 
@@ -180,17 +232,27 @@ LABEL = st.text(alphabet=st.characters(exclude_categories=("Cs",)), min_size=1, 
     keywords=st.lists(LABEL, max_size=cards.MAX_KEYWORDS),
     columns=st.lists(st.builds(CardColumn, name=LABEL, type=LABEL), max_size=cards.MAX_COLUMNS),
     name=st.text(min_size=1, max_size=cards.MAX_NAME, alphabet="\U0001f30d"),
+    rows=st.lists(st.lists(CELL, min_size=3, max_size=3), max_size=cards.MAX_SAMPLE),
 )
-def test_every_card_fits(description: str, keywords: list[str], columns: list[CardColumn], name: str) -> None:
+def test_every_card_fits(
+    description: str, keywords: list[str], columns: list[CardColumn], name: str, rows: list[list[str | bool]]
+) -> None:
     card = made(description=description, keywords=tuple(keywords), columns=tuple(columns), name=name)
+    places = tuple(range(min(len(columns), 3)))
+    sample = CardSample(columns=places, rows=tuple(tuple(row[: len(places)]) for row in rows))
+    card = msgspec.structs.replace(card, sample=sample)
     short = fitted(card)
     assert len(statement.encode(short)) <= MAX_PAYLOAD
     assert len(signed(short).envelope) <= Card.MAX_ENVELOPE
     assert statement.decode_any(statement.encode(short)) == short
     assert short.chain is not None
     assert len(short.chain.columns) + short.chain.more_columns == len(columns)
-    if len(statement.encode(card)) <= MAX_PAYLOAD:
-        assert short == card
+    assert short.sample is not None
+    assert short.sample.total == len(rows)
+    if len(statement.encode(card)) <= MAX_PAYLOAD - 32:
+        assert short == (
+            card if places and rows else msgspec.structs.replace(card, sample=CardSample(left_out=len(rows)))
+        )
 
 
 @pytest.mark.parametrize(
