@@ -249,13 +249,24 @@ class AutoNat:
         if not isinstance(dial, DialOrder):
             await _say(stream, DialResponse(dial))
             return
+        if dial.data and not await self._is_paid(stream, peer, dial):
+            await _say(stream, DialResponse(ResponseStatus.REQUEST_REJECTED))
+            return
         try:
-            if dial.data:
-                await self._collect(stream, peer, dial)
             status = await self._direct.dial_back(dial.address, peer, asked.nonce)
             await _say(stream, DialResponse(ResponseStatus.OK, dial.place, status))
         finally:
             self._backs.end()
+
+    async def _is_paid(self, stream: StreamPort, peer: PeerId, dial: DialOrder) -> bool:
+        """Takes the price of a dial; returns whether there is room for the dial. Raises PeerFault, Invalid."""
+        has_come = is_granted = False
+        try:
+            await self._collect(stream, peer, dial)
+            has_come = True
+        finally:
+            is_granted = self._backs.paid(dial, trio.current_time(), has_come=has_come)
+        return is_granted
 
     async def _collect(self, stream: StreamPort, peer: PeerId, dial: DialOrder) -> None:
         """Receives the bytes that an asker must send before a dial to a foreign address. Raises PeerFault, Invalid."""

@@ -38,6 +38,8 @@ SOUND: Final = 3
 """Networks of honest servers that stay: with fewer, one that lies may keep the node in doubt."""
 VICTIM: Final = "21.0.0.1"
 PRIVATE: Final = ("10.0.0.1", "127.0.0.1", "169.254.169.254", "192.168.7.7", "::1", "fd00::9")
+PAYING: Final = 0.8
+"""Part of the questions whose price comes."""
 MOOD: Final = ("honest", "says yes", "says no", "fails")
 
 
@@ -47,7 +49,8 @@ class Server:
     def __init__(self, world: Outlook, number: int, network: str, mood: str) -> None:
         self.world, self.network, self.mood = world, network, mood
         self.peer = PeerId(f"server{number}")
-        self.dials: dict[str, list[float]] = {}
+        self.dials: dict[tuple[str, bool], list[float]] = {}
+        """The times of dials to a block of addresses, and whether others asked for them."""
         self.is_up = True
         self.start()
 
@@ -66,9 +69,25 @@ class Server:
             return
         assert is_global(ipaddress.ip_address(order.address.host)), order
         assert (order.data >= LEAST_DATA) == (order.address.host != host), "who pays, and who does not"
+        if order.data:
+            has_come = events.rng.random() < PAYING
+            events.after(events.rng.uniform(0.05, 12.0), lambda: self._paid(backs, order, answer, has_come))
+        else:
+            self._dial(backs, order, answer)
+
+    def _paid(self, backs: DialBacks, order: DialOrder, answer: Callable[[str, Address], None], has_come: bool) -> None:
+        is_granted = backs.paid(order, self.world.events.now, has_come=has_come)
+        assert has_come or not is_granted
+        if is_granted and backs is self.backs:
+            self._dial(backs, order, answer)
+        elif is_granted:
+            backs.end()
+
+    def _dial(self, backs: DialBacks, order: DialOrder, answer: Callable[[str, Address], None]) -> None:
+        events = self.world.events
         self.at_work += 1
         assert self.at_work <= LIMITS.at_once
-        self._count(order.address.host)
+        self._count(order.address.host, is_foreign=order.data > 0)
 
         def done() -> None:
             backs.end()
@@ -78,12 +97,12 @@ class Server:
 
         events.after(events.rng.uniform(0.05, 12.0), done)
 
-    def _count(self, host: str) -> None:
-        """No block of addresses is dialled faster than the limit, over any span."""
-        now, times = self.world.events.now, self.dials.setdefault(prefix_of(host), [])
+    def _count(self, host: str, *, is_foreign: bool) -> None:
+        """No block of addresses is dialled faster than the limit of those who ask for it, over any span."""
+        now, times = self.world.events.now, self.dials.setdefault((prefix_of(host), is_foreign), [])
         times.append(now)
         for back, begun in enumerate(reversed(times), start=1):
-            rate = LIMITS.of_target
+            rate = LIMITS.of_target if is_foreign else LIMITS.of_prefix
             assert back <= rate.burst + (now - begun) * rate.per_second + 1e-6, (host, times)
 
     def _says(self, address: Address) -> str:

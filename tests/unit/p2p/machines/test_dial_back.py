@@ -37,9 +37,10 @@ def test_whoever_asks_a_victim_is_dialled_seldom_and_for_more_bytes_than_it_gets
         host = f"20.{number % 250}.{number // 250}.7"
         found = server.begin(peer(number), host, [VICTIM], is_global, number * 0.06)
         if isinstance(found, DialOrder):
-            dials, paid = dials + 1, paid + found.data
             assert LEAST_DATA <= found.data <= MOST_DATA
-            server.end()
+            if server.paid(found, number * 0.06, has_come=True):
+                dials, paid = dials + 1, paid + found.data
+                server.end()
     assert 0 < dials <= 4 + 60 / 30
     assert paid >= dials * LEAST_DATA
     assert server.refused == 1000 - dials
@@ -51,6 +52,42 @@ def test_one_asker_is_dialled_at_its_own_address_for_nothing_and_seldom() -> Non
     dials = [each for each in found if isinstance(each, DialOrder)]
     assert [each.data for each in dials] == [0] * 4
     assert set(found[4:]) == {ResponseStatus.REQUEST_REJECTED}
+
+
+def test_strangers_that_do_not_pay_keep_nobody_from_being_dialled() -> None:
+    """Their questions wait for ever, or are given up: neither budgets nor places of dials are used up by them."""
+    server, waiting = backs(), []
+    for number in range(1000):
+        found = server.begin(peer(number), f"20.{number % 250}.{number // 250}.7", [VICTIM], is_global, 0.0)
+        if isinstance(found, DialOrder):
+            waiting.append(found)
+    assert len(waiting) == DialBackLimits().unpaid
+    own = server.begin(peer(1001), VICTIM.host, [VICTIM], is_global, 0.0)
+    assert isinstance(own, DialOrder), "whoever waits holds no place of a dial"
+    assert not own.data
+    server.end()
+    for each in waiting:
+        assert not server.paid(each, 1.0, has_come=False)
+    found = server.begin(peer(1002), "21.0.0.1", [VICTIM], is_global, 1.0)
+    assert isinstance(found, DialOrder)
+    assert server.paid(found, 1.0, has_come=True), "nobody had used up its dials"
+
+
+def test_strangers_that_pay_do_not_use_up_the_dials_of_whom_they_name() -> None:
+    server, dials = backs(), 0
+    for number in range(100):
+        found = server.begin(peer(number), f"20.{number}.0.7", [VICTIM], is_global, 0.0)
+        if isinstance(found, DialOrder) and server.paid(found, 0.0, has_come=True):
+            dials += 1
+            server.end()
+    assert dials == 4
+    assert isinstance(server.begin(peer(1001), VICTIM.host, [VICTIM], is_global, 0.0), DialOrder)
+
+
+def test_one_block_of_addresses_keeps_few_questions_unpaid() -> None:
+    server = backs()
+    found = [server.begin(peer(number), f"20.1.0.{number}", [VICTIM], is_global, 0.0) for number in range(1, 8)]
+    assert sum(isinstance(each, DialOrder) for each in found) == DialBackLimits().unpaid_of_prefix
 
 
 def test_keys_of_one_block_of_addresses_are_one_asker() -> None:
@@ -81,9 +118,10 @@ def test_bounds_hold_whatever_is_asked(asked: list[tuple[int, int, int, float]])
         address = Address("ip4", f"20.7.{target}.1", 80)
         found = server.begin(peer(who), f"20.{source}.0.1", [address], is_global, now)
         if isinstance(found, DialOrder):
-            targets[prefix_of(address.host)] += 1
-            under_way += 1
             assert found.data > 0
+            if server.paid(found, now, has_come=True):
+                targets[prefix_of(address.host)] += 1
+                under_way += 1
         if under_way and wait > 1:
             server.end()
             under_way -= 1
