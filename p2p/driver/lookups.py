@@ -167,12 +167,16 @@ class Lookups:
     # Questions to others
 
     async def holders(self, dataset: DatasetId) -> list[Presence]:
-        """Searches for peers that claim to serve a dataset; ends soon after the first was found."""
+        """Searches for peers that claim to serve a dataset; ends soon after the first was found.
+
+        A claim of a peer that is connected ends no search: whoever searches has not got the dataset from it, and one
+        such peer that claims each dataset would keep each search from asking anybody else.
+        """
         key, now = lookup_key(self.node.network, dataset), trio.current_time()
         if not self.is_used or not self._seeks.spend(key, now) or not self._all_seeks.spend(None, now):
             return []
         self._suggest()
-        finding = Finding(self.node, key, now)
+        finding, met = Finding(self.node, key, now), frozenset(self._host.peers())
         with trio.CancelScope(deadline=now + SEEKING) as limit:
 
             def take(contact: Contact, answer: Nodes) -> bool:
@@ -181,9 +185,10 @@ class Lookups:
                     self.forged += 1
                     self._standing.penalise(contact.peer, "told of a holder what that peer never signed", GARBAGE)
                     return False
-                if finding.providers:
+                unmet = sum(one.peer not in met for one in finding.providers.values())
+                if unmet:
                     limit.deadline = min(limit.deadline, trio.current_time() + GRACE)
-                if len(finding.providers) >= ENOUGH:
+                if unmet >= ENOUGH:
                     limit.cancel()
                 return True
 

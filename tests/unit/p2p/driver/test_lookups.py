@@ -15,7 +15,7 @@ from p2p.lookup.node import Announcing
 from p2p.peers.book import GARBAGE
 from p2p.wire.contact import lookup_key
 from p2p.wire.frames import frame
-from p2p.wire.lookup import LOOKUP_PROTOCOL, Nodes
+from p2p.wire.lookup import LOOKUP_PROTOCOL, Nodes, encode_nodes
 
 DATASET = DatasetId.from_public_key(b"d" * 32)
 KEY = lookup_key("test", DATASET)
@@ -68,6 +68,32 @@ async def test_a_holder_is_found_that_was_never_met(autojump_clock: Any, town: A
         directory.forget(holder.peer)
     assert await seeker.driver.seek(DATASET) == 1
     assert holder.peer in seeker.host.links
+
+
+async def test_a_connected_peer_that_claims_each_dataset_ends_no_search(
+    autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever searches is connected with it, and got nothing from it."""
+    monkeypatch.setattr(lookups, "GRACE", 0.0)
+    nodes = await line(town, 5)
+    await settled(nodes)
+    holder, liar = nodes[0], nodes[-1]
+    holder.shelf.chains[DATASET] = CHAIN
+    holder.driver.look_again()
+    await until(lambda: records(nodes) >= 3)
+    served = liar.driver._lookups
+    claim = served._record(KEY, served._key)
+
+    def lies(ask: Any, _peer: Any) -> bytes:
+        return encode_nodes(Nodes(contacts=served.node.table.nearest(0, 4), records=(claim,)))
+
+    served._answered = lies
+    seeker = await town.known(9, connect=[liar], degree=0, lookup="on")
+    await until(lambda: len(seeker.driver._lookups.node.table))
+    for one in nodes[:-1]:
+        one.host.charge = lambda *_: 0.5  # the liar is the first to answer
+    found = await seeker.driver._lookups.holders(DATASET)
+    assert holder.peer in {one.peer for one in found}
 
 
 async def test_a_record_is_brought_by_the_search_itself(
