@@ -74,3 +74,9 @@ def check(connection: sqlite3.Connection, append: Append) -> None:
 def move(connection: sqlite3.Connection, append: Append) -> None:
     if append.upper is not None and append.upper.new is not None:
         connection.execute("UPDATE datasets SET upper = ? WHERE id = ?", (append.upper.new, append.dataset))
+
+
+def move_on(connection: sqlite3.Connection, dataset: DatasetId, upper: int) -> None:
+    """Promises that a chain is complete below ``upper``, unless it is that far; for a caller that excludes writers."""
+    if upper_of(connection, dataset) < upper:
+        connection.execute("UPDATE datasets SET upper = ? WHERE id = ?", (upper, dataset))

@@ -18,6 +18,7 @@ from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
 from chain.model.events import AddData, DatasetKind, SetInfo
 from chain.state import ChainState, load_state
+from chain.store import uppers
 from chain.store.base import ChainReader, Head
 from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
 from chain.store.sqlite_shards import SqliteShards
@@ -260,9 +261,10 @@ class RenditionEffects:
         return remaining(self.captures_of(state, state.active.row.number), own)
 
     def switch(self, time: int, command: str, moves: Sequence[Move]) -> list[DatasetId]:
-        """Hands over: changes timelines, names and visibility in one transaction. Returns what others may know now.
+        """Hands over: changes timelines, names, frontiers and visibility in one transaction.
 
-        If others know a chain, its last block says where its collection goes on. Raises Conflict.
+        Returns what others may know now. Both sides reach the handover in that transaction, so that a reader crosses
+        at once. If others know a chain, its last block says where its collection goes on. Raises Conflict.
         """
         told = [move for move in moves if self.is_told(move.old.dataset)]
         ends = [part for move in told for part in self._ends(move, time)]
@@ -275,6 +277,7 @@ class RenditionEffects:
         def together(connection: sqlite3.Connection) -> None:
             for move, sizes in zip(moves, grown, strict=True):
                 self._switch(connection, Switch(time, command, move.new.row), sizes)
+                _reach(connection, move, time)
             for move in told:
                 for shard in move.new.shards:
                     visibility.follow(connection, move.old.dataset, shard, self._clock.now())
@@ -284,6 +287,9 @@ class RenditionEffects:
         else:
             with self._home.database.write() as connection:
                 together(connection)
+        self.step("switched")
+        for shard in (shard for move in moves for member in move for shard in member.shards):
+            self._committer.sign_upper(shard)
         return [shard for move in told for shard in move.new.shards]
 
     def _ends(self, move: Move, time: int) -> list[SideCommit]:
@@ -386,3 +392,10 @@ class RenditionEffects:
         """Returns a time that is after all that the active rendition has, and before any block still to come."""
         uppers = map(self._home.chains.upper, state.active.shards)
         return max(to_millis(self._clock.now()), *uppers)
+
+
+def _reach(connection: sqlite3.Connection, move: Move, time: int) -> None:
+    """Completes the old rendition before a handover, and the new one at it: nobody writes to them meanwhile."""
+    for member, upper in ((move.old, time), (move.new, time + 1)):
+        for shard in member.shards:
+            uppers.move_on(connection, shard, upper)

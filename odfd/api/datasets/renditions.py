@@ -200,12 +200,20 @@ class RenditionService:
 
     def _decide(self, dataset: DatasetId, command: Command, effect: ChooseTime | Refuse) -> None:
         """Notes the chosen time of a command. If it is refused, forgets the command and raises Refused."""
+        try:
+            timed = self._timed(command, effect)
+        except Refused:
+            self._forget(dataset, command)
+            raise
+        self._note(dataset, timed)
+
+    def _timed(self, command: Command, effect: ChooseTime | Refuse) -> Command:
+        """Returns a command with its chosen time. Raises Refused if it cannot be carried out, or not yet."""
         if isinstance(effect, ChooseTime):
             if from_millis(effect.time) <= self._clock.now():
-                return self._note(dataset, msgspec.structs.replace(command, time=effect.time))
+                return msgspec.structs.replace(command, time=effect.time)
             when = instant.render(from_millis(effect.time))
             effect = Refuse("handover-time", f"the handover is for {when}, which is not yet")
-        self._forget(dataset, command)
         hint = "ask again then; or leave out --at" if effect.rule == "handover-time" else "odfctl get renditions"
         raise Refused(effect.message, rule=effect.rule, hint=hint)
 
@@ -238,24 +246,36 @@ class RenditionService:
         self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
 
     def _asked(self, dataset: DatasetId, command: Command) -> Command:
-        """Stores the command, or returns it if it is stored already.
+        """Stores a command with its time, in one transaction, or returns it if it is stored already.
 
         Raises Invalid if the same id asked for something else, Refused.
         """
+        state = self._effects.state(dataset)
+        if (known := self._known(state, command)) is not None:
+            return known
+        effect = handover.next_effect(self._effects.situation(state, command))
+        assert isinstance(effect, ChooseTime | Refuse)
+        timed = self._timed(command, effect)
         with self._home.database.write() as connection:
             state = tables.of(connection, dataset)
-            known = state.command(command.id)
-            if known is not None:
-                if (known.to, known.asked) != (command.to, command.asked):
-                    raise Invalid(f"command {command.id} asked for something else", rule="rendition-command")
+            if (known := self._known(state, command)) is not None:
                 return known
-            if state.member(command.to).is_gone or state.active.row.number == command.to:
-                raise Refused(f"rendition {command.to} is active, or gone", rule="rendition-active")
-            self._check_root(state.active.dataset)
-            if self._effects.is_told(state.active.dataset):
-                check_card_of(state.member(command.to), self._home.name_of(state.active.dataset))
-            tables.keep(connection, msgspec.structs.replace(state, commands=(*state.commands, command)))
-        return command
+            tables.keep(connection, msgspec.structs.replace(state, commands=(*state.commands, timed)))
+        return timed
+
+    def _known(self, state: CollectionState, command: Command) -> Command | None:
+        """Returns a command that is stored; ``None`` for one that may be. Raises as ``_asked``."""
+        known = state.command(command.id)
+        if known is not None:
+            if (known.to, known.asked) != (command.to, command.asked):
+                raise Invalid(f"command {command.id} asked for something else", rule="rendition-command")
+            return known
+        if state.member(command.to).is_gone or state.active.row.number == command.to:
+            raise Refused(f"rendition {command.to} is active, or gone", rule="rendition-active")
+        self._check_root(state.active.dataset)
+        if self._effects.is_told(state.active.dataset):
+            check_card_of(state.member(command.to), self._home.name_of(state.active.dataset))
+        return None
 
     def _check_root(self, dataset: DatasetId) -> None:
         """Raises Refused for a derived dataset, which hands over only with its inputs."""

@@ -108,9 +108,13 @@ def controller(world: World, plan: tuple[int, ...]) -> Iterator[World]:
             case HandOver(time=time, to=to):
                 switch = Switch(time, command.id, rendition(to))
                 after = world._replace(m=appended(world.m, switch))
-                yield after
-                if world.deaths:  # an older row comes back: the time that was chosen is forgotten
-                    yield after._replace(chosen=None, deaths=world.deaths - 1)
+                old = world.m.last.number
+                reached = put(put(world.uppers, old, max(time, world.uppers[old])), to, max(time + 1, world.uppers[to]))
+                # The frontiers move with it, or later, where a version that died wrote them apart.
+                for each in (after, *[after._replace(uppers=reached)] * (time < END)):
+                    yield each
+                    if world.deaths:  # an older row comes back: the time that was chosen is forgotten
+                        yield each._replace(chosen=None, deaths=world.deaths - 1)
             case RunOn(rendition=number, until=until) | BringUp(rendition=number, until=until):
                 if until <= END:
                     yield world._replace(uppers=put(world.uppers, number, max(until, world.uppers[number])))

@@ -179,7 +179,7 @@ async def test_a_death_right_after_the_handover_leaves_nothing_unsaid(world: Any
     """The frontiers that mirrors wait for are signed by the next life of the publisher."""
 
     def step(name: str) -> None:
-        if name == "HandOver":
+        if name == "switched":
             raise Died(name)
 
     async with world.running("alice") as alice, world.running("bob") as bob:

@@ -207,7 +207,7 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
                 await hand_over(alice, 1, "over")
                 break
     async with world.running("alice") as alice:
-        assert {"rendition-begun", "decoded", "handover-asked", "ChooseTime", "derived", "HandOver"} <= set(seen)
+        assert {"rendition-begun", "decoded", "handover-asked", "derived", "switched"} <= set(seen)
         states = [(each.number, each.dataset, each.state) for each in await alice.api.renditions.list("cities")]
         assert states == [(0, "cities.r0", "Superseded"), (1, "cities", "Active")]
         with alice.home.database.read() as connection:

@@ -252,7 +252,7 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
         await create(alice, name="anew")
         await pulled(world, alice, 4, "Steyr", 4)
         await correct(alice, "Graz", 1, 10)
-    while "HandOver" not in seen or seen.count("copied") < 2:
+    while "switched" not in seen or seen.count("copied") < 2:
         async with world.running("alice") as alice:
             alice.api.renditions._effects.step = step
             with contextlib.suppress(Bug):
@@ -260,7 +260,7 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
                 await hand_over(alice, 1, "over")
     async with world.running("alice") as alice:
         await hand_over(alice, 1, "over")
-        assert {"rendition-begun", "copied", "handover-asked", "ChooseTime", "HandOver"} <= set(seen)
+        assert {"rendition-begun", "copied", "handover-asked", "switched"} <= set(seen)
         views = [(each.number, each.dataset, each.state) for each in await alice.api.renditions.list("cities")]
         assert views == [(0, "cities.r0", "Superseded"), (1, "cities", "Active")]
         assert await standing(alice, "cities") == await standing(alice, "cities.r0")
