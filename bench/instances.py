@@ -1,176 +1,142 @@
-"""Measures what a second instance costs that ingests the same into the same chain: its own work, and waiting for locks.
+"""Measures what a second instance costs that ingests the same source into one collection: two nodes against one.
 
-Both make each transaction, a function of its time and the rows; whoever proposes it first commits it, and the other one
-is told that it is the same (docs/spec/collections.md#compare-and-append).
+Both run ``odfctl reclock`` of the same files. Whoever is not the first finds its own blocks at the commit point, and
+then stands by while the other one goes on (docs/spec/collections.md#standby).
 """
 
 from __future__ import annotations
 
-import gc
 import json
-import os
-import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from threading import Thread
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pc_csv
 
-from bench import chains
-from bench.measure import CPU, Row, Side, Size
-from bench.node import TREE
-from chain.codec.blocks import encode_block
-from chain.data.arrow_schema import from_arrow
-from chain.data.logical_hash import logical_hash_file
-from chain.data.parquet import write_slice
-from chain.instant import SECOND, Instant, to_millis
-from chain.model.block import MetadataBlock
-from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, OffsetInterval, Seed, SetDataSchema
-from chain.multihash import Multihash
-from chain.store.base import Head
-from chain.store.database import open_database
-from chain.store.objects import DiskObjects
-from chain.store.shards import CommitPoint, Committed, Proposal, Same
-from chain.store.sqlite import SqliteChains
-from chain.store.sqlite_shards import SqliteShards
+from bench.machine import spent_below
+from bench.measure import Row, Side, Size
+from bench.node import daemon, odfctl
+from demo.nodes import Node
 
 _TWO: Final = 2
+_START: Final = 1_700_000_000
+_SETTINGS: Final = "[engine]\nidle-seconds = 600\nquick-start = {}\n[policy.publish]\ndatasets = false\n"
+_ROOT: Final = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: NAME
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: FilesGlob, path: 'FILES/*.csv', order: ByName}
+      read:
+        kind: Csv
+        header: true
+        schema:
+          fields:
+            - {name: event_time, type: Timestamp}
+            - {name: id, type: Int64}
+            - {name: value, type: Int64}
+      merge: {kind: Append}
+"""
+_COUNTS: Final = ("bound", "forgotten", "written", "repeated")
 
 
-class _Instance:
-    """One of several writers of one chain, with a connection of its own to the store that commits."""
+class _Round:
+    """What instances of one collection took and did."""
 
-    def __init__(self, store: Path, staging: Path, rows: int) -> None:
-        staging.mkdir(parents=True)
-        self._database = open_database(store / "odfd.sqlite")
-        self._objects = DiskObjects(store / "objects", self._database)
-        self._point = CommitPoint(SqliteShards(self._database, SqliteChains(self._database, self._objects)))
-        self._staging, self._rows = staging, rows
-        self._head: Head | None = None
-        self._count = self._offset = 0
-        self.outcomes: Counter[type[object]] = Counter()
+    def __init__(self, seconds: float, cpu: float, views: Sequence[dict[str, Any]]) -> None:
+        self.seconds, self.cpu = seconds, cpu
+        self.counts = {each: sum(view[each] for view in views) for each in _COUNTS}
 
-    def step(self) -> None:
-        """Makes the next transaction, and proposes it. Another instance may have done so before."""
-        event = self._event()
-        self._count += 1
-        at = Instant(chains.START + self._count * SECOND)
-        block = MetadataBlock(
-            system_time=at,
-            prev_block_hash=None if self._head is None else self._head.hash,
-            sequence_number=0 if self._head is None else self._head.sequence_number + 1,
-            event=event,
-        )
-        made = encode_block(block)
-        names = [event.new_data.physical_hash] if isinstance(event, AddData) and event.new_data is not None else []
-        proposal = Proposal(
-            dataset=chains.DATASET, blocks=[made], new_upper=to_millis(at) + 1, objects=names
-        )  # fmt: skip
-        (outcome,) = self._point.append([proposal])
-        assert isinstance(outcome, Committed | Same), outcome
-        self.outcomes[type(outcome)] += 1
-        self._head = Head(made.hash, made.sequence_number)
 
-    def close(self) -> None:
-        self._database.close()
+class _World:
+    """Two nodes that declare the same source, and a repository that both write to."""
 
-    def _event(self) -> MetadataEvent:
-        if self._count == 0:
-            return Seed(dataset_id=chains.DATASET, dataset_kind=DatasetKind.ROOT)
-        if self._count == 1:
-            return SetDataSchema(schema=from_arrow(chains.SCHEMA))
-        first, rows, staged = self._offset, self._rows, self._staging / "slice"
-        zeros, numbers = np.zeros(rows, np.int64), np.arange(rows)
-        values = zip((numbers + first, zeros, zeros, zeros, numbers), chains.SCHEMA, strict=True)
-        columns = [pa.array(each).cast(field.type) for each, field in values]
-        write_slice(pa.table(columns, schema=chains.SCHEMA), staged)
-        said = DataSlice(
-            logical_hash=logical_hash_file(staged),
-            physical_hash=Multihash.sha3_256(staged.read_bytes()),
-            offset_interval=OffsetInterval(start=first, end=first + rows - 1),
-            size=staged.stat().st_size,
-        )
-        self._objects.adopt(staged, said.physical_hash)
-        self._offset += rows
-        return AddData(prev_offset=first - 1 if first else None, new_data=said)
+    def __init__(self, folder: Path, nodes: Sequence[Node], files: int, rows: int) -> None:
+        self._folder, self._nodes, self._files = folder, nodes, files
+        self._source = folder / "source"
+        self._source.mkdir()
+        for number in range(files):
+            ids = np.arange(number * rows, (number + 1) * rows)
+            times = pa.array((_START + ids) * 1_000, pa.timestamp("ms", "UTC"))
+            table = pa.table({"event_time": times, "id": ids, "value": ids * 7919 % 10_007})
+            pc_csv.write_csv(table, self._source / f"{number:06}.csv")
+
+    def round(self, name: str, count: int) -> _Round:
+        """Begins a collection, and ingests all files by the first ``count`` nodes at once."""
+        manifest, at = self._folder / f"{name}.yaml", f"lake-{name}"
+        (self._folder / at).mkdir()
+        manifest.write_text(_ROOT.replace("NAME", name).replace("FILES", str(self._source)))
+        nodes = self._nodes[:count]
+        for node in nodes:
+            odfctl(node, "apply", "-f", str(manifest))()
+            odfctl(node, "repo", "add", at, str(self._folder / at))()
+        begun = json.loads(odfctl(nodes[0], "-o", "json", "reclock", name, "--at", at)())
+        views: list[dict[str, Any]] = []
+        ends: list[float] = []
+
+        def ingest(node: Node) -> None:
+            said = odfctl(node, "-o", "json", "-q", "reclock", name, "--at", at, "--chain", begun["chain"])()
+            ends.append(time.monotonic())
+            views.append(json.loads(said))
+
+        running = [Thread(target=ingest, args=(node,)) for node in nodes]
+        before, began = self._spent(), time.monotonic()
+        for each in running:
+            each.start()
+        for each in running:
+            each.join()
+        found = _Round(min(ends) - began, self._spent() - before, views)
+        assert (found.counts["bound"], found.counts["written"]) == (self._files, self._files), found.counts
+        return found
+
+    def _spent(self) -> float:
+        return sum(spent_below(node.process.pid) for node in self._nodes if node.process is not None)
 
 
 def measure_second(size: Size, folder: Path) -> list[Row]:
-    """Measures two instances against one: the CPU of both, and the time until the chain has everything."""
-    steps, rows, rounds = size.pick(4, 200), size.pick(10, 5_000), size.pick(1, 9)
-    warm = size.pick(0, 1)
-    found: dict[int, list[tuple[float, float]]] = {1: [], _TWO: []}
+    """Measures two instances against one: the time until the collection has everything, and the CPU of both nodes."""
+    files, rows, rounds, warm = size.pick(2, 16), size.pick(10, 20_000), size.pick(1, 5), size.pick(0, 1)
+    settings = _SETTINGS.format(str(size.quick).lower())
+    found: dict[int, list[_Round]] = {1: [], _TWO: []}
     with ExitStack() as opened:
-        both = [opened.enter_context(_process()) for _ in range(_TWO)]
+        nodes = []
+        for number in range(_TWO):
+            (folder / str(number)).mkdir()
+            nodes.append(opened.enter_context(daemon(folder / str(number), settings)))
+        world = _World(folder, nodes, files, rows)
         for number in range(warm + rounds):
             for count, costs in found.items():
-                costs.append(_run(folder / f"{number}-{count}", both[:count], steps, rows))
-        for each in both:
-            assert each.stdin is not None
-            each.stdin.close()
-    facts: dict[str, float | str] = {"transactions": steps, "rows of each": rows}
+                costs.append(world.round(f"r{number}i{count}", count))
+    one, two = (found[count][warm:] for count in (1, _TWO))
+    repeated = sum(each.counts["forgotten"] + each.counts["repeated"] for each in two) / len(two)
+    facts: dict[str, float | str] = {"files": files, "rows of each": rows, "steps done twice, of a round": repeated}
     return [
         Row(
             name=f"second, {name}",
             measures=measures,
-            ours=Side(name="two instances", costs=tuple(each[place] for each in found[_TWO][warm:])),
-            peer=Side(name="one", costs=tuple(each[place] for each in found[1][warm:])),
+            ours=Side(name="two instances", costs=tuple(costs(each) for each in two)),
+            peer=Side(name="one", costs=tuple(costs(each) for each in one)),
             goal=goal,
             facts=facts,
         )
-        for place, name, measures, goal in (
-            (0, "time", "until one of two processes that ingest the same has committed all", "≤ 1.05"),
-            (1, "CPU", "CPU of two processes that ingest the same", "≤ 2"),
+        for name, measures, goal, costs in (
+            ("time", "until one of two nodes that ingest the same files has committed all", "≤ 1.05", _seconds),
+            ("CPU", "CPU of two nodes that ingest the same files", "≤ 2", _cpu),
         )
     ]
 
 
-def _process() -> subprocess.Popen[str]:
-    command = (sys.executable, "-c", "from bench.instances import serve; serve()")
-    environment = {**os.environ, "PYTHONPATH": str(TREE)}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+def _seconds(each: _Round) -> float:
+    return each.seconds
 
 
-def _run(folder: Path, processes: Sequence[subprocess.Popen[str]], steps: int, rows: int) -> tuple[float, float]:
-    """Runs instances at once. Returns the time until the first one is through, and the CPU of all."""
-
-    def say(each: subprocess.Popen[str], line: str) -> None:
-        assert each.stdin is not None
-        each.stdin.write(line + "\n")
-        each.stdin.flush()
-
-    def heard(each: subprocess.Popen[str]) -> dict[str, float]:
-        assert each.stdout is not None
-        answer: dict[str, float] = json.loads(each.stdout.readline())
-        return answer
-
-    for number, each in enumerate(processes):
-        say(each, json.dumps([str(folder), str(folder / f"staging-{number}"), steps, rows]))
-        heard(each)
-    began = time.monotonic()
-    for each in processes:
-        say(each, "")
-    told = [heard(each) for each in processes]
-    assert sum(each["committed"] for each in told) == steps, told
-    return min(each["through"] for each in told) - began, sum(each["cpu"] for each in told)
-
-
-def serve() -> None:
-    """Runs an instance for each line of standard input, which begins at the next line."""
-    for line in sys.stdin:
-        store, staging, steps, rows = json.loads(line)
-        instance = _Instance(Path(store), Path(staging), rows)
-        gc.collect()
-        print("{}", flush=True)
-        sys.stdin.readline()
-        spent = CPU()
-        for _ in range(steps):
-            instance.step()
-        said = {"through": time.monotonic(), "cpu": CPU() - spent, "committed": instance.outcomes[Committed]}
-        instance.close()
-        print(json.dumps(said), flush=True)
+def _cpu(each: _Round) -> float:
+    return each.cpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -59,7 +60,8 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
 
 def reclocking_of(parts: NodeParts, values: Callable[[str], Mapping[str, str]], uploads: Uploads) -> ReclockService:
     """Makes the service of collections that several nodes ingest at a repository."""
-    terms = parts.jumps.ahead, lambda: secrets.token_hex(16), parts.settings.limits.disk_reserve_bytes
+    jitter, reserve = random.SystemRandom().random, parts.settings.limits.disk_reserve_bytes
+    terms = parts.jumps.ahead, lambda: secrets.token_hex(16), jitter, reserve
     shared = parts.import_export.repositories.shared
     return ReclockService(parts.home, parts.ingest_deps, shared, values, parts.context, terms, uploads)
 

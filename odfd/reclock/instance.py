@@ -3,8 +3,9 @@
 Each instance does the same, and knows of no other. It takes the first binding of the reclocking chain that the shards
 lack, computes its transaction from the captured bytes and the shards before it, and proposes it to all shards; who is
 not the first finds its own bytes there. Without such a binding it fetches, stores the bytes and proposes a binding at
-the next time; if another one was first, its own is forgotten. Blocks are a function of the bindings, so neither the
-number of instances, their clocks nor their deaths change any byte. Spec: docs/spec/collections.md#reclocking.
+the next time; if another one was first, its own is forgotten. Who came second stands by while others go on
+(``standby``). Blocks are a function of the bindings, so neither the number of instances, their clocks nor their deaths
+change any byte. Spec: docs/spec/collections.md#reclocking.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from odfd.reclock.bindings import FOUNDING, Binding, Division, binding_of, bound
 from odfd.reclock.founding import Declared, declared_in
 from odfd.reclock.pushes import Pushes, PushIndex
 from odfd.reclock.shared_chains import SharedChains
+from odfd.reclock.standby import Standby
 from odfd.runtime.tasks import outside
 from odfd.trust.signing.owner_commit import author_blocks
 
@@ -81,6 +83,20 @@ class InstanceCounts(msgspec.Struct, kw_only=True):
     """Transactions that it was the first to write."""
     repeated: int = 0
     """Transactions that were there already, with the same content."""
+    overtaken: int = 0
+    """Transactions that it had begun when their bytes were gone, since another one had written them."""
+    paused: int = 0
+    """Pauses in which it let another instance go on."""
+
+    @property
+    def first(self) -> int:
+        """What it was the first to do."""
+        return self.bound + self.written
+
+    @property
+    def second(self) -> int:
+        """What another instance had done already."""
+        return self.forgotten + self.repeated + self.overtaken
 
 
 class Instance:
@@ -125,21 +141,40 @@ class Instance:
         self._bytes: set[Multihash] = set()
         """Bytes of ranges that are here until their transaction is written."""
         self._prepared: _Prepared | None = None
+        self._standby = Standby()
         self.counts = InstanceCounts()
 
     @property
     def layout(self) -> Division:
         return self._layout
 
-    async def run(self, most: int | None = None) -> InstanceCounts:
-        """Takes in what is new, up to ``most`` steps; for ``None`` all. Returns the counts so far.
+    async def run(self, most: int | None = None, jitter: Callable[[], float] = lambda: 0.0) -> InstanceCounts:
+        """Takes in what is new, in up to ``most`` turns; for ``None`` all. Returns the counts so far.
 
-        Raises Conflict for a collection where two instances disagree, and what fetching and decoding raise.
+        While another instance does so it stands by. ``jitter`` gives a number from 0 to 1. Raises Conflict for a
+        collection where two instances disagree, and what fetching and decoding raise.
         """
-        steps = 0
-        while (most is None or steps < most) and await self.step():
-            steps += 1
+        turns = 0
+        while (most is None or turns < most) and (seconds := await self.turn(jitter())) is not None:
+            turns += 1
+            await trio.sleep(seconds)
         return self.counts
+
+    async def turn(self, chance: float) -> float | None:
+        """Takes a step, or stands by. Returns the seconds until the next turn; ``None`` if there is nothing new."""
+        if self._standby.is_on:
+            seen = await trio.to_thread.run_sync(self._place.shards, [self._chain, *self._layout.shards])
+            if (seconds := self._standby.pause(seen, chance)) is not None:
+                self.counts.paused += 1
+                return seconds
+        began, first, second = trio.current_time(), self.counts.first, self.counts.second
+        if not await self.step():
+            return None
+        if self.counts.second > second:
+            self._standby.came_second(trio.current_time() - began)
+        elif self.counts.first > first:
+            self._standby.came_first()
+        return 0.0
 
     async def step(self) -> bool:
         """Writes one transaction, or proposes one binding; false if there is nothing new."""
@@ -204,6 +239,7 @@ class Instance:
             )
         binding = await trio.to_thread.run_sync(self._bound, reading.views[self._chain], time)
         if not await self._brought(binding):
+            self.counts.overtaken += 1
             return
         parts = await self._computed(binding, time)
         proposals = await trio.to_thread.run_sync(self._proposals, parts, time)

@@ -59,6 +59,11 @@ class SharedChains:
         views = {each: self._copied(each, view.shard) for each, view in reading.views.items()}
         return Reading(views, reading.token)
 
+    def shards(self, datasets: Sequence[DatasetId]) -> list[Shard]:
+        """Reads heads and frontiers at the commit point, and brings no copy up to them: one file. Raises Remote."""
+        views = self._there.read(datasets).views
+        return [views[each].shard for each in datasets]
+
     def write(self, reading: Reading, changes: Sequence[tuple[Proposal, Shard]]) -> bool:
         return self._there.write(reading, changes)
 

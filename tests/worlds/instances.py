@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
+from trio.testing import MockClock
 
 from chain import instant
 from chain.codec.blocks import decode_block
@@ -279,8 +280,12 @@ class ThreeInstances:
         place.close()
         self.alive[number] = None
 
+    def turn(self, number: int) -> float | None:
+        """One turn, which may be a look while it stands by."""
+        return trio.run(self.instance(number)[0].turn, 0.5, clock=MockClock())
+
     def drain(self, number: int = 0) -> None:
-        trio.run(self.instance(number)[0].run)
+        trio.run(self.instance(number)[0].run, clock=MockClock(autojump_threshold=0))
 
     def close(self) -> None:
         for each in self.alive:

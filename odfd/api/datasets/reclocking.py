@@ -50,17 +50,18 @@ class ReclockService:
         files: Callable[[str], SharedFiles],
         values: Callable[[str], Mapping[str, str]],
         context: Context,
-        terms: tuple[Callable[[Instant | None], int], Callable[[], str], int],
+        terms: tuple[Callable[[Instant | None], int], Callable[[], str], Callable[[], float], int],
         uploads: Uploads,
     ) -> None:
         """``files`` opens a repository; ``values``: variables that a dataset's source may use.
 
-        ``terms``: how far the clock was set ahead, names of writers, bytes of the disk that stay free.
+        ``terms``: how far the clock was set ahead, names of writers, numbers from 0 to 1 by chance, bytes of the disk
+        that stay free.
         """
         self._home, self._ingest, self._files, self._values = home, ingest, files, values
         self._uploads = uploads
         self._board, self._clock = context.board, context.clock
-        self._ahead, self._new_name, self._reserve = terms
+        self._ahead, self._new_name, self._jitter, self._reserve = terms
         self._copies = KeyedLocks()
 
     async def run(self, ref: str, request: wire.ReclockRequest) -> wire.TaskRef:
@@ -168,7 +169,7 @@ class ReclockService:
             instance = await trio.to_thread.run_sync(Instance, deps, place, chain, source, self._ahead)
             with redacted(settings.variables):
                 receipt = None if wanted is None else await push(instance, wanted)
-                counts = instance.counts if wanted is not None else await instance.run()
+                counts = instance.counts if wanted is not None else await instance.run(jitter=self._jitter)
         finally:
             place.close()
         return wire.ReclockView(

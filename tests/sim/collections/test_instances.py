@@ -25,6 +25,7 @@ from chain.state import load_state
 from chain.store.shards import CommitPoint, Proposal
 from odfd.reclock.bindings import FOUNDING
 from odfd.reclock.founding import ShardsWanted, check_declared, check_division
+from odfd.reclock.standby import LEAST
 from odfd.trust.signing.owner_commit import author_blocks
 from worlds.instances import START, House, ThreeInstances, declared, rows_in
 
@@ -32,7 +33,7 @@ CITIES = ("Graz", "Linz", "Wels", "Steyr", "Enns", "Melk", "Krems")
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 ACTIONS = some.one_of(
     some.tuples(some.just("add"), some.sampled_from(CITIES), some.sampled_from(CITIES)),
-    some.tuples(some.just("step"), some.integers(0, 2), some.none()),
+    some.tuples(some.sampled_from(["step", "turn"]), some.integers(0, 2), some.none()),
     some.tuples(some.just("race"), some.integers(0, 2), some.integers(0, 2)),
     some.tuples(some.just("die"), some.integers(0, 2), some.tuples(some.integers(1, 9), some.booleans())),
     some.tuples(some.just("jump"), some.integers(0, 2), some.integers(-7200, 7200)),
@@ -64,6 +65,8 @@ def test_blocks_are_those_of_one_instance_alone(
                     made.house.add(first, second)
                 case "step", int(), _:
                     made.step(first)
+                case "turn", int(), _:
+                    made.turn(first)
                 case "race", int(), int():
                     made.race(first, second)
                 case "die", int(), (int(at), bool(after)):
@@ -94,6 +97,54 @@ def test_a_transaction_that_another_one_wrote_is_found_again() -> None:
         made.race(0, 1)
         counts = made.instance(0)[0].counts, made.instance(1)[0].counts
         assert [(each.written, each.repeated) for each in counts] == [(0, 1), (1, 0)]
+
+
+def came_second(made: ThreeInstances, number: int, other: int) -> None:
+    """One turn, which proposes what another instance has committed just before."""
+    made.house.add("Graz")
+    _, _, files = made.instance(number)
+    files.before_commit = lambda: made.step(other)
+    assert made.turn(number) == 0.0
+
+
+def test_who_came_second_does_nothing_while_another_one_goes_on_and_takes_over_when_it_dies() -> None:
+    with world(3) as made:
+        came_second(made, 0, 1)
+        instance, _, files = made.instance(0)
+        before, fetched = files.dies_at, instance.counts.forgotten
+        assert fetched == 1
+        for _ in range(3):
+            made.house.add(*CITIES)
+            assert made.turn(0) == LEAST * 1.5
+            made.step(1)
+        assert files.dies_at == before, "it wrote something"
+        made.die(1, 3, after=False)
+        assert made.alive[1] is None
+        assert made.turn(0) == LEAST * 1.5
+        assert made.turn(0) == 0.0, "nothing moved during a pause"
+        assert instance.counts.first == 1
+        made.drain(0)
+        assert instance.counts.second == 1
+        found = made.house.chains(made.chain)
+        assert found == made.house.as_one_alone(made.chain)
+        assert found[made.chain][0].head.size - FOUNDING == made.house.files
+
+
+def test_two_that_stand_by_at_once_do_not_wait_for_each_other() -> None:
+    with world(1) as made:
+        came_second(made, 0, 2)
+        made.drain(2)
+        came_second(made, 1, 2)
+        made.die(2, 1, after=False)
+        assert made.alive[2] is None
+        assert [made.turn(number) for number in (0, 1)] == [LEAST * 1.5] * 2
+        assert made.turn(0) == 0.0, "the first that looks again acts"
+        assert made.instance(0)[0].counts.written == 1
+        assert made.turn(1) == LEAST * 1.5, "and the other one lets it go on"
+        made.die(0, 1, after=False)
+        made.house.add("Graz")
+        made.drain(1)
+        assert made.house.chains(made.chain) == made.house.as_one_alone(made.chain)
 
 
 def test_a_shard_without_rows_of_a_transaction_moves_its_frontier_with_the_others() -> None:

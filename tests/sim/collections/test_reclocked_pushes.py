@@ -165,7 +165,7 @@ def test_a_push_bound_twice_is_refused_by_whoever_would_write_it(monkeypatch: py
     with world(1) as made:
         made.race_pushes(0, 1, 1)
         with pytest.raises(Remote, match="binds the push 'push-1' twice"):
-            trio.run(made.instance(2)[0].run)
+            made.drain(2)
 
 
 def test_what_has_no_parts_is_not_sharded_by_part_and_sources_are_of_one_kind(tmp_path: Path) -> None:
