@@ -90,12 +90,12 @@ class InstanceCounts(msgspec.Struct, kw_only=True):
 
     @property
     def first(self) -> int:
-        """What it was the first to do."""
+        """Number of steps that no other instance had taken before."""
         return self.bound + self.written
 
     @property
     def second(self) -> int:
-        """What another instance had done already."""
+        """Number of steps that another instance had taken before."""
         return self.forgotten + self.repeated + self.overtaken
 
 
