@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from chain.errors import NotFound, Refused
+from chain.errors import Conflict, NotFound, Refused
 from engines.query.requests import TableNamed
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
@@ -22,6 +22,8 @@ from odfd.state.directory import StateDirectory
 
 MOST_SLICES: Final = 512
 """Files given to one reader at a time, which may have a thousand open."""
+_RENAMES: Final = 8
+"""Handovers in a row, between a look at a name and the plan for it, after which a request is refused."""
 MakePlan = Callable[[Sequence[TableNamed], wire.QueryRequest], QueryPlan]
 
 
@@ -40,19 +42,16 @@ def files_of_log(home: StateDirectory, plan: MakePlan, request: wire.SlicesReque
     """Chooses files. Raises as ``plan`` does, NotFound for a position that is no longer in the chain, and Refused for
     a log that its slices do not hold as it is read.
     """
-    ref, ended, pins = request.dataset, False, request.pins
-    if request.after is not None or request.explain:
-        entry = home.resolve(ref)
-        end = home.ended_at(entry.id)  # asked first: then the rows from before the end are all listed
-        ended, ref = end is not None, entry.name if request.together else ref
-        if end is not None and request.together and not pins and len(home.shards_of(entry.id)) == 1:
-            pins = (pin_at(home, entry.name, entry.id, end),)  # later blocks are copies, for a way back
-        if request.after is not None:
-            _check_position(home, entry, request.after)
     times = tuple((each.kind, each.value) for each in request.times)
-    cut = wire.QueryRequest(sql="", pins=pins, require=request.require, cut=request.cut)
-    found = plan((TableNamed(path=(ref,), place="", clauses=times),), cut)
-    (view,) = found.views
+    for _ in range(_RENAMES):
+        entry, ref, pins, ended = _asked_for(home, request)
+        cut = wire.QueryRequest(sql="", pins=pins, require=request.require, cut=request.cut)
+        found = plan((TableNamed(path=(ref,), place="", clauses=times),), cut)
+        (view,) = found.views
+        if times or entry is None or view.dataset == entry.id:
+            break
+    else:
+        raise Conflict(f"{ref} hands over again and again", rule="listen-handover", hint="try again")
     if request.explain:
         return LogFiles(head=found.head, view=msgspec.structs.replace(view, slices=(), shards=()), ended=ended)
     if view.shards:
@@ -67,6 +66,24 @@ def files_of_log(home: StateDirectory, plan: MakePlan, request: wire.SlicesReque
     if view.view.is_computed and not _are_plain(home, view, chosen):
         raise _not_plain()
     return LogFiles(head=found.head, view=msgspec.structs.replace(view, slices=chosen), more=more, ended=ended)
+
+
+def _asked_for(
+    home: StateDirectory, request: wire.SlicesRequest
+) -> tuple[DatasetEntry | None, str, tuple[wire.Pin, ...], bool]:
+    """Returns the dataset of a listener, if one asks; what its rows are planned by, and whether it was replaced.
+
+    A handover may give the name to another rendition right afterwards. Raises NotFound.
+    """
+    if request.after is None and not request.explain:
+        return None, request.dataset, request.pins, False
+    entry, pins = home.resolve(request.dataset), request.pins
+    end = home.ended_at(entry.id)  # asked first: then the rows from before the end are all listed
+    if end is not None and request.together and not pins and len(home.shards_of(entry.id)) == 1:
+        pins = (pin_at(home, entry.name, entry.id, end),)  # later blocks are copies, for a way back
+    if request.after is not None:
+        _check_position(home, entry, request.after)
+    return entry, entry.name if request.together else request.dataset, pins, end is not None
 
 
 def _check_position(home: StateDirectory, entry: DatasetEntry, after: wire.LogPosition) -> None:

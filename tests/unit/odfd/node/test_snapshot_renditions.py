@@ -20,6 +20,7 @@ from engines.query.frames import ROWS, FrameReader
 from odfd.control import wire
 from odfd.datasets import captures
 from odfd.errors import Bug
+from odfd.queries.log_files import files_of_log
 from worlds.eventually import PATIENCE, became
 
 LEDGER = "{kind: Ledger, primaryKey: [event_time, city]}"
@@ -236,6 +237,25 @@ async def test_a_time_is_read_from_the_rendition_that_was_active_then(world: Any
         new = alice.dataset("cities")
         with pytest.raises(NotFound, match="nothing of cities was known"):
             await answered(alice, f"SELECT city FROM \"{new}\" AS OF '{early}'")
+
+
+async def test_a_listener_that_a_handover_overtakes_gets_rows_of_its_own_rendition(world: Any, worlds: Any) -> None:
+    """The name that its rows were to be planned by is another rendition's by then."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await create(alice)
+        old, plans = alice.dataset("cities"), []
+
+        def plan(tables: Any, request: Any) -> Any:
+            plans.append(tables[0].path)
+            if len(plans) == 1:
+                trio.from_thread.run(hand_over, alice, 1)
+            return alice.api.queries._planner.plan(tables, request)
+
+        asked = wire.SlicesRequest(dataset=str(old), together=True, after=wire.LogPosition(offset=-1))
+        found = await trio.to_thread.run_sync(files_of_log, alice.home, plan, asked)
+        assert plans == [("cities",), ("cities.r0",)]
+        assert (found.view.dataset, found.ended) == (old, True)
 
 
 async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, worlds: Any) -> None:
