@@ -10,7 +10,7 @@ docs/spec/collections.md#raw.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -77,25 +77,51 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.size for file in self.files)
 
 
+class CapturedPart(msgspec.Struct, frozen=True):
+    """The blocks of one chain that a capture became."""
+
+    dataset: DatasetId
+    block: Multihash
+    """Hash of the last one."""
+    first: int
+    """Number of the first one."""
+    last: int
+
+
+class _Stored(Capture, frozen=True, kw_only=True):
+    """A capture as it is stored, with its parts if they are not one of the dataset itself."""
+
+    parts: tuple[CapturedPart, ...] = ()
+
+
 class BoundCapture(msgspec.Struct, frozen=True, kw_only=True):
     """A capture with the transaction that it became."""
 
     capture: Capture
-    block: Multihash
-    """Hash of the transaction's last block."""
-    first: int
-    """Number of the transaction's first block."""
-    last: int
+    parts: tuple[CapturedPart, ...]
+    """The blocks in each chain that got some: of several shards only in those for which something changed."""
     time: int
     """System time of the transaction in whole milliseconds."""
 
+    @property
+    def block(self) -> Multihash:
+        """Hash of the transaction's last block, in the first chain that got one."""
+        return self.parts[0].block
+
+    @property
+    def last(self) -> int:
+        return self.parts[0].last
+
 
 def keep(
-    connection: sqlite3.Connection, dataset: DatasetId, capture: Capture, first: int, last: int, time: int
+    connection: sqlite3.Connection, dataset: DatasetId, capture: Capture, parts: Sequence[CapturedPart], time: int
 ) -> None:
-    """Stores the capture of the transaction whose last block is the head."""
-    (block,) = connection.execute("SELECT head_hash FROM datasets WHERE id = ?", (dataset,)).fetchone()
-    CAPTURES.put(connection, dataset, block, first, last, time, msgspec.json.encode(capture, enc_hook=str))
+    """Stores a capture with its transaction. ``dataset``: the first of several shards, or the only chain."""
+    first, said = parts[0], capture
+    if len(parts) > 1 or first.dataset != dataset:
+        said = _Stored(**msgspec.structs.asdict(capture), parts=tuple(parts))
+    body = msgspec.json.encode(said, enc_hook=str)
+    CAPTURES.put(connection, dataset, first.block, first.first, first.last, time, body)
 
 
 def begin(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> bool:
@@ -139,14 +165,18 @@ def objects(database: Database) -> Iterator[Multihash]:
 def _bound(row: Row) -> BoundCapture:
     dataset, block, first, last, time, body = row
     try:
-        capture = msgspec.json.decode(body, type=Capture, dec_hook=_parsed)
+        said = msgspec.json.decode(body, type=_Stored, dec_hook=_parsed)
     except msgspec.MsgspecError as error:
         place = DatasetId(dataset).short
         raise Environment(f"a capture of {place} cannot be read: {error}", rule=ROW_DAMAGED) from error
-    return BoundCapture(capture=capture, block=Multihash(block), first=first, last=last, time=time)
+    capture = Capture(**{name: getattr(said, name) for name in Capture.__struct_fields__})
+    own = CapturedPart(DatasetId(dataset), Multihash(block), first, last)
+    return BoundCapture(capture=capture, parts=said.parts or (own,), time=time)
 
 
 def _parsed(kind: type, value: object) -> object:
+    if kind is DatasetId:
+        return DatasetId.parse(str(value))
     return Multihash.parse(str(value)) if kind is Multihash else value
 
 

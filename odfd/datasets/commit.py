@@ -93,15 +93,19 @@ CLOCK_BEHIND: Final = "clock-behind"
 CLOCK_AHEAD: Final = "clock-ahead"
 
 
-def block_time(state: ChainState, now: Instant, upper: int) -> Instant:
+def block_time(state: ChainState, now: Instant, upper: int, *, alone: bool = False) -> Instant:
     """Returns the next block's time: whole milliseconds, not before the head's, nor in a time that is complete.
 
-    ``upper``: the chain's frontier in milliseconds. Raises Refused (``clock-behind``, ``shard-sealed``).
+    ``upper``: the chain's frontier in milliseconds. ``alone``: no earlier block has it, so that captured bytes can be
+    decoded into shards, whose times grow strictly. Raises Refused (``clock-behind``, ``shard-sealed``).
     """
     check_clock(state, now)
     check_upper(upper, now)
     whole = max(Instant(now // MILLISECOND * MILLISECOND), instant.from_millis(upper))
-    return whole if state.system_time is None else max(whole, state.system_time)
+    if state.system_time is None:
+        return whole
+    next_time = Instant((state.system_time // MILLISECOND + 1) * MILLISECOND)
+    return max(whole, next_time if alone else state.system_time)
 
 
 def check_upper(upper: int, now: Instant) -> None:

@@ -371,7 +371,8 @@ def _plan(
     shards = shards_with(deps, state)
     earlier = deps.index.earlier_of_all(shards, deps.objects, source.merge)
     aside = standing(deps.quarantines, source, dataset, partial(load, deps))
-    plan = plan_ingest(state, source, batch, block_time(state, deps.now(), upper), earlier, founding, aside)
+    time = block_time(state, deps.now(), upper, alone=deps.is_captured(dataset))
+    plan = plan_ingest(state, source, batch, time, earlier, founding, aside)
     needs_time = batch.event_time is None and guesses_columns(source)
     request = msgspec.structs.replace(
         plan.request,
@@ -410,8 +411,7 @@ async def computed(
 
 
 def _settle(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[Settled, SideCommit | None]:
-    settled = _settled(deps, plan, answer)
-    return settled, set_aside(plan, answer, deps.quarantines, deps.objects, partial(load, deps))
+    return _settled(deps, plan, answer), set_aside(plan, answer, deps.quarantines, deps.objects, partial(load, deps))
 
 
 def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> Settled:

@@ -8,17 +8,19 @@ Slices that differ only in their bytes are reported as such, since libraries enc
 from __future__ import annotations
 
 import shutil
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import trio
 
 from chain.errors import NotFound
 from chain.ids import DatasetId
-from chain.instant import Instant
+from chain.instant import from_millis, to_millis
 from chain.model.block import Block
 from chain.model.events import AddData, DataSlice, MetadataEvent, SetDataSchema
 from chain.model.read_options import quarantine_of
@@ -26,17 +28,19 @@ from chain.model.source import traits
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
+from chain.store.files import disk
 from chain.store.objects import sound_path
 from chain.wording import plural
 from engines.contract import IngestRequest, InternalError, InvalidQuery, QuarantineTarget, Success
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import measured, operations
-from odfd.datasets.captures import BoundCapture, Capture
+from odfd.datasets.captures import BoundCapture, Capture, CapturedPart
 from odfd.ingest.driver import IngestDependencies, prepared
 from odfd.ingest.fetch.base import Fetched
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, guesses_columns, plan_ingest, polling, pushed
 from odfd.ingest.settlement import IngestOutcome, settle
+from odfd.ingest.sharded_writes import divided
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.snapshots import has_own_times
 
@@ -49,18 +53,27 @@ class RawReplay(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-async def replay(deps: IngestDependencies, dataset: DatasetId, bound: BoundCapture) -> RawReplay:
-    """Replays a transaction. Raises NotFound (no such object), Environment (it is damaged), EngineFault or Refused."""
-    chain = deps.store.chain(dataset)
-    blocks = await trio.to_thread.run_sync(_transaction, chain, bound)
-    if not blocks:
+class _Shard(NamedTuple):
+    """A chain as it was before a transaction, and the events of the transaction in it."""
+
+    chain: ChainReader
+    state: ChainState
+    events: tuple[object, ...]
+
+
+async def replay(
+    deps: IngestDependencies, dataset: DatasetId, bound: BoundCapture, by: Sequence[str] = ()
+) -> RawReplay:
+    """Replays a transaction. Raises NotFound (no such object), Environment (it is damaged), EngineFault or Refused.
+
+    ``dataset``: the only chain, or the first of several shards, whose rows are divided by the columns ``by``.
+    """
+    shards = await trio.to_thread.run_sync(_shards, deps, dataset, bound)
+    if not shards:
         return RawReplay(outcome="rewritten", message=f"block {bound.block.short} is not of its history any more")
-    made = next((n for n, block in enumerate(blocks) if isinstance(block.event, SetDataSchema | AddData)), len(blocks))
-    state = await trio.to_thread.run_sync(load_state, chain, bound.first + made)
     async with staged_folder(deps.settings.staging) as folder:
-        batch = await captured_batch(deps, state, bound.capture, folder)
-        origin = bound.capture.source, blocks[-1].system_time
-        plan = await trio.to_thread.run_sync(_plan, deps, chain, state, batch, origin, folder)
+        batch = await captured_batch(deps, shards[0].state, bound.capture, folder)
+        plan = await trio.to_thread.run_sync(_plan, deps, shards, batch, bound, folder)
         answer = await deps.engine.ingest(plan.request)
         match answer:
             case InvalidQuery(message=message):
@@ -68,8 +81,8 @@ async def replay(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
             case InternalError(message=message):
                 raise engine_failed(message)
             case Success():
-                events = await trio.to_thread.run_sync(_events, plan, answer)
-                return compared([block.event for block in blocks[made:]], events)
+                made = await trio.to_thread.run_sync(_made, plan, answer, shards, by, folder)
+                return _worst([compared(each.events, own) for each, own in zip(shards, made, strict=True)])
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
 
 
@@ -83,6 +96,12 @@ def compared(stored: Sequence[object], computed: Sequence[MetadataEvent]) -> Raw
         if here != there:
             return RawReplay(outcome="differs", message=_difference(here, there))
     return RawReplay(outcome="differs", message=f"{plural(len(stored), 'event')} stored, and {len(computed)} computed")
+
+
+def _worst(found: Sequence[RawReplay]) -> RawReplay:
+    """Returns the result of all shards: that of the one which is least equal."""
+    outcomes = ("same", "equivalent", "differs", "rewritten")
+    return max(found, key=lambda each: outcomes.index(each.outcome))
 
 
 def _difference(stored: object, computed: object) -> str:
@@ -99,13 +118,42 @@ def _content(event: object) -> object:
     return msgspec.structs.replace(event, new_data=bare)
 
 
-def _transaction(chain: ChainReader, bound: BoundCapture) -> list[Block]:
+def _shards(deps: IngestDependencies, dataset: DatasetId, bound: BoundCapture) -> list[_Shard]:
+    """Returns the chains before the transaction, each with its events; none if one has another history now."""
+    parts = {part.dataset: part for part in bound.parts}
+    found = []
+    for each in deps.shards(dataset):
+        chain, part = deps.store.chain(each), parts.pop(each, None)
+        if part is None:
+            found.append(_Shard(chain, load_state(chain, _size_at(chain, bound.time)), ()))
+            continue
+        blocks = _transaction(chain, part)
+        if not blocks:
+            return []
+        is_made = (n for n, block in enumerate(blocks) if isinstance(block.event, SetDataSchema | AddData))
+        made = next(is_made, len(blocks))
+        events = tuple(block.event for block in blocks[made:])
+        found.append(_Shard(chain, load_state(chain, part.first + made), events))
+    return [] if parts else found
+
+
+def _size_at(chain: ChainReader, time: int) -> int:
+    """Returns the number of blocks whose time (ms) is not after ``time``, by a logarithmic number of reads.
+
+    A shard for which a transaction changed nothing has blocks of its time only if it was begun then.
+    """
+    head = chain.head()
+    size = 0 if head is None else head.size
+    return bisect_right(range(size), time, key=lambda number: to_millis(chain.block_at(number).system_time))
+
+
+def _transaction(chain: ChainReader, part: CapturedPart) -> list[Block]:
     """Returns the blocks of the transaction; none if the chain has another history now."""
     try:
-        blocks = [chain.block_at(number) for number in range(bound.first, bound.last + 1)]
+        blocks = [chain.block_at(number) for number in range(part.first, part.last + 1)]
     except NotFound:
         return []
-    return blocks if blocks[-1].hash == bound.block else []
+    return blocks if blocks[-1].hash == part.block else []
 
 
 async def captured_batch(deps: IngestDependencies, state: ChainState, capture: Capture, folder: Path) -> Batch:
@@ -138,19 +186,15 @@ def _copied(deps: IngestDependencies, name: Multihash, folder: Path, called: str
 
 
 def _plan(
-    deps: IngestDependencies,
-    reader: ChainReader,
-    state: ChainState,
-    batch: Batch,
-    origin: tuple[str, Instant],
-    folder: Path,
+    deps: IngestDependencies, shards: Sequence[_Shard], batch: Batch, bound: BoundCapture, folder: Path
 ) -> IngestPlan:
-    """Plans the transaction again. ``origin``: the push source or an empty text, and the time of the blocks."""
-    name, time = origin
+    """Plans the transaction again."""
+    name, time, state = bound.capture.source, from_millis(bound.time), shards[0].state
     source = pushed(state, name, None)[0] if name else polling(state)[1]
     asks = traits(source.merge).asks_history
     # A separate index: the driver's is for the head.
-    parts = SliceIndex().parts(reader, state, deps.objects, source.merge) if asks else []
+    index, chains = SliceIndex(), [(each.chain, each.state) for each in shards]
+    parts = [file for each in chains for file in index.parts(*each, deps.objects, source.merge)] if asks else []
     plan = plan_ingest(state, source, batch, time, EarlierSlices(parts))
     needs_time = batch.event_time is None and guesses_columns(source)
     request: IngestRequest = msgspec.structs.replace(
@@ -159,7 +203,7 @@ def _plan(
         transaction_id=f"replay:{plan.request.transaction_id}",
         max_source_bytes=deps.settings.max_source_bytes,
         max_unpack_ratio=deps.settings.max_unpack_ratio,
-        needs_event_time=needs_time and has_own_times([(reader, state)]),
+        needs_event_time=needs_time and has_own_times(chains),
         quarantine=_aside(quarantine_of(source.read.schema) is not None, folder, state),
     )
     return msgspec.structs.replace(plan, request=request)
@@ -172,8 +216,42 @@ def _aside(wanted: bool, folder: Path, state: ChainState) -> QuarantineTarget | 
     return QuarantineTarget(path=str(folder / "aside"), next_offset=0, follows=str(state.head))
 
 
+class _Scratch:
+    """The slices of a replay, which are deleted with its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self._staged = count()
+
+    def stage(self) -> Path:
+        return self._folder / f"staged-{next(self._staged)}"
+
+    def add_file(self, staged: Path) -> Multihash:
+        with disk(staged), staged.open("rb") as file:
+            name = Multihash.sha3_256_of(file)
+        staged.replace(self.path(name))
+        return name
+
+    def path(self, name: Multihash) -> Path:
+        return self._folder / str(name)
+
+
+def _made(
+    plan: IngestPlan, answer: Success, shards: Sequence[_Shard], by: Sequence[str], folder: Path
+) -> Sequence[Sequence[MetadataEvent]]:
+    """Returns the events that an ingest would commit to each shard. Raises Invalid, Refused."""
+    events = _events(plan, answer)
+    if len(shards) == 1:
+        return [events]
+    scratch, rows = _Scratch(folder / "slices"), Path(plan.request.new_data_path)
+    if rows.exists():
+        scratch.add_file(rows)
+    return [own for own, _ in divided(scratch, [each.state for each in shards], by, events)]
+
+
 def _events(plan: IngestPlan, answer: Success) -> Sequence[MetadataEvent]:
-    """Returns the events that an ingest would commit. Raises Invalid."""
+    """Returns the events that an ingest would commit to one chain. Raises Invalid."""
     slice_: DataSlice | None = None
     settling = partial(settle, plan, answer)
     path = Path(plan.request.new_data_path)

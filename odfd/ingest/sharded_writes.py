@@ -35,12 +35,12 @@ from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, primary_key
 from chain.multihash import Multihash
 from chain.state import ChainState, Vocab, load_state
-from chain.store.base import ChainStore, Head, ObjectStore
+from chain.store.base import ChainStore, Head
 from chain.store.database import Database
 from chain.store.files import check_file
 from chain.store.objects import DiskObjects
 from odfd.ingest.plan import schema_in_force
-from odfd.ingest.slices import keep_slice
+from odfd.ingest.slices import SliceStore, keep_slice
 from odfd.renditions import tables
 
 _COLUMN: Final = "shard-column"
@@ -104,7 +104,7 @@ class ShardedWrites:
 
 
 def divided(
-    objects: ObjectStore, states: Sequence[ChainState], by: Sequence[str] | int, events: Sequence[MetadataEvent]
+    objects: SliceStore, states: Sequence[ChainState], by: Sequence[str] | int, events: Sequence[MetadataEvent]
 ) -> list[tuple[tuple[MetadataEvent, ...], tuple[Multihash, ...]]]:
     """Returns for each shard its events and the slices that they name. Raises Refused, Invalid, ObjectDamaged.
 
@@ -182,7 +182,7 @@ def check_columns(by: Sequence[str], schema: DataSchema) -> None:
 
 
 def _divided_rows(
-    objects: ObjectStore,
+    objects: SliceStore,
     data: DataSlice,
     state: ChainState,
     schema: DataSchema,
@@ -197,7 +197,7 @@ def _divided_rows(
 
 
 def written_by_shard(
-    objects: ObjectStore,
+    objects: SliceStore,
     parts: Iterable[pa.Table],
     schema: DataSchema,
     vocab: Vocab,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import trio
@@ -34,6 +34,16 @@ from odfd.ingest.segments import Keys, Segment, SegmentFolder, keys_of
 UNSAVED: Final = 64
 """Files that may be new since the last save; after a restart their blocks are read again."""
 _DATA = ("AddData", "ExecuteTransform")
+
+
+class SliceStore(Protocol):
+    """The part of a store of objects that writes slices."""
+
+    def stage(self) -> Path: ...
+
+    def add_file(self, staged: Path) -> Multihash: ...
+
+    def path(self, name: Multihash) -> Path: ...
 
 
 class SliceIndex:
@@ -193,7 +203,7 @@ def _with_slices(request: IngestRequest, slices: Sequence[tuple[Multihash, Path]
     )
 
 
-def keep_slice(objects: ObjectStore, path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
+def keep_slice(objects: SliceStore, path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
     """Measures a file and stores it as an object. Raises Invalid."""
     found = measured(path, schema, offset)
     if objects.add_file(path) != found.physical_hash:

@@ -34,6 +34,20 @@ content:
         query: select * from cities
 """
 BOTH = f"{ROOT}---\n{DERIVED}"
+_IN_SHARDS = """$schema: Dataset
+headers: {name: NAME}
+spec:
+  kind: Root
+  shards: {number: 3, by: [city]}
+  metadata:
+"""
+
+
+def in_shards(root: str, shards: str = "{number: 3, by: [city]}") -> str:
+    """A root as a resource that begins in shards."""
+    name = root.split("  name: ", 1)[1].split("\n", 1)[0]
+    said = _IN_SHARDS.replace("NAME", name).replace("{number: 3, by: [city]}", shards)
+    return said + root.split("  metadata:\n", 1)[1]
 
 
 def text_of(manifest: wire.ResourceManifest) -> str:

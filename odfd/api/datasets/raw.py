@@ -22,6 +22,7 @@ from odfd.datasets.captures import BoundCapture
 from odfd.datasets.catalog import DatasetEntry
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_replay import replay
+from odfd.renditions import tables
 from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -51,8 +52,8 @@ class RawService:
 
         def write() -> wire.RawView:
             entry = self._own_root(ref)
-            self._home.check_single(entry.id)
             with self._home.database.write() as connection:
+                tables.check_member(tables.of(connection, entry.id), entry.id)
                 captures.begin(connection, entry.id, self._clock.now())
             return self._view(entry)
 
@@ -88,12 +89,12 @@ class RawService:
         entry = await trio.to_thread.run_sync(self._own_root, ref)
 
         async def work(report: Report) -> wire.RawReplayResult:
-            bound = await trio.to_thread.run_sync(self._captures, entry)
+            bound, by = await trio.to_thread.run_sync(self._captures, entry)
             report.begin(f"computing {entry.name} again", len(bound), "transactions")
             counts = dict.fromkeys(("same", "equivalent", "differs", "rewritten"), 0)
             told: list[wire.RawDifference] = []
             for each in bound:
-                found = await replay(self._ingest, entry.id, each)
+                found = await replay(self._ingest, entry.id, each, by)
                 counts[found.outcome] += 1
                 if found.outcome == "differs" and len(told) < LISTED:
                     told.append(
@@ -115,9 +116,11 @@ class RawService:
             hint="bytes of a source are kept where they come in; a derivative is computed again: odfctl verify",
         )
 
-    def _captures(self, entry: DatasetEntry) -> list[BoundCapture]:
+    def _captures(self, entry: DatasetEntry) -> tuple[list[BoundCapture], tuple[str, ...]]:
+        """Returns the captures of a dataset, and the columns that decide the shard of its rows."""
         with self._home.database.read() as connection:
-            return captures.of(connection, entry.id)
+            member = tables.member_of(connection, entry.id)
+            return captures.of(connection, entry.id), () if member is None else member.row.by
 
     def _view(self, entry: DatasetEntry) -> wire.RawView:
         with self._home.database.read() as connection:

@@ -17,13 +17,14 @@ from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
 from chain.model.events import AddData, DatasetKind, SetInfo
+from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store import uppers
 from chain.store.base import ChainReader, Head
 from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
 from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets import captures, pushes, visibility
-from odfd.datasets.captures import BoundCapture
+from odfd.datasets.captures import BoundCapture, CapturedPart
 from odfd.datasets.commit import SideCommit
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.read_holds import ReadHold, ReadHolds
@@ -44,6 +45,7 @@ from odfd.renditions.timeline import Switch, appended, is_needed
 from odfd.runtime.clock import Clock
 from odfd.runtime.tasks import Report
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
+from odfd.trust.signing.commit_parts import Addition
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 _KINDS: Final = (AddData.__name__,)
@@ -160,13 +162,15 @@ class RenditionEffects:
         member = state.member(number)
         with self._home.database.read() as connection:
             own = captures.of(connection, member.dataset)
-        bound = {number for each in own for number in range(each.first, each.last + 1)}
-        chain, since = self._home.chains.chain(member.dataset), member.row.since if member.of is not None else -1
-        block = chain.last_of(_KINDS)
-        while block is not None and (time := to_millis(block.system_time)) > since:
-            if block.sequence_number not in bound and (until is None or time <= until):
-                return f"block #{block.sequence_number}"
-            block = chain.last_of(_KINDS, block.sequence_number)
+        since = member.row.since if member.of is not None else -1
+        for shard, chain in zip(member.shards, self.chains(member), strict=True):
+            parts = [part for each in own for part in each.parts if part.dataset == shard]
+            bound = {number for each in parts for number in range(each.first, each.last + 1)}
+            block = chain.last_of(_KINDS)
+            while block is not None and (time := to_millis(block.system_time)) > since:
+                if block.sequence_number not in bound and (until is None or time <= until):
+                    return f"block #{block.sequence_number}" + f" of {shard}" * (len(member.shards) > 1)
+                block = chain.last_of(_KINDS, block.sequence_number)
         return "" if member.of is None else self._uncaptured(state, member.of, member.row.since)
 
     def check_owned(self, state: CollectionState) -> None:
@@ -206,15 +210,14 @@ class RenditionEffects:
         state = await trio.to_thread.run_sync(self.state, dataset)
         bound = await trio.to_thread.run_sync(self._bound_blocks, state)
         for group in await trio.to_thread.run_sync(self._uncopied, state, state.member(number)):
-            last = group.blocks[0][-1].sequence_number if len(group.blocks) == 1 else -1
-            await trio.to_thread.run_sync(self._copy, state, number, group, bound.get(last))
+            await trio.to_thread.run_sync(self._copy, state, number, group, bound.get(_last_of(group)))
             report.advance()
             self.step("copied")
 
-    def _bound_blocks(self, state: CollectionState) -> dict[int, BoundCapture]:
-        """Returns the captures of the active rendition by the number of the last block of each."""
+    def _bound_blocks(self, state: CollectionState) -> dict[Multihash, BoundCapture]:
+        """Returns the captures of the active rendition by the last block of each, in the first shard that has one."""
         with self._home.database.read() as connection:
-            return {each.last: each for each in captures.of(connection, state.active.dataset)}
+            return {each.block: each for each in captures.of(connection, state.active.dataset)}
 
     def _copy(self, state: CollectionState, number: int, group: Group, bound: BoundCapture | None) -> None:
         """Copies one group of blocks, with their capture, and counts it as copied, in one transaction."""
@@ -222,21 +225,28 @@ class RenditionEffects:
         own = load_state(self._home.chains.chain(target))
         copied = copied_group(self._ingest, group, own)
         assert own.head is not None
+        is_several = len(state.member(number).shards) > 1 or len(group.blocks) > 1
+        if is_several and bound is not None and _is_more(group, bound):
+            bound = None  # its blocks are not told from the others of their time, which a rendition from raw refuses
 
         def together(connection: sqlite3.Connection) -> None:
             now = tables.of(connection, target)
             member = now.member(number)
             tables.keep(connection, now.replaced(msgspec.structs.replace(member, copied=member.copied + group.size)))
-            if bound is not None:
-                first = own.size - (bound.last - bound.first)
-                captures.keep(connection, target, bound.capture, first, own.size, bound.time)
+            if bound is not None and not is_several:  # a block by itself: the last of those that it is bound to
+                (part,) = bound.parts
+                (block,) = connection.execute("SELECT head_hash FROM datasets WHERE id = ?", (target,)).fetchone()
+                same = CapturedPart(target, Multihash(block), own.size - (part.last - part.first), own.size)
+                captures.keep(connection, target, bound.capture, (same,), bound.time)
 
         if not copied.events:  # its declarations are in force here already
             with self._home.database.write() as connection:
                 together(connection)
             return
         head = Head(own.head, own.sequence_number)
-        self._committer.commit_now(target, head, copied.events, copied.objects, group.time, together)
+        capture = bound.capture if bound is not None and is_several else None
+        addition = Addition(target, head, copied.events, copied.objects, capture=capture)
+        self._committer.commit_additions_now([addition], group.time, together)
 
     def _is_equal(self, state: CollectionState, member: Member) -> bool:
         return state.content_of(member.row.number) == state.content_of(state.active.row.number)
@@ -399,3 +409,14 @@ def _reach(connection: sqlite3.Connection, move: Move, time: int) -> None:
     for member, upper in ((move.old, time), (move.new, time + 1)):
         for shard in member.shards:
             uppers.move_on(connection, shard, upper)
+
+
+def _last_of(group: Group) -> Multihash:
+    """Returns the last block of a group in the first shard that has one."""
+    return next(own[-1].hash for own in group.blocks if own)
+
+
+def _is_more(group: Group, bound: BoundCapture) -> bool:
+    """Whether a group has other blocks than those that became of a capture."""
+    numbers = [(own[0].sequence_number, own[-1].sequence_number) for own in group.blocks if own]
+    return numbers != [(part.first, part.last) for part in bound.parts]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ import trio
 
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
-from chain.instant import from_millis
+from chain.instant import from_millis, render
 from chain.libraries import np
 from chain.model.events import DatasetKind, Seed
 from chain.multihash import Multihash
@@ -24,6 +25,7 @@ from chain.state import ChainState, load_state
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.datasets import captures
+from odfd.datasets.captures import BoundCapture
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.commit import SideCommit
 from odfd.datasets.creation import declaration
@@ -63,20 +65,29 @@ class RenditionOrigins:
         self._home, self._ingest, self._committer = home, ingest, committer
         self._clock, self._effects, self._standing = clock, effects, standing
 
-    def from_raw(self, dataset: DatasetId, command: str) -> int:
-        """Begins a rendition at the time of the first capture. Returns its number. Raises Refused."""
+    def from_raw(self, dataset: DatasetId, command: str, layout: Layout | None = None) -> int:
+        """Begins a rendition at the time of the first capture. Returns its number. Raises Refused, Invalid.
+
+        ``layout``: its shards; ``None`` for those of the active one.
+        """
         state = self._effects.state(dataset)
         if (made := _made(state, command)) is not None:
             return made
-        since = self._effects.whole(state)[0].time
-        number = len(state.members)
+        active = state.active
+        shards = layout or Layout(len(active.shards), active.row.by)
+        known = load_state(self._home.chains.chain(active.dataset))
+        check_layout(shards, known)
+        source = self._effects.whole(state)
+        if shards.shards > 1:
+            _check_times(source)
+        since, number = source[0].time, len(state.members)
 
         def member(born: Sequence[DatasetId]) -> Member:
-            row = RenditionRow(number=number, shards=tuple(map(str, born)), since=since, reason="from raw")
+            names = tuple(map(str, born))
+            row = RenditionRow(number=number, shards=names, by=shards.by, since=since, reason="from raw")
             return Member(row=row, origin="raw", command=command)
 
-        known = load_state(self._home.chains.chain(state.active.dataset))
-        self._begin(state, known, member, [Copied((), ())], raw=True)
+        self._begin(state, known, member, [Copied((), ())] * shards.shards, raw=True)
         return number
 
     async def from_snapshot(self, dataset: DatasetId, command: str, layout: Layout | None = None) -> int:
@@ -93,7 +104,7 @@ class RenditionOrigins:
         chains = self._effects.chains(active)
         known = [await trio.to_thread.run_sync(load_state, chain) for chain in chains]
         raw = await trio.to_thread.run_sync(self._is_captured, active.dataset)
-        check_layout(layout, known[0], raw=raw)
+        check_layout(layout, known[0])
         since = await trio.to_thread.run_sync(self._effects.time_of, state)
         await trio.to_thread.run_sync(self._effects.run_on, active, since + 1)
         sources = []
@@ -177,19 +188,13 @@ class RenditionOrigins:
             self._committer.commit_several_now(parts, time, together)
 
 
-def check_layout(layout: Layout, known: ChainState, *, raw: bool) -> None:
+def check_layout(layout: Layout, known: ChainState) -> None:
     """Raises Refused or Invalid if the dataset cannot have several shards."""
     if layout.shards == 1:
         return
     if not layout.by:
         raise Invalid(
             "no column decides the shard of a row", rule="shard-column", hint="odfctl … --shards N --by COLUMN"
-        )
-    if raw:
-        raise Refused(
-            "captured bytes are bound to the blocks of one chain, and these would be in several shards",
-            rule="shard-raw",
-            hint="odfctl raw drop gives the captures up",
         )
     for event in (known.polling_source, *known.active_push_sources.values()):
         if event is not None:
@@ -200,6 +205,17 @@ def check_layout(layout: Layout, known: ChainState, *, raw: bool) -> None:
             rule="shard-column",
             hint="they come with its first data",
         )
+
+
+def _check_times(source: Sequence[BoundCapture]) -> None:
+    """Raises Refused if two captures have one time, which a transaction of shards has alone."""
+    for one, other in pairwise(source):
+        if one.time == other.time:
+            raise Refused(
+                f"two captured transactions have the time {render(from_millis(one.time))}; shards have one at a time",
+                rule="shard-times",
+                hint="odfctl rendition create NAME --from raw --shards 1; then --from snapshot has several shards",
+            )
 
 
 def _made(state: CollectionState, command: str) -> int | None:

@@ -103,7 +103,7 @@ class RenditionService:
             report.begin(f"{'decoding' if is_raw else 'reading'} {entry.name} anew", None, "transactions")
             async with self._alone(entry):
                 if is_raw:
-                    number = await trio.to_thread.run_sync(self._origins.from_raw, entry.id, name)
+                    number = await trio.to_thread.run_sync(self._origins.from_raw, entry.id, name, layout)
                 else:
                     number = await self._origins.from_snapshot(entry.id, name, layout)
                 self._effects.step("rendition-begun")
@@ -333,11 +333,9 @@ class RenditionService:
 
 
 def _layout(request: wire.RenditionRequest) -> Layout | None:
-    """Returns the shards that a request asks for, or ``None`` for none. Raises Invalid, Refused."""
+    """Returns the shards that a request asks for, or ``None`` for none. Raises Invalid."""
     if request.shards is None and not request.by:
         return None
-    if request.origin == "raw":
-        raise Refused("a rendition from raw has one shard", rule="shard-raw", hint="--from snapshot may have several")
     shards = 1 if request.shards is None else request.shards
     if not 1 <= shards <= MAX_SHARDS or (shards > 1) != bool(request.by) or len(request.by) > MAX_SHARD_COLUMNS:
         raise Invalid(

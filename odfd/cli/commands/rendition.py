@@ -26,7 +26,7 @@ _NUMBER = argument("number", type=int, metavar="N", help="of the rendition")
     "create",
     REF,
     argument("--from", dest="origin", default="raw", choices=("raw", "snapshot"), help="what it is made of (raw)"),
-    argument("--shards", type=int, metavar="N", help="from snapshot: chains that its rows are in (as now)"),
+    argument("--shards", type=int, metavar="N", help="chains that its rows are in (as now)"),
     argument("--by", metavar="COLUMN,…", help="columns whose hash decides the shard of a row"),
     _ID,
     help="make a rendition, from captured bytes or a snapshot",

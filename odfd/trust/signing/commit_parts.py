@@ -9,13 +9,15 @@ from typing import NamedTuple
 from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, to_millis
+from chain.model.block import Block
 from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.store.base import Append, Head, UpperMove
 from chain.wording import plural
-from odfd.datasets import row_counts
+from odfd.datasets import captures, row_counts
+from odfd.datasets.captures import Capture, CapturedPart
 from odfd.datasets.commit import SideCommit
 from odfd.ingest.sharded_writes import ShardedTransaction
 from odfd.trust.ledger.log import CheckedChain
@@ -35,6 +37,8 @@ class Addition(NamedTuple):
     own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
     at: Instant | None = None
     """The system time of its blocks; ``None``: that of the commit."""
+    capture: Capture | None = None
+    """The bytes that its blocks, or those of all shards written with it, were made from."""
 
 
 class ChainDraft(NamedTuple):
@@ -44,6 +48,22 @@ class ChainDraft(NamedTuple):
     append: Append
     keep: Callable[[sqlite3.Connection], None]
     sign: Callable[[], None]
+
+
+def keep_all(connection: sqlite3.Connection, addition: Addition, drafts: Sequence[ChainDraft]) -> None:
+    """Stores what belongs to the blocks of an addition: the records of each chain, and the bytes it was made from."""
+    for each in drafts:
+        each.keep(connection)
+    written = [each.append for each in drafts if each.append.blocks]
+    if addition.capture is None or not written:
+        return
+    parts = []
+    for append in written:
+        first, last = append.blocks[0], append.blocks[-1]
+        assert isinstance(first, Block)
+        parts.append(CapturedPart(append.dataset, last.hash, first.sequence_number, last.sequence_number))
+        time = to_millis(first.system_time)
+    captures.keep(connection, addition.dataset, addition.capture, parts, time)
 
 
 def beside_of(side: SideCommit | None) -> tuple[Addition, ...]:

@@ -40,7 +40,7 @@ from chain.store.database import Database
 from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
 from engines.contract import RowCounts
-from odfd.datasets import captures, pushes, row_counts
+from odfd.datasets import pushes, row_counts
 from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump, check_upper
 from odfd.datasets.references import keep_links, keep_references
 from odfd.ingest.sharded_writes import ShardedTransaction
@@ -59,6 +59,7 @@ from odfd.trust.signing.commit_parts import (
     check_head,
     check_newest,
     epoch_of,
+    keep_all,
     moved,
     spread_over,
 )
@@ -124,11 +125,8 @@ class OwnerCommitter:
                 row_counts.keep(connection, dataset, last, rows)
             if along.push is not None:
                 pushes.keep(connection, dataset, along.push, last)
-            if along.capture is not None:
-                first = last + 1 - len(events)
-                captures.keep(connection, dataset, along.capture, first, last, to_millis(system_time))
 
-        first = Addition(dataset, expected_head, events, objects, along.upper, own=own)
+        first = Addition(dataset, expected_head, events, objects, along.upper, own=own, capture=along.capture)
         async with self._turn:
             return await trio.to_thread.run_sync(self._commit_all, (first, *beside_of(along.beside)), system_time)
 
@@ -241,11 +239,12 @@ class OwnerCommitter:
     def _commit_all(self, additions: Sequence[Addition], system_time: Instant, also: Also = lambda _: None) -> Head:
         """Commits all additions or none, then signs each; returns the new head of the first."""
         with self._writing:
-            drafts = [draft for each in additions for draft in self._spread(each, each.at or system_time)]
+            several = [self._spread(each, each.at or system_time) for each in additions]
+            drafts = [draft for parts in several for draft in parts]
 
             def together(connection: sqlite3.Connection) -> None:
-                for each in drafts:
-                    each.keep(connection)
+                for each, parts in zip(additions, several, strict=True):
+                    keep_all(connection, each, parts)
                 also(connection)
 
             self._chains.commit([each.append for each in drafts], together)
@@ -267,7 +266,7 @@ class OwnerCommitter:
 
     def _drafted(self, addition: Addition, system_time: Instant) -> ChainDraft:
         """Blocks that may be appended and signed. Raises as ``commit``."""
-        dataset, expected_head, events, objects, planned_at, until, own, _ = addition
+        dataset, expected_head, events, objects, planned_at, until, own, *_ = addition
         if not self._keys.has_dataset_key(dataset):
             self._keys.dataset_key(dataset)
         state = load_state(self._chains.chain(dataset))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain import instant
-from chain.instant import Instant, to_millis
+from chain.instant import Instant, from_millis, to_millis
 from chain.model.events import AddData, DatasetKind, Seed, SourceState
 from chain.state import load_state
 from chain.store.base import Head
@@ -24,7 +25,10 @@ from odfd.datasets import captures, references
 from odfd.datasets.commit import CommitExtras
 from odfd.ingest.capturing import captured
 from odfd.ingest.plan import Batch
+from odfd.ingest.sharded_writes import ShardedWrites
 from odfd.renditions import tables
+from odfd.renditions.tables import CollectionState, Member
+from odfd.renditions.timeline import RenditionRow, Switch, Timeline
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import log
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -44,17 +48,28 @@ STEPS = (
 )
 
 
+SHARDS = st.sampled_from([1, 3])
+
+
 class Died(Exception):
     pass
 
 
 class Node:
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.dies_at = folder, ""
+    def __init__(self, folder: Path, shards: int = 1) -> None:
+        self.folder, self.dies_at, self._draws = folder, "", count()
         self._open()
-        self.dataset = self.keys.new_dataset_key().dataset_id
-        seed = Seed(dataset_id=self.dataset, dataset_kind=DatasetKind.ROOT)
-        self.committer.commit_now(self.dataset, None, [seed], (), START)
+        self.shards = [self.keys.new_dataset_key().dataset_id for _ in range(shards)]
+        self.dataset = self.shards[0]
+        for each in self.shards:
+            seed = Seed(dataset_id=each, dataset_kind=DatasetKind.ROOT)
+            self.committer.commit_now(each, None, [seed], (), START)
+        if shards > 1:
+            row = RenditionRow(number=0, shards=tuple(map(str, self.shards)), by=("city",))
+            with self.database.write() as connection:
+                timeline = Timeline((Switch(0, "", row),), 0)
+                members = (Member(row=row, origin="first"),)
+                tables.keep(connection, CollectionState(id=self.dataset, members=members, timeline=timeline))
 
     def _open(self) -> None:
         self.database = open_database(self.folder / "odfd.sqlite")
@@ -62,8 +77,9 @@ class Node:
         self.chains = SqliteChains(self.database, self.objects, self._step)
         for room in (references, log, captures, tables):
             self.database.migrate(room.ROOM, room.STEPS)
-        self.keys = KeyStore(self.folder / "keys", lambda count: bytes(range(count)))
+        self.keys = KeyStore(self.folder / "keys", lambda size: next(self._draws).to_bytes(size))
         self.committer = OwnerCommitter(self.database, self.chains, self.keys, lambda: START, lambda *_: None)
+        self.committer.spread = ShardedWrites(self.database, self.chains, self.objects)
 
     def _step(self, name: str) -> None:
         if name == self.dies_at:
@@ -81,35 +97,40 @@ class Node:
         with contextlib.suppress(Died):
             capture = captured(self.objects, batch, "")
             event = AddData(new_watermark=Instant(START + number * 10**6), new_source_state=label)
-            work = (self.dataset, Head(state.head, state.sequence_number), [event], (), START, None)
+            time = START if len(self.shards) == 1 else from_millis(self.chains.upper(self.dataset))
+            work = (self.dataset, Head(state.head, state.sequence_number), [event], (), time, None)
             trio.run(self.committer.commit, *work, CommitExtras(capture=capture))
         self.dies_at = ""
         if dies_at:
             self.database.close()
             self._open()
-            self.committer.sign_unsigned(self.dataset)
+            for each in self.shards:
+                self.committer.sign_unsigned(each)
 
     def check(self) -> None:
-        chain = self.chains.chain(self.dataset)
-        head = chain.head()
-        assert head is not None
         with self.database.read() as connection:
             bound = captures.of(connection, self.dataset)
-        assert [each.block for each in bound] == [chain.block_at(number).hash for number in range(1, head.size)]
+        for number, shard in enumerate(self.shards):
+            chain = self.chains.chain(shard)
+            head = chain.head()
+            assert head is not None
+            parts = [each.parts[number] for each in bound]
+            assert [each.block for each in parts] == [chain.block_at(number).hash for number in range(1, head.size)]
+            for each, part in zip(bound, parts, strict=True):
+                block = chain.block_at(part.last)
+                assert isinstance(block.event, AddData)
+                assert (part.dataset, part.first, each.time) == (shard, part.last, to_millis(block.system_time))
+                assert each.capture.label == block.event.new_source_state
         for each in bound:
-            block = chain.block_at(each.last)
-            assert isinstance(block.event, AddData)
-            assert (each.first, each.time) == (each.last, to_millis(block.system_time))
-            assert each.capture.label == block.event.new_source_state
             (file,) = each.capture.files
             assert self.objects.read(file.object) == (self.folder / file.name).read_bytes()
 
 
 @settings(max_examples=25)
-@given(st.lists(st.tuples(st.sampled_from([1, 40_000]), st.sampled_from(STEPS), st.booleans()), max_size=4))
-def test_a_capture_and_its_block_are_there_together(lives: list[tuple[int, str, bool]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from([1, 40_000]), st.sampled_from(STEPS), st.booleans()), max_size=4), SHARDS)
+def test_a_capture_and_its_block_are_there_together(lives: list[tuple[int, str, bool]], shards: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        node = Node(Path(folder))
+        node = Node(Path(folder), shards)
         for number, (size, dies_at, collects) in enumerate(lives):
             node.ingest(number, size, dies_at)
             node.check()

@@ -11,6 +11,7 @@ from chain.errors import NotFound, Refused
 from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.datasets import captures
+from worlds.manifests import in_shards
 
 LEDGER = "{kind: Ledger, primaryKey: [city]}"
 
@@ -44,19 +45,24 @@ async def push(node: Any, name: str, *rows: str) -> None:
     await node.done(node.api.flow.ingest("readings", wire.IngestRequest(uploads=(upload.id,))))
 
 
-async def filled(world: Any, worlds: Any, node: Any, merge: str = "{kind: Append}") -> None:
-    await node.apply(worlds.ROOT.replace("{kind: Append}", merge))
+async def filled(world: Any, worlds: Any, node: Any, merge: str = "{kind: Append}", shards: int = 1) -> None:
+    root = worlds.ROOT.replace("{kind: Append}", merge)
+    await node.apply(root if shards == 1 else in_shards(root))
     await node.api.raw.keep("cities")
     for day, rows in ((1, "Graz,1"), (2, "Linz,2"), (3, "Graz,3"), (4, "Graz,3")):
         world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{rows}", "2023-01-01T00:00:00Z,Wels,7")
         await node.pull("cities")
 
 
-@pytest.mark.parametrize("merge", ["{kind: Append}", LEDGER])
-async def test_every_block_comes_again_from_its_bytes(world: Any, worlds: Any, merge: str) -> None:
-    """Of every merge strategy, in any later state of the chain, after a restart and without the source."""
+@pytest.mark.parametrize(("merge", "shards"), [("{kind: Append}", 1), (LEDGER, 1), ("{kind: Append}", 3), (LEDGER, 3)])
+async def test_every_block_comes_again_from_its_bytes(world: Any, worlds: Any, merge: str, shards: int) -> None:
+    """Of every merge strategy, in any later state of the chains, after a restart and without the source."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, merge)
+        await filled(world, worlds, alice, merge, shards)
+        with alice.home.database.read() as connection:
+            bound = captures.of(connection, alice.dataset("cities"))
+        assert len({each.time for each in bound}) == len(bound)
+        assert len({part.dataset for each in bound for part in each.parts}) == shards
         view = await alice.api.raw.show("cities")
         assert view.keeping
         assert view.count == len(view.captures) >= 2
@@ -73,9 +79,10 @@ async def test_every_block_comes_again_from_its_bytes(world: Any, worlds: Any, m
         assert counts(await replayed(alice)) == (view.count, 0, 0, 0)
 
 
-async def test_what_is_pushed_is_kept_as_it_came(world: Any) -> None:
+@pytest.mark.parametrize("root", [GATE, in_shards(GATE)], ids=["one", "shards"])
+async def test_what_is_pushed_is_kept_as_it_came(world: Any, root: str) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(GATE)
+        await alice.apply(root)
         await push(alice, "before.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.api.raw.keep("readings")
         await push(alice, "kept.csv", "2024-01-02T00:00:00Z,Linz,2")
@@ -92,30 +99,24 @@ async def test_what_is_pushed_is_kept_as_it_came(world: Any) -> None:
         assert counts(await replayed(alice, "readings")) == (1, 0, 0, 0)
 
 
-async def test_another_block_than_its_bytes_give_is_told(world: Any, worlds: Any, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_another_block_than_its_bytes_give_is_told(world: Any, worlds: Any, shards: int) -> None:
     """As when a decoder errs, or somebody wrote other rows than the source gave."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, worlds, alice, shards=shards)
         dataset = alice.dataset("cities")
         with alice.home.database.write() as connection:
             first, second, *_ = captures.of(connection, dataset)
             swapped = msgspec.structs.replace(second.capture, label=first.capture.label, files=first.capture.files)
-            where = second.first, second.last, second.time
-            connection.execute("DELETE FROM captures WHERE block = ?", (second.block,))
-            keep_at(connection, dataset, swapped, second.block, where)
+            captures.keep(connection, dataset, swapped, second.parts, second.time)
         result = await replayed(alice)
         assert not result.ok
         (difference,) = result.differences
         assert difference.sequence_number == second.last
-        assert "new_data" in difference.message
+        assert ("new_data" if shards == 1 else "stored") in difference.message
         alice.home.objects.remove(first.capture.files[0].object)
         with pytest.raises(NotFound):
             await replayed(alice)
-
-
-def keep_at(connection: Any, dataset: Any, capture: Any, block: Any, where: tuple[int, int, int]) -> None:
-    body = msgspec.json.encode(capture, enc_hook=str)
-    captures.CAPTURES.put(connection, dataset, block, *where, body)
 
 
 async def test_bytes_outlive_the_history_that_they_became(world: Any, worlds: Any) -> None:

@@ -13,6 +13,7 @@ from chain.model.events import AddData
 from odfd.control import wire
 from odfd.datasets import captures
 from odfd.errors import Bug
+from worlds.manifests import in_shards
 
 
 async def create(node: Any, name: str | None = None) -> wire.RenditionView:
@@ -32,21 +33,29 @@ async def rows(node: Any, ref: str) -> list[Any]:
 
 
 def times(node: Any, ref: str) -> list[int]:
-    chain = node.home.chains.chain(node.dataset(ref))
-    blocks = map(chain.block_at, range(chain.head().size))
-    return [to_millis(block.system_time) for block in blocks if isinstance(block.event, AddData)]
+    """The times of a rendition's blocks of data, in all shards."""
+    found = set()
+    for each in node.home.shards_of(node.dataset(ref)):
+        chain = node.home.chains.chain(each)
+        blocks = map(chain.block_at, range(chain.head().size))
+        found |= {to_millis(block.system_time) for block in blocks if isinstance(block.event, AddData)}
+    return sorted(found)
 
 
-def cities(worlds: Any, merge: str) -> str:
-    return str(worlds.ROOT.replace("{kind: Append}", merge))
+def cities(worlds: Any, merge: str, shards: int = 1) -> str:
+    root = str(worlds.ROOT.replace("{kind: Append}", merge))
+    return root if shards == 1 else in_shards(root)
 
 
 LEDGER = "{kind: Ledger, primaryKey: [city]}"
 
 
-async def filled(world: Any, worlds: Any, node: Any) -> None:
+SHARDS = pytest.mark.parametrize("shards", [1, 3])
+
+
+async def filled(world: Any, worlds: Any, node: Any, shards: int = 1) -> None:
     """A source whose declaration is wrong: a ledger by city loses all but the first row of each."""
-    await node.apply(cities(worlds, LEDGER))
+    await node.apply(cities(worlds, LEDGER, shards))
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
     await node.api.raw.keep("cities")
     for day, said in ((1, "Graz,1"), (2, "Linz,2"), (3, "Graz,3"), (4, "Wels,4")):
@@ -54,13 +63,15 @@ async def filled(world: Any, worlds: Any, node: Any) -> None:
         await node.pull("cities")
 
 
-async def test_a_decoder_that_was_wrong_is_mended(world: Any, worlds: Any) -> None:
+@SHARDS
+async def test_a_decoder_that_was_wrong_is_mended(world: Any, worlds: Any, shards: int) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, worlds, alice, shards)
         before, old = await rows(alice, "cities"), alice.dataset("cities")
         assert len(before) == 3, "what was decoded wrongly"
-        await alice.apply(cities(worlds, "{kind: Append}"))
+        await alice.apply(cities(worlds, "{kind: Append}", shards))
         made = await create(alice)
+        assert len(made.shards) == (shards if shards > 1 else 0), "it has as many as the active one"
         assert (made.number, made.dataset, made.state) == (1, "cities.r1", "Building")
         assert await rows(alice, "cities") == before, "nobody sees it yet"
         await hand_over(alice, 1)
@@ -81,11 +92,12 @@ async def test_a_decoder_that_was_wrong_is_mended(world: Any, worlds: Any) -> No
         assert (result.differs, result.rewritten) == (0, 0)
 
 
-async def test_a_handover_back_is_exact_too(world: Any, worlds: Any) -> None:
+@SHARDS
+async def test_a_handover_back_is_exact_too(world: Any, worlds: Any, shards: int) -> None:
     """What came in meanwhile is decoded by the one that was wrong, as it always did."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
-        await alice.apply(cities(worlds, "{kind: Append}"))
+        await filled(world, worlds, alice, shards)
+        await alice.apply(cities(worlds, "{kind: Append}", shards))
         await create(alice)
         await hand_over(alice, 1)
         world.write("alice", "d5.csv", "2024-01-05T00:00:00Z,Steyr,5")
@@ -160,6 +172,51 @@ async def test_a_derived_dataset_hands_over_with_its_input(world: Any, worlds: A
         assert (await alice.done(alice.api.verification.verify("towns", wire.VerifyRequest()))).ok
 
 
+async def test_shards_are_decoded_from_one_chain_and_back(world: Any, worlds: Any) -> None:
+    """The same bytes give the same rows in any number of shards, at the same times, across each handover."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await alice.apply(cities(worlds, "{kind: Append}"))
+        for number, shards in ((1, 3), (2, 1), (3, 2)):
+            by = ("city",) if shards > 1 else ()
+            wanted = wire.RenditionRequest(shards=shards, by=by)
+            made = await alice.done(alice.api.renditions.create("cities", wanted))
+            assert len(made.shards) == (shards if shards > 1 else 0)
+            await hand_over(alice, number)
+            world.write("alice", f"e{number}.csv", f"2024-02-0{number}T00:00:00Z,Steyr,{number}")
+            await alice.pull("cities")
+            assert (await alice.done(alice.api.raw.replay("cities"))).ok
+        wanted = wire.RenditionRequest(origin="snapshot", shards=4, by=("city",))
+        await alice.done(alice.api.renditions.create("cities", wanted))
+        world.write("alice", "f.csv", "2024-03-01T00:00:00Z,Krems,9")
+        await alice.pull("cities")
+        await hand_over(alice, 4)
+        copied = await alice.done(alice.api.raw.replay("cities"))
+        assert (copied.same + copied.equivalent, copied.differs, copied.rewritten) == (1, 0, 0)
+        await hand_over(alice, 1)
+        with alice.home.database.read() as connection:
+            one, two, three = (
+                captures.of(connection, alice.dataset(ref)) for ref in ("cities", "cities.r2", "cities.r3")
+            )
+        assert [each.time for each in one][:-1] == [each.time for each in three][:-1]
+        assert {each.time for each in two} <= {each.time for each in one}
+        assert len({each.time for each in one}) == len(one) == 8
+
+
+async def test_bytes_of_one_time_are_not_decoded_into_shards(world: Any, worlds: Any) -> None:
+    """As captures have that were made before times grew strictly."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        dataset = alice.dataset("cities")
+        with alice.home.database.write() as connection:
+            first, second, *_ = captures.of(connection, dataset)
+            captures.keep(connection, dataset, second.capture, second.parts, first.time)
+        wanted = wire.RenditionRequest(shards=2, by=("city",))
+        with pytest.raises(Refused, match="shards have one at a time"):
+            await alice.done(alice.api.renditions.create("cities", wanted))
+        assert [each.state for each in await alice.api.renditions.list("cities")] == ["Active"]
+
+
 async def test_one_that_was_never_active_can_be_abandoned(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
@@ -185,13 +242,15 @@ class Died(Exception):
     """The process ended after a durable effect."""
 
 
-async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, worlds: Any) -> None:
+@SHARDS
+async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, worlds: Any, shards: int) -> None:
     """The next process is asked the same, by the same ids; what comes out is what one life gives."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
-        await alice.apply(worlds.DERIVED)
-        await alice.pull("towns")
-        await alice.apply(cities(worlds, "{kind: Append}"))
+        await filled(world, worlds, alice, shards)
+        if shards == 1:  # the small engine knows no union
+            await alice.apply(worlds.DERIVED)
+            await alice.pull("towns")
+        await alice.apply(cities(worlds, "{kind: Append}", shards))
     seen: list[str] = []
 
     def step(name: str) -> None:
@@ -207,12 +266,15 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
                 await hand_over(alice, 1, "over")
                 break
     async with world.running("alice") as alice:
-        assert {"rendition-begun", "decoded", "handover-asked", "derived", "switched"} <= set(seen)
+        assert {"rendition-begun", "decoded", "handover-asked", "switched"} <= set(seen)
+        assert ("derived" in seen) == (shards == 1)
         states = [(each.number, each.dataset, each.state) for each in await alice.api.renditions.list("cities")]
         assert states == [(0, "cities.r0", "Superseded"), (1, "cities", "Active")]
         with alice.home.database.read() as connection:
             old, new = (captures.of(connection, alice.dataset(ref)) for ref in ("cities.r0", "cities"))
         assert [each.time for each in new] == [each.time for each in old]
         assert (await alice.done(alice.api.raw.replay("cities"))).ok
+        if shards > 1:
+            return
         derived = [(each.dataset, each.state) for each in await alice.api.renditions.list("towns")]
         assert derived == [("towns.r0", "Superseded"), ("towns", "Active")]

@@ -19,6 +19,7 @@ from engines.query.frames import ROWS, FrameReader
 from odfd.control import wire
 from odfd.errors import Bug
 from worlds.eventually import PATIENCE, became
+from worlds.manifests import in_shards
 
 LEDGER = "{kind: Ledger, primaryKey: [event_time, city]}"
 
@@ -233,8 +234,8 @@ async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any,
             await alice.api.visibility.share(wire.ShareRequest(ref=made.shards[1], peers=(str(alice.key),)))
         assert refused.value.rule == "shard-member"
         with pytest.raises(Refused) as refused:
-            await alice.api.raw.keep("cities")
-        assert refused.value.rule == "shard-single"
+            await alice.api.raw.keep(made.shards[1])
+        assert refused.value.rule == "shard-member"
         with pytest.raises(Refused) as refused:
             await alice.done(
                 alice.api.flow.set_watermark(made.shards[1], wire.WatermarkRequest(time="2025-01-01T00:00:00Z"))
@@ -453,19 +454,9 @@ async def test_what_holds_in_shards_is_kept_of_each_and_folded_on(world: Any, wo
         assert [row[1:] for row in rows] == [("Graz", 10), ("Wels", 3), ("Steyr", 4)]
 
 
-BORN = """$schema: Dataset
-headers: {name: cities}
-spec:
-  kind: Root
-  shards: {number: 3, by: [city]}
-  metadata:
-"""
-
-
 def born(root: str, merge: str = LEDGER, shards: str = "{number: 3, by: [city]}") -> str:
     """The root of a manifest as a resource with shards."""
-    metadata = root.split("  metadata:\n", 1)[1].replace("{kind: Append}", merge)
-    return BORN.replace("{number: 3, by: [city]}", shards) + metadata
+    return in_shards(root.replace("{kind: Append}", merge), shards)
 
 
 async def test_a_manifest_begins_all_shards(world: Any, worlds: Any) -> None:
