@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from odfd.api.access.accounts import AccountService
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flows import FlowService
+from odfd.api.datasets.gaps import GapService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.ingest_pull import IngestPullService
@@ -75,6 +76,7 @@ class Services:
     raw: RawService
     renditions: RenditionService
     reclocking: ReclockService
+    gaps: GapService
     unmanaged: UnmanagedService
     journal_recovery: JournalRecovery
     trust: TrustService

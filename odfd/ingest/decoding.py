@@ -21,8 +21,10 @@ from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.captures import BoundCapture, Capture
 from odfd.datasets.commit import CommitExtras
+from odfd.datasets.row_counts import NOTHING_READ
 from odfd.ingest.driver import IngestDependencies, computed, load, shards_with
 from odfd.ingest.file_writer import staged_folder
+from odfd.ingest.gaps import accepted, gap_between
 from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, guesses_columns, plan_ingest, polling, pushed
 from odfd.ingest.raw_replay import captured_batch
 from odfd.ingest.settlement import Nothing, Settled
@@ -53,6 +55,8 @@ async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
 
     Raises Invalid (the bytes cannot be read so), Conflict, Refused, NotFound, Environment and the engine's faults.
     """
+    if not bound.capture.files:
+        return await _gone_on(deps, dataset, bound)
     plan, settled = await decoded(deps, dataset, bound.capture, bound.time)
     if isinstance(settled, Nothing):
         return None
@@ -60,6 +64,17 @@ async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
     return await deps.committer.commit(
         dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
     )
+
+
+async def _gone_on(deps: IngestDependencies, dataset: DatasetId, bound: BoundCapture) -> Head:
+    """Commits that the source went on over a gap that was accepted. Raises Conflict, Refused."""
+    upper = await trio.to_thread.run_sync(deps.store.upper, dataset)
+    state = await trio.to_thread.run_sync(load, deps, dataset)
+    label = bound.capture.label
+    events = accepted(state, gap_between(state.source_state, label), label).events
+    assert state.head is not None
+    expected, along = Head(state.head, state.sequence_number), CommitExtras(upper=upper, capture=bound.capture)
+    return await deps.committer.commit(dataset, expected, events, (), from_millis(bound.time), NOTHING_READ, along)
 
 
 async def decoded(

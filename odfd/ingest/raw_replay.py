@@ -38,6 +38,7 @@ from odfd.datasets.captures import BoundCapture, Capture, CapturedPart
 from odfd.ingest.driver import IngestDependencies, prepared
 from odfd.ingest.fetch.base import Fetched
 from odfd.ingest.file_writer import staged_folder
+from odfd.ingest.gaps import accepted, gap_between
 from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, guesses_columns, plan_ingest, polling, pushed
 from odfd.ingest.settlement import IngestOutcome, settle
 from odfd.ingest.sharded_writes import divided
@@ -71,6 +72,8 @@ async def replay(
     shards = await trio.to_thread.run_sync(_shards, deps, dataset, bound)
     if not shards:
         return RawReplay(outcome="rewritten", message=f"block {bound.block.short} is not of its history any more")
+    if not bound.capture.files:
+        return await trio.to_thread.run_sync(_replayed_gap, shards, bound)
     async with staged_folder(deps.settings.staging) as folder:
         batch = await captured_batch(deps, shards[0].state, bound.capture, folder)
         plan = await trio.to_thread.run_sync(_plan, deps, shards, batch, bound, folder)
@@ -84,6 +87,15 @@ async def replay(
                 made = await trio.to_thread.run_sync(_made, plan, answer, shards, by, folder)
                 return _worst([compared(each.events, own) for each, own in zip(shards, made, strict=True)])
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
+
+
+def _replayed_gap(shards: Sequence[_Shard], bound: BoundCapture) -> RawReplay:
+    """Builds again how a source went on over a gap that was accepted, which has no bytes."""
+    found, label = [], bound.capture.label
+    for each in shards:
+        gap = gap_between(each.state.source_state, label)
+        found.append(compared(each.events, accepted(each.state, gap, label).events))
+    return _worst(found)
 
 
 def compared(stored: Sequence[object], computed: Sequence[MetadataEvent]) -> RawReplay:

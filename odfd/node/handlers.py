@@ -83,26 +83,25 @@ from odfd.workers.reconciler import Controller
 
 
 def services_of(parts: NodeParts) -> Services:
-    home, context = parts.home, parts.context
+    home, context, decides = parts.home, parts.context, (parts.evaluator, parts.visibility)
     holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
     declarations = ResourceService(home, context, lambda: str(uuid.uuid4()))
     portals = PortalService(home, parts.ingest_deps, context, parts.observer.note)
     pulling = _pulling(parts, declarations, _promises(parts), portals)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
     flows, performing, verification, rewriting = _flows(parts, declarations, pulling, pushing)
-    decides = parts.evaluator, parts.visibility
     mirrors = MirrorService(home, parts.scheduler, decides, context.board, parts.remotes, holders)
     search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
     mirrors.suggested_names, mirrors.adopt = search.suggested_names, parts.import_export.adopt
     networks, peers = _networks(parts, holders, search, mirrors)
-    judging = _judging(parts)
+    judging, seen = _judging(parts), _visibility(parts)
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
     told, more = (parts.views, declarations, flows), _more_controllers(parts, performing, portals)
     _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, more))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, judging))
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, _remote_state(parts, holders))
-    seen = _visibility(parts)
     renditions = renditions_of(parts, datasets, seen)
+    reclocking, gaps = reclocking_of(parts, declarations.values, pulling.uploads)
     return Services(
         about=_status(parts, flows, mirrors),
         accounts=AccountService(home, parts.tokens, context),
@@ -128,7 +127,8 @@ def services_of(parts: NodeParts) -> Services:
         endpoints=EndpointService(home, context, parts.flows.arrived, declarations.get),
         raw=RawService(home, parts.ingest_deps, context),
         renditions=renditions,
-        reclocking=reclocking_of(parts, declarations.values, pulling.uploads),
+        reclocking=reclocking,
+        gaps=gaps,
         unmanaged=UnmanagedService(home, parts.import_export, context),
         journal_recovery=parts.journal_recovery,
         trust=judging,

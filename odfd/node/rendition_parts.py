@@ -15,6 +15,7 @@ from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from engines.query.views import quoted
+from odfd.api.datasets.gaps import GapService
 from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.reclocking import ReclockService
 from odfd.api.datasets.rendition_derived import DerivedRenditions
@@ -58,12 +59,15 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
     return HoldService(parts.home, parts.context, lambda: secrets.token_hex(8), released)
 
 
-def reclocking_of(parts: NodeParts, values: Callable[[str], Mapping[str, str]], uploads: Uploads) -> ReclockService:
-    """Makes the service of collections that several nodes ingest at a repository."""
+def reclocking_of(
+    parts: NodeParts, values: Callable[[str], Mapping[str, str]], uploads: Uploads
+) -> tuple[ReclockService, GapService]:
+    """Makes the service of collections that several nodes ingest at a repository, and that of gaps of sources."""
     jitter, reserve = random.SystemRandom().random, parts.settings.limits.disk_reserve_bytes
     terms = parts.jumps.ahead, lambda: secrets.token_hex(16), jitter, reserve
     shared = parts.import_export.repositories.shared
-    return ReclockService(parts.home, parts.ingest_deps, shared, values, parts.context, terms, uploads)
+    made = ReclockService(parts.home, parts.ingest_deps, shared, values, parts.context, terms, uploads)
+    return made, GapService(parts.home, made, parts.context)
 
 
 def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilityService) -> RenditionService:

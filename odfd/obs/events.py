@@ -166,6 +166,7 @@ EVENT_KINDS: Final = {
     "flow.resumed": "a person resumed a flow",
     "flow.stranded": "the dataset that a flow pulled is deleted, and the flow waits",
     "flow.updated": "the declaration of a flow changed",
+    "gap.accepted": "a dataset goes on without what its source let go of, as a person accepted",
     "head.heard": "a publisher signed a new head",
     "head.refused": "a signed head contradicts an earlier one",
     "head.unsigned": "a head of this node could not be signed",

@@ -122,6 +122,7 @@ METRICS: Final = (
     Metric("odfd_mirror_lag_blocks", _G, "Blocks that publishers signed and mirrors lack."),
     Metric("odfd_mirror_lag_bytes", _G, "Bytes of slices that are known to be missing, of all mirrors."),
     Metric("odfd_mirror_blocks_total", _C, "Blocks of others that were verified and stored."),
+    Metric("odfd_source_lost_total", _C, "Offsets of topics that are lost, as a person accepted."),
     Metric("odfd_objects_collected_total", _C, "Objects that garbage collection deleted."),
     Metric("odfd_collected_bytes_total", _C, "Bytes that garbage collection freed."),
     Metric("odfd_damage_total", _C, "Cases in which the disk held other bytes than were written."),

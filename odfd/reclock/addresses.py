@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.model.events import SetPollingSource, SourceState
@@ -26,6 +28,7 @@ from odfd.ingest.fetch.kafka_ranges import (
     AddressRange,
     check_follows,
     fetch_again,
+    fetch_gaps,
     fetch_ranges,
     parsed_part,
 )
@@ -56,6 +59,9 @@ class Addresses(Protocol):
 
         Raises Refused by the rule ``source-forgot`` where the source has let go of them.
         """
+
+    async def forgotten(self, state: ChainState, before: SourceState | None, folder: Path, /) -> Sequence[AddressRange]:
+        """Returns the addresses after the position ``before`` that the source let go of."""
 
     def check_follows(
         self, before: SourceState | None, after: SourceState | None, ranges: Sequence[AddressRange], /
@@ -88,6 +94,9 @@ class KeptFiles:
 
     async def again(self, _state: ChainState, _ranges: Sequence[AddressRange], _folder: Path) -> Sequence[Path | None]:
         raise _no_positions()
+
+    async def forgotten(self, _state: ChainState, _before: SourceState | None, _folder: Path) -> Sequence[AddressRange]:
+        return ()
 
     def check_follows(
         self, _before: SourceState | None, _after: SourceState | None, ranges: Sequence[AddressRange]
@@ -125,6 +134,10 @@ class Positions:
     async def again(self, state: ChainState, ranges: Sequence[AddressRange], folder: Path) -> Sequence[Path | None]:
         job = await fetch_job(self._deps, self._shard, self._source, state, folder)
         return await fetch_again(self._step, self._topic, job, ranges)
+
+    async def forgotten(self, state: ChainState, before: SourceState | None, folder: Path) -> Sequence[AddressRange]:
+        job = await fetch_job(self._deps, self._shard, self._source, state, folder)
+        return await fetch_gaps(self._step, self._topic, msgspec.structs.replace(job, state=before))
 
     def check_follows(
         self, before: SourceState | None, after: SourceState | None, ranges: Sequence[AddressRange]

@@ -31,6 +31,7 @@ from chain.store.files import check_file
 from chain.wording import plural
 from odfd.datasets.captures import Capture, CapturedFile
 from odfd.ingest.fetch.kafka_ranges import AddressRange
+from odfd.ingest.gaps import EXTRA, SourceGap, stated_in
 from odfd.ingest.slices import keep_slice
 
 _TIME: Final = odf.Timestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
@@ -74,6 +75,13 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """The positions that each file has; none: the source has no positions."""
     kept: bool = True
     """Whether the bytes lie beside the chain; otherwise they are read from the source again."""
+    cancels: int | None = None
+    """Of a gap: the time of the binding before it, whose bytes are gone, and which nobody wrote."""
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether the source goes on without the messages of the ranges, which it let go of."""
+        return not self.capture.files
 
     @property
     def part(self) -> str:
@@ -119,6 +127,8 @@ def layout_of(info: SetInfo | None, name: str) -> Division:
 def bound(objects: ObjectStore, state: ChainState, binding: Binding, time: Instant) -> AddData:
     """Builds the event that binds bytes to ``time``, as the next of the chain in ``state``."""
     capture, ranges = binding.capture, binding.ranges
+    if binding.is_gap:
+        capture = msgspec.structs.replace(capture, files=(_NO_BYTES,) * len(ranges))
     count, start = len(capture.files), state.next_offset
     said = None if capture.event_time is None else to_millis(capture.event_time)
     nothing: list[Any] = [None] * count
@@ -149,7 +159,18 @@ def bound(objects: ObjectStore, state: ChainState, binding: Binding, time: Insta
         new_data=keep_slice(objects, path, SCHEMA, "offset"),
         new_watermark=time,
         new_source_state=capture.label,
+        extra={EXTRA: _stated(binding)} if binding.is_gap else None,
     )
+
+
+_NO_BYTES: Final = CapturedFile("gap", Multihash.sha3_256(b""), 0)
+"""The file of a range of a gap."""
+_CANCELS: Final = "cancels"
+
+
+def _stated(binding: Binding) -> dict[str, object]:
+    said: dict[str, object] = dict(SourceGap(ranges=binding.ranges).stated())
+    return said if binding.cancels is None else {**said, _CANCELS: binding.cancels}
 
 
 def address_after(state: ChainState) -> int:
@@ -189,7 +210,13 @@ def binding_of(objects: ObjectStore, blocks: Sequence[Block]) -> Binding:
         fills_event_time=rows[0]["fills_time"],
         decoded=rows[0]["decoded"],
     )
-    return Binding(capture=capture, ranges=_ranges(rows), kept=all(row["kept"] for row in rows))
+    ranges, kept = _ranges(rows), all(row["kept"] for row in rows)
+    if (gap := stated_in(event)) is None:
+        return Binding(capture=capture, ranges=ranges, kept=kept)
+    cancels, nothing = gap.get(_CANCELS), msgspec.structs.replace(capture, files=())
+    if not ranges or not (cancels is None or isinstance(cancels, int)):
+        raise Remote("a gap that names no ranges", rule="reclock-chain", hint="report it")
+    return Binding(capture=nothing, ranges=ranges, kept=kept, cancels=cancels)
 
 
 def _ranges(rows: Sequence[Mapping[str, Any]]) -> tuple[AddressRange, ...]:

@@ -16,13 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-import msgspec
 import trio
 
 from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, from_millis, to_millis
-from chain.model.events import MetadataEvent, SetPollingSource
+from chain.model.events import MetadataEvent, SetPollingSource, SourceState
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.objects import staged_in
@@ -45,6 +44,15 @@ from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.decoding import decoded
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.file_writer import staged_folder
+from odfd.ingest.gaps import (
+    GAP_CHANGED,
+    AcceptedGap,
+    SourceGap,
+    accepted,
+    accepted_before,
+    check_name,
+    position_before,
+)
 from odfd.ingest.plan import Batch, polling
 from odfd.ingest.settlement import IngestOutcome, Settled
 from odfd.ingest.sharded_writes import divided
@@ -53,6 +61,7 @@ from odfd.ingest.trigger import TriggerTime, is_uncacheable
 from odfd.reclock.addresses import Addresses, Offer, addresses_of
 from odfd.reclock.bindings import FOUNDING, Binding, Division, binding_of, bound, layout_of
 from odfd.reclock.founding import Declared, declared_in
+from odfd.reclock.outcomes import InstanceCounts, check_outcomes, sealed
 from odfd.reclock.pushes import Pushes, PushIndex
 from odfd.reclock.shared_chains import SharedChains
 from odfd.reclock.standby import Standby
@@ -72,31 +81,12 @@ class _Prepared(NamedTuple):
     parts: Sequence[_Part]
 
 
-class InstanceCounts(msgspec.Struct, kw_only=True):
-    """Counts the work of one instance."""
+class _Lost(NamedTuple):
+    """What a source let go of, after which state, and the time of the binding that is lost with it, if any."""
 
-    bound: int = 0
-    """Bindings of its own that were accepted."""
-    forgotten: int = 0
-    """Bindings of its own that came after another one."""
-    written: int = 0
-    """Transactions that it was the first to write."""
-    repeated: int = 0
-    """Transactions that were there already, with the same content."""
-    overtaken: int = 0
-    """Transactions that it had begun when their bytes were gone, since another one had written them."""
-    paused: int = 0
-    """Pauses in which it let another instance go on."""
-
-    @property
-    def first(self) -> int:
-        """Number of steps that no other instance had taken before."""
-        return self.bound + self.written
-
-    @property
-    def second(self) -> int:
-        """Number of steps that another instance had taken before."""
-        return self.forgotten + self.repeated + self.overtaken
+    gap: SourceGap | None
+    before: SourceState | None
+    cancels: int | None
 
 
 class Instance:
@@ -238,18 +228,103 @@ class Instance:
                 hint="they are written together, so something else wrote to one of them",
             )
         binding = await trio.to_thread.run_sync(self._bound, reading.views[self._chain], time)
-        if not await self._brought(binding):
+        follows: DatasetId | None = self._chain
+        parts: Sequence[_Part] = [((), ())] * len(self._layout.shards)
+        if await trio.to_thread.run_sync(self._is_cancelled, reading, time):
+            follows = None  # its time is passed over, which no shard does that follows the chain
+        elif await self._brought(binding):
+            parts = await self._computed(binding, time)
+        else:
             self.counts.overtaken += 1
             return
-        parts = await self._computed(binding, time)
-        proposals = await trio.to_thread.run_sync(self._proposals, parts, time)
+        proposals = await trio.to_thread.run_sync(self._proposals, parts, time, follows)
         outcomes = await trio.to_thread.run_sync(self._point.append, proposals)
-        _check(outcomes, time)
+        if any(isinstance(each, Conflicting) for each in outcomes):
+            again = await self.look()
+            if await trio.to_thread.run_sync(self._is_cancelled, again, time):
+                return
+        check_outcomes(outcomes, time)
         if all(isinstance(each, STANDS) for each in outcomes):
             is_first = any(isinstance(each, Committed) for each in outcomes)
             self.counts.written += is_first
             self.counts.repeated += not is_first
             await trio.to_thread.run_sync(self._let_go)
+
+    def _is_cancelled(self, reading: Reading, time: int) -> bool:
+        """Whether a gap that was accepted cancels the binding of a time, whose bytes were gone."""
+        view = reading.views[self._chain]
+        later = view.next_time(time + 1)
+        return later is not None and binding_of(self._place.objects, view.transaction(later)).cancels == time
+
+    async def gap(self) -> SourceGap | None:
+        """Returns what the source let go of before it was written; ``None``: nothing. Writes what is bound and there.
+
+        Raises as ``step``.
+        """
+        return (await self._lost()).gap
+
+    async def accept_gap(self, name: str) -> AcceptedGap:
+        """Binds the gap of this name, and goes on after it in all shards, in one commit. Repeated, it is the same.
+
+        Raises Refused if nothing is forgotten, or something else; and as ``step``.
+        """
+        lost = await self._lost()
+        bindings = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._chain))
+        before = await trio.to_thread.run_sync(accepted_before, self._place.chains.chain(self._chain), name)
+        if before is not None:
+            return before
+        gap = check_name(lost.gap, name)
+        now = self._deps.now()
+        check_jump(self._ahead(bindings.system_time), now)
+        time = block_time(bindings, now, self._place.chains.upper(self._chain))
+        block = await trio.to_thread.run_sync(self._accepted, gap, lost, bindings, time)
+        return AcceptedGap(gap, to_millis(time), block)
+
+    def _accepted(self, gap: SourceGap, lost: _Lost, bindings: ChainState, time: Instant) -> Multihash:
+        """Commits a gap. Returns its block in the reclocking chain. Raises Refused if the collection went on."""
+        capture = Capture(files=(), label=gap.state_after(lost.before))
+        binding = Binding(capture=capture, ranges=gap.ranges, kept=False, cancels=lost.cancels)
+        event = bound(self._place.objects, bindings, binding, time)
+        assert event.new_data is not None
+        self._place.put_objects(self._chain, [event.new_data.physical_hash])
+        blocks, end = author_blocks(bindings, [event], time), to_millis(time) + 1
+        states = self._states()
+        parts = self._divided(accepted(states[0], gap, capture.label), binding, states)
+        proposals = self._proposals(parts, to_millis(time), None)
+        outcomes = self._point.append([Proposal(dataset=self._chain, blocks=blocks, new_upper=end), *proposals])
+        if not all(isinstance(each, STANDS) for each in outcomes):
+            raise Refused(
+                f"{self._chain.short} went on while the gap {gap.name} was accepted, and nothing was written",
+                rule=GAP_CHANGED,
+                hint="odfctl gap show says whether anything is lost now",
+            )
+        self.counts.accepted += 1
+        return blocks[-1].hash
+
+    async def _lost(self) -> _Lost:
+        """Returns what is lost, after what is bound and there was written."""
+        while True:
+            reading = await self.look()
+            view = reading.views[self._chain]
+            time = view.next_time(self.least_upper(reading))
+            binding = None if time is None else await trio.to_thread.run_sync(self._bound, view, time)
+            state = await trio.to_thread.run_sync(self.state)
+            before = position_before(state.source_state, binding.ranges if binding is not None else ())
+            async with staged_folder(self._deps.settings.staging) as folder, outside("its source"):
+                found = await self._addresses.forgotten(state, before, folder)
+            gap = SourceGap(ranges=tuple(found)) if found else None
+            if time is None or binding is None:
+                return _Lost(gap, before, None)
+            if gap is not None and await trio.to_thread.run_sync(self._is_lost, binding, gap):
+                return _Lost(gap, before, time)
+            await self._write(reading, time)
+
+    def _is_lost(self, binding: Binding, gap: SourceGap) -> bool:
+        """Whether bytes of a binding are in a gap, and neither kept nor here."""
+        if binding.kept or self._has_all(binding.capture.files):
+            return False
+        ends = {each.part: each.end for each in gap.ranges}
+        return any(each.start < ends.get(each.part, 0) for each in binding.ranges)
 
     def _bound(self, view: View, time: int) -> Binding:
         """Returns the binding of a time, and brings the bytes here that lie beside the chain."""
@@ -314,7 +389,11 @@ class Instance:
         prepared = _Prepared(binding, time, tuple(each.head for each in states), ())
         if self._prepared is not None and self._prepared._replace(parts=()) == prepared:
             return self._prepared.parts
-        _, settled = await decoded(self._deps, self._layout.shards[0], binding.capture, time)
+        settled: Settled
+        if binding.is_gap:
+            settled = accepted(states[0], SourceGap(ranges=binding.ranges), binding.capture.label)
+        else:
+            _, settled = await decoded(self._deps, self._layout.shards[0], binding.capture, time)
         parts = await trio.to_thread.run_sync(self._divided, settled, binding, states)
         self._prepared = prepared._replace(parts=parts)
         return parts
@@ -328,13 +407,16 @@ class Instance:
             return [(tuple(events), tuple(objects))]
         return divided(self._place.objects, states, self._layout.place_of(binding), events)
 
-    def _proposals(self, parts: Sequence[_Part], time: int) -> list[Proposal]:
-        """Builds the part of each shard; one for which nothing changes only moves its frontier."""
+    def _proposals(self, parts: Sequence[_Part], time: int, follows: DatasetId | None) -> list[Proposal]:
+        """Builds the part of each shard; one for which nothing changes only moves its frontier.
+
+        ``follows``: the chain whose bindings each shard writes all of, unless one is cancelled.
+        """
         proposals = []
         for shard, state, (own, names) in zip(self._layout.shards, self._states(), parts, strict=True):
             blocks = author_blocks(state, own, from_millis(time))
             self._place.put_objects(shard, names)
-            proposals.append(Proposal(dataset=shard, blocks=blocks, new_upper=time + 1, follows=self._chain))
+            proposals.append(Proposal(dataset=shard, blocks=blocks, new_upper=time + 1, follows=follows))
         return proposals
 
     async def _bind(self) -> bool:
@@ -397,33 +479,10 @@ class Instance:
         )
         (outcome,) = self._point.append([proposal])
         if isinstance(outcome, ShardSealed):
-            raise _sealed(self._chain)
+            raise sealed(self._chain)
         return outcome
 
 
 def _is_bound(path: Path, file: CapturedFile) -> bool:
     with path.open("rb") as found:
         return Multihash.sha3_256_of(found) == file.object
-
-
-def _check(outcomes: Sequence[Outcome], time: int) -> None:
-    """Raises Conflict if a shard has another transaction of this time, Refused if one is sealed."""
-    for each in outcomes:
-        if isinstance(each, Conflicting):
-            stored, proposed = (_named(names) for names in (each.stored, each.proposed))
-            raise Conflict(
-                f"at {time} the collection has the blocks {stored}, and this instance computed {proposed}",
-                rule="reclock-conflict",
-                hint="instances of different versions disagree; nothing was written. Let one version ingest",
-            )
-        if isinstance(each, ShardSealed):
-            raise _sealed(None)
-
-
-def _named(blocks: Sequence[Multihash]) -> str:
-    return ", ".join(each.short for each in blocks) or "none"
-
-
-def _sealed(chain: DatasetId | None) -> Refused:
-    named = "a shard" if chain is None else chain.short
-    return Refused(f"{named} is sealed: it takes no block more", rule="shard-sealed")

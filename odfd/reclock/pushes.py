@@ -85,6 +85,9 @@ class Pushes:
     async def again(self, _state: ChainState, _ranges: Sequence[AddressRange], _folder: Path) -> Sequence[Path | None]:
         raise Refused("pushed bytes are beside the chain, or lost", rule="reclock-addresses")
 
+    async def forgotten(self, _state: ChainState, _before: SourceState | None, _folder: Path) -> Sequence[AddressRange]:
+        return ()
+
     def check_follows(
         self, _before: SourceState | None, after: SourceState | None, ranges: Sequence[AddressRange]
     ) -> None:

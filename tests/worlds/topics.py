@@ -11,7 +11,7 @@ from chain.model.events import SetPollingSource, SourceState
 from chain.state import ChainState
 from odfd.ingest.brokers.job import FORGOT, decode_position, starts
 from odfd.ingest.brokers.job import TopicPosition as Position
-from odfd.ingest.brokers.ranges import LogBounds, beginnings, check_held, in_turn
+from odfd.ingest.brokers.ranges import LogBounds, beginnings, check_held, forgotten, in_turn
 from odfd.ingest.fetch.kafka import OFFSETS, state_of
 from odfd.ingest.fetch.kafka_ranges import AddressRange, check_follows, parsed_part
 from odfd.ingest.plan import Batch
@@ -111,6 +111,13 @@ class ModelPositions:
         if not self._remembers:
             check_held({parsed_part(each.part)[1]: (each.start, each.end) for each in ranges}, self._topic.bounds)
         return [self._written(each, folder) for each in ranges]
+
+    async def forgotten(self, _state: ChainState, known: SourceState | None, _folder: Path) -> Sequence[AddressRange]:
+        topic = self._topic
+        after = decode_position(known.value) if known is not None and known.kind == OFFSETS else None
+        begin = starts(after, topic.id, list(range(len(topic.logs))))
+        lost = forgotten(after, begin, topic.bounds)
+        return [AddressRange(f"{topic.id}/{each.partition}", each.start, each.end) for each in lost]
 
     def check_follows(
         self, before: SourceState | None, after: SourceState | None, ranges: Sequence[AddressRange]

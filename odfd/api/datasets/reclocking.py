@@ -5,8 +5,8 @@ Spec: docs/spec/collections.md#reclocking.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,17 +161,9 @@ class ReclockService:
         wanted: PushedFiles | None,
     ) -> wire.ReclockView:
         at, chain = where
-        said = await trio.to_thread.run_sync(self._values, entry.name)
-        settings = msgspec.structs.replace(self._ingest.settings, variables={**self._ingest.settings.variables, **said})
-        deps = replace(self._ingest, base=lambda _: self._base(entry.id), settings=settings)
-        place = await trio.to_thread.run_sync(self._opened, files, chain.multibase)
-        try:
-            instance = await trio.to_thread.run_sync(Instance, deps, place, chain, source, self._ahead)
-            with redacted(settings.variables):
-                receipt = None if wanted is None else await push(instance, wanted)
-                counts = instance.counts if wanted is not None else await instance.run(jitter=self._jitter)
-        finally:
-            place.close()
+        async with self._instance(entry, source, chain, files) as instance:
+            receipt = None if wanted is None else await push(instance, wanted)
+            counts = instance.counts if wanted is not None else await instance.run(jitter=self._jitter)
         return wire.ReclockView(
             chain=str(chain),
             at=at,
@@ -185,6 +177,32 @@ class ReclockService:
             repeated=counts.repeated,
             receipt=None if receipt is None else _receipt_view(receipt),
         )
+
+    @asynccontextmanager
+    async def instance(self, entry: DatasetEntry, at: str, chain: DatasetId) -> AsyncIterator[Instance]:
+        """Opens an instance of a collection at a repository, the only one here. Raises Refused, NotFound, Invalid."""
+        source = await trio.to_thread.run_sync(self._source, entry)
+        files = await trio.to_thread.run_sync(self._files, at)
+        async with self._copies.of(str(chain)), self._instance(entry, source, chain, files) as instance:
+            yield instance
+
+    @asynccontextmanager
+    async def _instance(
+        self, entry: DatasetEntry, source: Declared, chain: DatasetId, files: SharedFiles
+    ) -> AsyncIterator[Instance]:
+        deps = await trio.to_thread.run_sync(self.dependencies, entry)
+        place = await trio.to_thread.run_sync(self._opened, files, chain.multibase)
+        try:
+            with redacted(deps.settings.variables):
+                yield await trio.to_thread.run_sync(Instance, deps, place, chain, source, self._ahead)
+        finally:
+            place.close()
+
+    def dependencies(self, entry: DatasetEntry) -> IngestDependencies:
+        """Returns what an ingest of a dataset uses, with the variables that its source may name."""
+        said = self._values(entry.name)
+        settings = msgspec.structs.replace(self._ingest.settings, variables={**self._ingest.settings.variables, **said})
+        return replace(self._ingest, base=lambda _: self._base(entry.id), settings=settings)
 
     def _base(self, dataset: DatasetId) -> Path | None:
         """Returns the folder that relative paths of a dataset's manifest start from."""

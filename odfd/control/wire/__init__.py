@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from odfd.control.wire.authority import *
     from odfd.control.wire.datasets import *
     from odfd.control.wire.endpoints import *
+    from odfd.control.wire.gaps import *
     from odfd.control.wire.lineage import *
     from odfd.control.wire.node import *
     from odfd.control.wire.portals import *
@@ -45,6 +46,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration", "endpoints", "portals", "reclocking",
+    "renditions", "alteration", "endpoints", "portals", "reclocking", "gaps",
 )  # fmt: skip
 """Modules in the order of search: those that most commands need first, then the quickest to load."""

@@ -61,6 +61,8 @@ class RangesJob(TopicJob, frozen=True, kw_only=True):
     """Most partitions whose messages are read together."""
     until: TopicPosition | None = None
     """Where to end, exactly: offsets of the partitions of ``after``, which were read before; ``None``: what is new."""
+    looks: bool = False
+    """Whether nothing is read: the answer has the ranges after the position that the broker let go of."""
 
 
 class OffsetRange(msgspec.Struct, frozen=True):

@@ -140,7 +140,7 @@ def gone(partition: int, offset: int) -> Refused:
         f"message {offset} of partition {partition} is not there: the broker let go"
         " of messages before they were taken, or has lost some",
         rule=POSITION_RULE,
-        hint="pull before retention.ms of the topic has passed; to go on without them read into another dataset",
+        hint="odfctl gap show says which, and how to go on without them; pull before retention.ms has passed",
     )
 
 

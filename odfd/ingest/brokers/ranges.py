@@ -33,6 +33,9 @@ def answer(job: RangesJob) -> RangesResult:
 
 def _read(job: RangesJob) -> RangesResult:
     topic, partitions = described(job)
+    if job.looks:
+        begin = starts(job.after, topic, partitions)
+        return RangesResult(ranges=tuple(forgotten(job.after, begin, _bounds(job, partitions))))
     return _again(job, topic, partitions, job.until) if job.until is not None else _new(job, topic, partitions)
 
 
@@ -60,6 +63,20 @@ def beginnings(after: TopicPosition | None, begin: dict[int, int], bounds: dict[
     return {each: offset if each in known else bounds[each].low for each, offset in begin.items()}
 
 
+def forgotten(after: TopicPosition | None, begin: dict[int, int], bounds: dict[int, LogBounds]) -> list[OffsetRange]:
+    """Returns the messages after a position that the broker let go of. Raises Refused if it lost later ones.
+
+    Of a partition in which nothing was taken yet nothing is lost: it is read from its first message.
+    """
+    known = set() if after is None else {int(each) for each in after.next}
+    for each in sorted(known):
+        if begin[each] > bounds[each].high:
+            raise gone(each, begin[each])
+    return [
+        OffsetRange(each, begin[each], bounds[each].low) for each in sorted(known) if begin[each] < bounds[each].low
+    ]
+
+
 def in_turn(partitions: list[int], first: int) -> list[int]:
     """Returns partitions from ``first`` on, and then those before it."""
     return sorted(partitions, key=lambda each: (each < first, each))
@@ -79,7 +96,9 @@ def _again(job: RangesJob, topic: str, partitions: list[int], until: TopicPositi
     return RangesResult(ranges=tuple(ranges), position=until)
 
 
-_FORGOT_HINT = "an instance that has read them can still write them; else begin another collection, with --keep-raw"
+_FORGOT_HINT = (
+    "an instance that has read them can still write them; else odfctl gap show says what is lost, and goes on"
+)
 
 
 def check_held(wanted: dict[int, tuple[int, int]], bounds: dict[int, LogBounds]) -> None:

@@ -92,6 +92,15 @@ async def fetch_again(
     return tuple(path if path.exists() else None for path in found)
 
 
+async def fetch_gaps(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> tuple[AddressRange, ...]:
+    """Asks which messages after the position of ``job`` the broker let go of. Raises as ``fetch_ranges``."""
+    shown, request = _request(step, topic, job, first=0, most=1)
+    if request.after is None:
+        return ()
+    done = await ask(main, msgspec.structs.replace(request, looks=True), RangesResult, shown, time_limit(job.settings))
+    return tuple(AddressRange(f"{request.after.topic}/{each.partition}", each.start, each.end) for each in done.ranges)
+
+
 def parsed_part(part: str) -> tuple[str, int]:
     """Returns the topic's id and the number of the partition. Raises Invalid."""
     if (found := _PART.match(part)) is None:

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from chain.errors import Refused, Remote
-from chain.model.events import AddData, SetPollingSource
+from chain.model.events import AddData, SetPollingSource, SourceState
 from chain.state import ChainState
 from chain.statements.keys import SigningKey
 from odfd.ingest.brokers import ranges as process
@@ -21,6 +21,7 @@ from odfd.ingest.fetch import kafka_ranges
 from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.kafka import OFFSETS
 from odfd.ingest.fetch.kafka_ranges import AddressRange, parsed_part
+from odfd.ingest.gaps import position_before
 from odfd.reclock.addresses import Addresses, Offer, addresses_of
 from worlds.eventually import until
 from worlds.instances import START, House, dependencies
@@ -235,6 +236,7 @@ def test_a_source_that_forgot_is_told_by_what_was_bound_and_by_what_was_not(feed
     assert reader.next() is not None
     (bound,) = reader.offers[0].ranges
     feed.forget(1)
+    assert _forgotten(reader, reader.state.source_state) == []
     with pytest.raises(Refused, match=f"messages {bound.start} to 0 of partition 0 were bound") as caught:
         reader.again([bound])
     assert caught.value.rule == FORGOT
@@ -245,6 +247,14 @@ def test_a_source_that_forgot_is_told_by_what_was_bound_and_by_what_was_not(feed
     state = reader.state.source_state
     assert state is not None
     assert state.kind == OFFSETS
+    assert _forgotten(reader, state) == [(bound.part, bound.end, bound.end + 1)]
+    assert _forgotten(reader, position_before(None, [bound])) == [(bound.part, bound.start, bound.end + 1)]
+    assert _forgotten(reader, None) == [], "where nothing was taken nothing is lost"
+
+
+def _forgotten(reader: Reader, before: SourceState | None) -> list[tuple[str, int, int]]:
+    found = trio.run(reader.addresses.forgotten, reader.state, before, reader.folder())
+    return [(each.part, each.start, each.end) for each in found]
 
 
 @with_positions

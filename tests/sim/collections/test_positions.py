@@ -19,10 +19,11 @@ from hypothesis import strategies as some
 
 from chain.data.partition import shard_of_part
 from chain.errors import NotFound, Refused, Remote
-from chain.instant import SECOND, Instant, from_millis
+from chain.instant import SECOND, Instant, from_millis, to_millis
 from chain.state import load_state
 from chain.store.shards import Committed, Outcome
-from odfd.ingest.brokers.job import FORGOT, REWROTE, decode_position
+from odfd.ingest.brokers.job import FORGOT, POSITION_RULE, REWROTE, decode_position
+from odfd.ingest.gaps import GAP_CHANGED, GAP_NONE
 from odfd.reclock.bindings import FOUNDING, binding_of
 from odfd.reclock.instance import Instance
 from worlds import topics
@@ -38,6 +39,8 @@ ACTIONS = some.one_of(
     some.tuples(some.just("die"), some.integers(0, 2), some.tuples(some.integers(1, 9), some.booleans())),
     some.tuples(some.just("jump"), some.integers(0, 2), some.integers(-7200, 7200)),
     some.tuples(some.just("release"), some.integers(0, PARTITIONS - 1), some.none()),
+    some.tuples(some.just("forget"), some.integers(0, PARTITIONS - 1), some.integers(1, 3)),
+    some.tuples(some.just("accept"), some.integers(0, 2), some.integers(0, 2)),
 )
 
 
@@ -48,7 +51,7 @@ class World(ThreeInstances):
         house = House(folder)
         self.topic = house.topic = ModelTopic(PARTITIONS)
         super().__init__(house, house.begin(shards, by_part=by_part, keep_raw=keep_raw))
-        self.sent = 0
+        self.sent = self.lost = 0
 
     def send(self, partition: int, count: int) -> None:
         self.topic.send(*(message("Graz", self.sent + each) for each in range(count)), partition=partition)
@@ -63,17 +66,54 @@ class World(ThreeInstances):
         if state is not None:
             self.topic.forget(decode_position(state.value).next[str(partition)], partition)
 
+    def forget(self, partition: int, count: int) -> None:
+        """The topic lets go of messages, whether the shards have them or not, once some of the partition were bound.
+
+        A partition of which nothing was taken is read from its first message.
+        """
+        if not any(part == f"topic-1/{partition}" for part, _, _ in self.ranges()):
+            return
+        self.topic.forget(self.topic.low[partition] + count, partition)
+
+    def step(self, number: int) -> None:
+        with _stopped():
+            super().step(number)
+
+    def die(self, number: int, at: int, *, after: bool) -> None:
+        with _stopped():
+            super().die(number, at, after=after)
+        if (found := self.alive[number]) is not None:
+            found[2].dies_at = 0
+
+    def accept(self, number: int, other: int | None = None) -> None:
+        """Accepts the gap, if there is one, as one instance finds it; ``other`` takes a step before the commit."""
+        instance, _, files = self.instance(number)
+        gap = trio.run(instance.gap)
+        if gap is None:
+            return
+        if other is not None and other != number:
+            files.before_commit = lambda: self.step(other)
+        try:
+            trio.run(instance.accept_gap, gap.name)
+            self.lost += gap.count
+        except Refused as error:
+            if error.rule != GAP_CHANGED:
+                raise
+        files.before_commit = None
+
     def ranges(self) -> list[tuple[str, int, int]]:
-        """All ranges that were bound, in order."""
+        """All ranges that were bound and not cancelled, in order."""
         place, _ = self.house.place()
         place.read([self.chain])
         chain = place.chains.chain(self.chain)
         head = chain.head()
         assert head is not None
         blocks = [chain.block_at(number) for number in range(FOUNDING, head.size)]
-        found = [binding_of(place.objects, [each]).ranges for each in blocks]
+        found = {to_millis(each.system_time): binding_of(place.objects, [each]) for each in blocks}
         place.close()
-        return [(each.part, each.start, each.end) for one in found for each in one]
+        cancelled = {each.cancels for each in found.values()}
+        kept = [one for time, one in found.items() if time not in cancelled]
+        return [(each.part, each.start, each.end) for one in kept for each in one.ranges]
 
     def check(self) -> None:
         """All chains are those of one instance alone, and each message is in one row."""
@@ -83,8 +123,18 @@ class World(ThreeInstances):
             assert ends.get(part, 0) == start, "each address is bound once"
             ends[part] = end
         rows = sum(rows_in(raws) for each, (_, raws) in found.items() if each != self.chain)
-        assert rows == self.sent, "each address gives its row"
+        assert rows == self.sent - self.lost, "each address gives its row"
         assert found == self.house.as_one_alone(self.chain)
+
+
+@contextlib.contextmanager
+def _stopped() -> Iterator[None]:
+    """A step may stop by name where the topic forgot."""
+    try:
+        yield
+    except Refused as error:
+        if error.rule not in {FORGOT, POSITION_RULE}:
+            raise
 
 
 @contextlib.contextmanager
@@ -119,8 +169,89 @@ def test_blocks_are_those_of_one_instance_alone(
                     made.clocks[first] += second * SECOND
                 case "release":
                     made.release(first)
+                case "forget":
+                    made.forget(first, second)
+                case "accept":
+                    made.accept(first, second)
+        made.accept(2)
         made.drain(1)
         made.check()
+
+
+def test_a_gap_is_accepted_by_its_name_and_what_the_topic_still_has_is_taken() -> None:
+    """Of what was bound and gone no more is given up than is gone; who has bytes of it comes too late by name."""
+    with world(3) as made:
+        made.send(0, 3)
+        made.send(1, 2)
+        made.step(0)
+        made.topic.forget(2)
+        late = made.instance(1)[0]
+        gap = trio.run(late.gap)
+        assert gap is not None
+        assert ([(each.part, each.start, each.end) for each in gap.ranges], gap.count) == ([("topic-1/0", 0, 2)], 2)
+        with pytest.raises(Refused) as caught:
+            trio.run(late.accept_gap, "another")
+        assert caught.value.rule == GAP_CHANGED
+        done = trio.run(late.accept_gap, gap.name)
+        assert trio.run(late.accept_gap, gap.name) == done, "it has one effect"
+        assert trio.run(made.instance(2)[0].accept_gap, gap.name) == done, "whoever asks"
+        made.lost += gap.count
+        with pytest.raises(Refused) as caught:
+            trio.run(late.accept_gap, "another")
+        assert caught.value.rule == GAP_NONE
+        made.drain(0)
+        made.drain(2)
+        assert made.ranges()[0] == ("topic-1/0", 0, 2)
+        made.check()
+
+
+def test_what_went_before_it_was_bound_is_accepted_too() -> None:
+    with world(1) as made:
+        made.send(0, 2)
+        made.drain()
+        made.send(0, 5)
+        made.topic.forget(4)
+        with pytest.raises(Refused) as caught:
+            made.drain()
+        assert caught.value.rule == POSITION_RULE
+        made.accept(1)
+        assert made.lost == 2
+        made.drain()
+        made.check()
+
+
+def test_a_range_that_grew_meanwhile_is_not_accepted_by_its_former_name() -> None:
+    with world(1) as made:
+        made.send(0, 1)
+        made.drain()
+        made.send(0, 5)
+        made.topic.forget(3)
+        gap = trio.run(made.instance(0)[0].gap)
+        assert gap is not None
+        made.topic.forget(4)
+        with pytest.raises(Refused, match="is another one now") as caught:
+            trio.run(made.instance(0)[0].accept_gap, gap.name)
+        assert caught.value.rule == GAP_CHANGED
+        assert made.ranges() == [("topic-1/0", 0, 1)]
+
+
+def test_who_has_the_bytes_comes_before_a_gap_or_after_it() -> None:
+    """A binding is written or cancelled, never both, whoever commits first."""
+    for first in ("bytes", "gap"):
+        with world(1) as made:
+            made.send(0, 3)
+            made.step(0)
+            made.topic.forget(3)
+            if first == "bytes":
+                made.accept(1, other=0)
+                assert made.lost == 0, "it was written, so nothing is lost"
+            else:
+                made.instance(0)[2].before_commit = lambda made=made: made.accept(1)
+                made.step(0)
+                assert made.lost == 3
+            made.drain(0)
+            made.drain(1)
+            made.check()
 
 
 def test_bytes_of_a_topic_are_not_copied_and_let_go_once_they_are_written() -> None:

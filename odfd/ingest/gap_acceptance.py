@@ -1,0 +1,70 @@
+"""Finds what the source of a dataset let go of, and commits that the dataset goes on without it.
+
+For a dataset that polls by itself; instances of a reclocked collection do it in ``odfd.reclock.instance``. Spec:
+docs/spec/collections.md#gaps.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from chain.errors import Conflict
+from chain.ids import DatasetId
+from chain.instant import to_millis
+from chain.model.fetch_options import KafkaTopic, fetch_options
+from chain.model.source import FetchUrl
+from chain.state import ChainState
+from chain.store.base import Head
+from odfd.datasets.captures import Capture
+from odfd.datasets.commit import CommitExtras, block_time
+from odfd.datasets.row_counts import NOTHING_READ
+from odfd.ingest.driver import ATTEMPTS, IngestDependencies, fetch_job, load
+from odfd.ingest.fetch.kafka_ranges import fetch_gaps
+from odfd.ingest.file_writer import staged_folder
+from odfd.ingest.gaps import AcceptedGap, SourceGap, accepted, accepted_before, check_name
+from odfd.ingest.plan import polling
+from odfd.runtime.tasks import outside
+
+
+async def gap_of(deps: IngestDependencies, dataset: DatasetId, state: ChainState) -> SourceGap | None:
+    """Asks the source what it let go of after the position in ``state``; ``None``: nothing, or it has no positions.
+
+    Raises Refused (no polling source), and what a fetch raises.
+    """
+    polled, _ = polling(state)
+    topic = fetch_options(polled.read.schema)
+    if not isinstance(topic, KafkaTopic) or not isinstance(polled.fetch, FetchUrl):
+        return None
+    async with staged_folder(deps.settings.staging) as folder, outside("its source"):
+        job = await fetch_job(deps, dataset, polled, state, folder)
+        found = await fetch_gaps(polled.fetch, topic, job)
+    return SourceGap(ranges=found) if found else None
+
+
+async def accept_gap(deps: IngestDependencies, dataset: DatasetId, name: str) -> AcceptedGap:
+    """Commits that the dataset, or all of its shards, go on after the gap of this name. Repeated, it is the same.
+
+    Raises Refused if nothing is forgotten, or something else, and as ``gap_of``; Conflict.
+    """
+    for attempt in range(ATTEMPTS):
+        upper = await trio.to_thread.run_sync(deps.store.upper, dataset)
+        state = await trio.to_thread.run_sync(load, deps, dataset)
+        before = await trio.to_thread.run_sync(accepted_before, deps.store.chain(dataset), name)
+        if before is not None:
+            return before
+        gap = check_name(await gap_of(deps, dataset, state), name)
+        label = gap.state_after(state.source_state)
+        is_captured = await trio.to_thread.run_sync(deps.is_captured, dataset)
+        along = CommitExtras(upper=upper, capture=Capture(files=(), label=label) if is_captured else None)
+        time = block_time(state, deps.now(), upper, alone=is_captured)
+        assert state.head is not None
+        expected = Head(state.head, state.sequence_number)
+        events = accepted(state, gap, label).events
+        try:
+            head = await deps.committer.commit(dataset, expected, events, (), time, NOTHING_READ, along)
+        except Conflict:
+            if attempt + 1 == ATTEMPTS:
+                raise
+            continue
+        return AcceptedGap(gap, to_millis(time), head.hash)
+    raise AssertionError("the last attempt returns or raises")

@@ -1,0 +1,165 @@
+"""Names the messages that a source let go of before they were taken, and builds the block that goes on without them.
+
+A gap is accepted by a person alone, by its name, a hash of what is lost: so nobody accepts more than was shown.
+The block has no rows. Its source state is where the source goes on, and ``extra["odfd/gap"]`` says what is missing, so
+whoever has the chain sees it. Capturing and binding have it as bytes of no file. Spec: docs/spec/collections.md#gaps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from chain.errors import Refused
+from chain.instant import to_millis
+from chain.model.events import AddData, SourceState
+from chain.multihash import Multihash
+from chain.state import ChainState
+from chain.store.base import ChainReader
+from engines.contract import RowCounts
+from odfd.datasets.row_counts import NOTHING_READ
+from odfd.ingest.brokers.job import TopicPosition, decode_position
+from odfd.ingest.fetch.kafka import OFFSETS, state_of
+from odfd.ingest.fetch.kafka_ranges import AddressRange, parsed_part
+from odfd.ingest.settlement import IngestOutcome
+
+EXTRA: Final = "odfd/gap"
+"""The attribute of a block that goes on without messages which the source let go of."""
+GAP_NONE: Final = "gap-none"
+GAP_CHANGED: Final = "gap-changed"
+LOOKED_BACK: Final = 1_000
+"""Most data blocks, from the newest, among which a gap that was accepted is found again."""
+
+
+class _Lost(msgspec.Struct, frozen=True):
+    part: str
+    start: int = msgspec.field(name="from")
+    end: int = msgspec.field(name="to")
+
+
+class SourceGap(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages of a source that are gone before they were taken, by partition."""
+
+    ranges: tuple[AddressRange, ...]
+
+    @property
+    def name(self) -> str:
+        """A hash of what is lost."""
+        said = "\n".join(f"{each.part}:{each.start}-{each.end}" for each in self.ranges)
+        return hashlib.sha3_256(said.encode()).hexdigest()[:16]
+
+    @property
+    def count(self) -> int:
+        """The number of addresses, which is at least that of the messages: some may never have had any."""
+        return sum(each.end - each.start for each in self.ranges)
+
+    def state_after(self, before: SourceState | None) -> SourceState:
+        """Returns the source state that goes on after the gap. ``before``: a position, which ends where it begins."""
+        assert before is not None, "a gap is after a position"
+        position = decode_position(before.value)
+        moved = {str(parsed_part(each.part)[1]): each.end for each in self.ranges}
+        return state_of(msgspec.structs.replace(position, next={**position.next, **moved}))
+
+    def stated(self) -> Mapping[str, Any]:
+        """Returns what the block says of it."""
+        lost = [{"part": each.part, "from": each.start, "to": each.end} for each in self.ranges]
+        return {"gap": self.name, "lost": lost}
+
+
+class AcceptedGap(NamedTuple):
+    """A gap that was accepted, with the time (ms) and the block by which the source goes on."""
+
+    gap: SourceGap
+    time: int
+    block: Multihash
+
+
+def gap_between(before: SourceState | None, after: SourceState | None) -> SourceGap:
+    """Returns the gap over which a source state goes on. Raises Refused if there is none between two positions."""
+    if before is None or after is None or not before.kind == after.kind == OFFSETS:
+        raise _none("bytes of no file are bound, and the source has no positions")
+    begin, end = decode_position(before.value), decode_position(after.value)
+    numbers = sorted(begin.next, key=int)
+    is_further = begin.topic == end.topic and begin.next.keys() == end.next.keys()
+    if not is_further or any(end.next[each] < begin.next[each] for each in numbers) or begin == end:
+        raise _none("bytes of no file are bound, and the position after them does not follow the one before")
+    lost = [each for each in numbers if end.next[each] > begin.next[each]]
+    return SourceGap(
+        ranges=tuple(AddressRange(f"{begin.topic}/{each}", begin.next[each], end.next[each]) for each in lost)
+    )
+
+
+def position_before(state: SourceState | None, ranges: Sequence[AddressRange]) -> SourceState | None:
+    """Returns the position after which something is missing: that of the shards, and of what is bound its beginning."""
+    if not ranges:
+        return state
+    begin = {str(parsed_part(each.part)[1]): each.start for each in ranges}
+    if state is None or state.kind != OFFSETS:
+        return state_of(TopicPosition(topic=parsed_part(ranges[0].part)[0], next=begin))
+    known = decode_position(state.value)
+    return state_of(msgspec.structs.replace(known, next={**begin, **known.next}))
+
+
+def accepted(state: ChainState, gap: SourceGap, after: SourceState | None) -> IngestOutcome:
+    """Builds the transaction that goes on where ``after`` says, without the gap."""
+    event = AddData(
+        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+        prev_offset=state.last_offset,
+        new_watermark=state.watermark,
+        new_source_state=after,
+        extra={EXTRA: dict(gap.stated())},
+    )
+    counts: RowCounts = NOTHING_READ
+    return IngestOutcome(events=(event,), objects=(), counts=counts)
+
+
+def stated_in(event: object) -> Mapping[str, Any] | None:
+    """Returns what an event says of a gap; ``None`` if it is none."""
+    said = (event.extra or {}).get(EXTRA) if isinstance(event, AddData) else None
+    return said if isinstance(said, dict) else None
+
+
+def accepted_before(chain: ChainReader, name: str) -> AcceptedGap | None:
+    """Returns a gap that was accepted; ``None`` if its block is not among the newest of data."""
+    block = chain.last_of(("AddData",))
+    for _ in range(LOOKED_BACK):
+        if block is None:
+            return None
+        gap = _gap_of(stated_in(block.event))
+        if gap is not None and gap.name == name:
+            return AcceptedGap(gap, to_millis(block.system_time), block.hash)
+        block = chain.last_of(("AddData",), block.sequence_number)
+    return None
+
+
+def _gap_of(said: Mapping[str, Any] | None) -> SourceGap | None:
+    """Returns the gap that a block states; ``None`` if it states none that can be."""
+    try:
+        lost = msgspec.convert((said or {}).get("lost", ()), tuple[_Lost, ...])
+    except msgspec.ValidationError:
+        return None
+    return SourceGap(ranges=tuple(AddressRange(each.part, each.start, each.end) for each in lost)) if lost else None
+
+
+def check_name(gap: SourceGap | None, name: str) -> SourceGap:
+    """Returns the gap of what is forgotten. Raises Refused if it is none, or has another name."""
+    if gap is None:
+        raise _none("the source has let go of nothing that was not taken")
+    if gap.name != name:
+        raise changed(gap, name)
+    return gap
+
+
+def changed(gap: SourceGap, name: str) -> Refused:
+    return Refused(
+        f"the gap {name} is another one now: {gap.name}, of {gap.count:,} addresses",
+        rule=GAP_CHANGED,
+        hint="odfctl gap show says what is lost now; nothing was written",
+    )
+
+
+def _none(what: str) -> Refused:
+    return Refused(what, rule=GAP_NONE, hint="pull: nothing stops it here")
