@@ -23,6 +23,8 @@ from odfd.trust.ledger.tables import CARDS
 from p2p.wire.frames import PREFIX, frame
 
 COLLECTION: Final = f"{TRUST}/collection"
+CARD: Final = f"{TRUST}/card"
+"""The card alone, in the folder of the first shard's id, where a mirror of it looks that knows no name."""
 MAX_COLLECTION: Final = PREFIX + Card.MAX_ENVELOPE + MAX_SHARDS * (PREFIX + HeadStatement.MAX_ENVELOPE)
 _RULE: Final = "shard-missing"
 
@@ -81,6 +83,13 @@ def collection_in(raw: bytes, place: str) -> PublishedCollection:
             raise Invalid(f"the head of {dataset} does not say that it is a shard of {place}", rule=_RULE, hint=hint)
         heads.append(said)
     return PublishedCollection(first, tuple(heads), raws)
+
+
+def check_card(raw: bytes, dataset: DatasetId, place: str) -> None:
+    """Raises Invalid unless these bytes are a card of the dataset; whether its signer may is for the board."""
+    said = statement.decode_any(envelope.unseal(raw, Card.MAX_ENVELOPE).payload)
+    if not isinstance(said, Card) or said.dataset != dataset:
+        raise Invalid(f"{CARD} of {place} is no card of {dataset}", rule="published-tree", hint="push it again")
 
 
 def collection_state(

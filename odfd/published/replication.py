@@ -104,7 +104,7 @@ class WithPublished:
         at = as_written(edition.root)
         if edition.head.dataset != dataset:
             raise Invalid(f"under {at} is another dataset, {edition.head.dataset.short}", rule="graft")
-        for raw in edition.statements:
+        for raw in (*edition.statements, *([] if edition.card is None else [edition.card])):
             if await trio.to_thread.run_sync(self._board.judge, Topic.HEADS, raw, peer) is Judgement.REJECT:
                 raise Invalid(f"a statement under {at} does not hold", rule="published-statement")
 

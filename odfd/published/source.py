@@ -21,9 +21,11 @@ from chain.errors import Invalid, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.statements.card import Card
 from chain.statements.statement import HeadStatement
 from chain.store.files import disk
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD, DirectoryChain
+from odfd.published.collection import CARD, check_card
 from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, authority_file, head_in
 from odfd.published.staging import StagingQuota
 from odfd.published.transport import Transport
@@ -43,6 +45,10 @@ class Edition(msgspec.Struct, frozen=True, kw_only=True):
     """The published head, not verified."""
     statements: tuple[bytes, ...]
     """Versions of the authority in their order, then the signed head."""
+    card: bytes | None = None
+    """Of the first of several shards: its signed card, which lists all."""
+    lacks_card: bool = False
+    """Whether it is the first of several shards, and nothing there lists them yet."""
 
 
 class PublishedSource:
@@ -78,11 +84,17 @@ class PublishedSource:
                 f"the dataset under {root} has no signature", rule="published-unsigned",
                 hint=f"import it once, without a signature: odfctl import {as_written(root)}",
             )  # fmt: skip
-        if known is not None and known.root == root and known.statements[-1] == raw:
+        if known is not None and known.root == root and known.statements[-1] == raw and not known.lacks_card:
             return known
         head = head_in(raw, root)
         walk = [await self._statement(root, authority_file(version)) for version in range(1, head.authority + 1)]
-        return Edition(root=root, head=head, statements=(*walk, raw))
+        card, is_first = None, head.collection == head.dataset
+        if is_first:
+            card = await self._transport.files.cat(f"{root}/{CARD}", Card.MAX_ENVELOPE)
+        if card is not None:
+            check_card(card, head.dataset, root)
+        lacks = is_first and card is None
+        return Edition(root=root, head=head, statements=(*walk, raw), card=card, lacks_card=lacks)
 
     async def _statement(self, root: str, file: str) -> bytes:
         raw = await self._transport.files.cat(f"{root}/{file}", MAX_STATEMENT)

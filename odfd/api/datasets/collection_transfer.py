@@ -20,6 +20,7 @@ from chain.codec.blocks import MAX_BLOCK
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import to_millis
+from chain.statements.card import Card
 from chain.store.base import Append, UpperMove
 from chain.store.layout import BLOCKS, HEAD
 from odfd.api.datasets.import_export import ImportExport
@@ -29,6 +30,7 @@ from odfd.datasets.rendition_names import shard_name
 from odfd.errors import sole_faults
 from odfd.mirrors.shard_union import unite
 from odfd.published.collection import (
+    CARD,
     COLLECTION,
     MAX_COLLECTION,
     PublishedCollection,
@@ -100,6 +102,7 @@ class CollectionTransfer(ImportExport):
                 said = found if there is None else found.newer(collection_in(there.content, str(target)))
             except Invalid as fault:
                 raise Conflict(f"{target}: {fault.message}", rule="export-diverged") from None
+            _list_shards(files, target, said)
             if there is not None and there.content == said.content:
                 return
             if not is_tested:
@@ -223,3 +226,12 @@ def _added(before: Transfer | None, more: Transfer) -> Transfer:
         before,
         blocks=before.blocks + more.blocks, objects=before.objects + more.objects, bytes=before.bytes + more.bytes,
     )  # fmt: skip
+
+
+def _list_shards(files: ConditionalFiles, target: Target, said: PublishedCollection) -> None:
+    """Writes the card to the folder of the first shard, for mirrors of it that know its id, and not the name."""
+    path = f"{beside(target.dataset, said.ids[0])}/{CARD}"
+    there = files.get(path, Card.MAX_ENVELOPE)
+    if there is None or there.content != said.raws[0]:
+        files.check_conditions()
+        files.put_if(path, said.raws[0], None if there is None else there.tag)  # who came first wrote one as new

@@ -15,7 +15,7 @@ from odfd.datasets.visibility import Visibility
 from odfd.kamu.application import KamuApplication
 from odfd.kamu.ports import PublicAnswers
 from odfd.network.library import ServingLibrary
-from odfd.published.collection import COLLECTION, collection_state
+from odfd.published.collection import CARD, COLLECTION, collection_state
 from odfd.published.packs import MAX_PACK, PACK, packed
 from odfd.published.signed import signed_state
 from odfd.runtime.http import Application
@@ -98,8 +98,8 @@ class NodeSiteLibrary:
 
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
         """Returns a statement file; ``None`` until all blocks up to the signed head are served, which readers need."""
-        if path == COLLECTION:
-            return self._collection(dataset)
+        if path in (COLLECTION, CARD):
+            return self._collection(dataset, path)
         try:
             signed = signed_state(self._home.database, self._home.chains, dataset)
         except NotFound:
@@ -108,7 +108,7 @@ class NodeSiteLibrary:
             return None
         return dict(signed.files).get(path)
 
-    def _collection(self, dataset: DatasetId) -> bytes | None:
+    def _collection(self, dataset: DatasetId, path: str) -> bytes | None:
         """Returns what says which shards belong together; ``None`` for one chain, and until all of it is served."""
         shards = self._home.shards_of(dataset)
         if len(shards) < 2:
@@ -118,7 +118,9 @@ class NodeSiteLibrary:
         except (NotFound, Refused):
             return None
         is_served = all(self._library.size(each) >= of.size for each, of in zip(shards, states, strict=True))
-        return found.content if is_served else None
+        if not is_served:
+            return None
+        return found.content if path == COLLECTION else found.raws[0]
 
     def object_size(self, name: Multihash) -> int | None:
         return self._library.object_size(name)

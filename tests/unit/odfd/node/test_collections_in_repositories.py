@@ -243,10 +243,12 @@ async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: Any, world
                 assert await standing(bob, "cities") == rows
 
 
-async def test_a_mirror_from_the_web_says_which_folder_has_the_shards_of_a_handover(
-    world: Any, worlds: Any, tmp_path: Path
+@pytest.mark.parametrize("has_card", [True, False])
+async def test_a_mirror_from_the_web_goes_on_to_the_shards_of_a_handover(
+    world: Any, worlds: Any, tmp_path: Path, has_card: bool
 ) -> None:
-    """Until it knows them it goes on with the chain that ended; with the collection's own folder it crosses."""
+    """The folder of the first shard has the card that lists all. Where it is missing, as earlier versions leave it, the
+    mirror goes on with the chain that ended, and crosses with the collection's own folder."""
     store = tmp_path / "archive"
     with Site(store).open() as site:
         async with world.running("alice") as alice:
@@ -263,8 +265,15 @@ async def test_a_mirror_from_the_web_says_which_folder_has_the_shards_of_a_hando
             await pushed(alice, "cities.r0", "archive/cities")
             await pushed(alice, "cities", "archive/cities.r1")
             rows = await standing(alice, "cities")
+        (card,) = store.glob("*/trust/card")
+        if not has_card:
+            card.unlink()
         async with world.running("bob") as bob:
             await bob.pull("theirs")
+            if has_card:
+                await bob.heard("rendition.followed")
+                assert await standing(bob, "theirs") == rows
+                return
             (held,) = await bob.heard("mirror.held")
             assert "goes on as 3 shards" in held.message
             assert f"{site.url}/NAME" in held.message
