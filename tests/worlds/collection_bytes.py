@@ -25,8 +25,8 @@ def _head(key: SigningKey, size: int, upper: int | None, first: DatasetId) -> by
     return envelope.seal(statement.encode(said), key, as_dataset=True)
 
 
-def written(keys: Sequence[SigningKey], heads: Sequence[tuple[int, int | None]]) -> bytes:
-    """``heads``: the size and the upper of each shard."""
+def card_of(keys: Sequence[SigningKey]) -> bytes:
+    """The signed card of the first shard, which lists all."""
     first, public = keys[0].dataset_id, b"".join(each.dataset_id.public_key for each in keys)
     card = Card(
         dataset=first, author=keys[0].did, authority=0, epoch=0, size=1, head=Multihash.sha3_256(b""),
@@ -35,5 +35,11 @@ def written(keys: Sequence[SigningKey], heads: Sequence[tuple[int, int | None]])
         shards=CardShards(function="xxhash64", by=("city",), keys=public),
         **TIMES,
     )  # fmt: skip
+    return envelope.seal(statement.encode(card), keys[0], as_dataset=True)
+
+
+def written(keys: Sequence[SigningKey], heads: Sequence[tuple[int, int | None]]) -> bytes:
+    """``heads``: the size and the upper of each shard."""
+    first = keys[0].dataset_id
     signed = [_head(key, *each, first) for key, each in zip(keys, heads, strict=True)]
-    return b"".join(map(frame, (envelope.seal(statement.encode(card), keys[0], as_dataset=True), *signed)))
+    return b"".join(map(frame, (card_of(keys), *signed)))

@@ -38,7 +38,7 @@ from odfd.network import invitation
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.network.statement_subjects import subject_of
 from odfd.published import packs as site_packs
-from odfd.published.collection import collection_in
+from odfd.published.collection import check_card, collection_in
 from odfd.published.signed import head_in
 from odfd.published.source import PublishedSource
 from odfd.state.directory import open_state_directory
@@ -83,7 +83,7 @@ from p2p.wire.frames import DelimitedReader
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session
-from worlds.collection_bytes import KEYS, written
+from worlds.collection_bytes import KEYS, card_of, written
 from worlds.site_bytes import ANSWERS, KUBO_ANSWERS, archives, folder_of, kubo, unpacking, website
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -646,6 +646,9 @@ TARGETS: Sequence[Target] = (
         collection_in,
         [written(KEYS[:2], [(1, None), (2, 3)]), written(KEYS[:3], [(9, 9), (1, 1), (1, None)])],
         lambda raw: collection_in(raw, "x").content == raw,
+    ),
+    simple(
+        check_card, [card_of(KEYS[:2]), card_of(KEYS[:3])], lambda raw: check_card(raw, KEYS[0].dataset_id, "x") or True
     ),
     Target(PublishedSource.edition, [*SEALED, str(SID).encode(), BLOCK], folder_of, dear=5),
     simple(
