@@ -79,12 +79,12 @@ def by_engine(computing: IngestStep, report: Report) -> OnProgress:
     def show(progress: Progress) -> None:
         nonlocal last
         step = computing
-        if progress.bytes_read is not None:
+        if progress.stage in _PHASES:  # also while nothing is read, since the engine starts for that
+            step = msgspec.structs.replace(computing, phase=_PHASES[progress.stage])
+        elif progress.bytes_read is not None:
             step = msgspec.structs.replace(
                 computing, phase="reading", bytes_done=progress.bytes_read, bytes_total=progress.bytes_total
             )
-        elif progress.stage in _PHASES:
-            step = msgspec.structs.replace(computing, phase=_PHASES[progress.stage])
         if step != last:
             last = step
             report(step)

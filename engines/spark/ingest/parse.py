@@ -1,9 +1,9 @@
 """Parses source files in parts: cuts them into ranges, which are parsed with Arrow, in the order of the input.
 
-This process looks only at heads of files (columns, a sample for types) and at where they may be cut. Ranges of CSV and
-small texts are parsed in its threads, since Arrow lets them run at once; others, and those of an engine on a cluster,
-are one Spark job. Parts are numbered, so input order is (part, row). The caller owns the directory of parts and removes
-it.
+This process looks only at heads of files (columns, a sample for types) and at where they may be cut. Ranges of CSV,
+Parquet of few bytes of rows and small texts are parsed in its threads, since Arrow lets them run at once; others, and
+those of an engine on a cluster, are one Spark job. Parts are numbered, so input order is (part, row). The caller owns
+the directory of parts and removes it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from engines.spark.ingest.csv_head import BOM, read_head
 from engines.spark.ingest.dialect import CsvDialect, check_text_options, csv_dialect
 from engines.spark.ingest.encodings import check_text
 from engines.spark.ingest.json_guess import INFER_ROWS, guess_json
+from engines.spark.ingest.parquet_size import decoded_bytes
 from engines.spark.ingest.quoting import Quotes, check_quotes
 from engines.spark.ingest.range_tasks import Format, Task
 from engines.spark.ingest.ranges import TARGET, Range, View, line_ranges
@@ -244,12 +245,18 @@ def _run(
 def _is_here(todo: Sequence[Task], spread: bool) -> bool:
     """Whether the ranges are to be parsed in this process.
 
-    Not Parquet: a small file can hold any number of rows. Not much JSON: parts of it are parsed by Python, a thread at
-    a time.
+    Not large Parquet: a small file can hold any number of rows, which its footer tells. Not much JSON: parts of it are
+    parsed by Python, a thread at a time.
     """
     sizes = [task.span.stop - task.span.start for task in todo]
     if all(isinstance(task.format, range_tasks.CsvFormat) for task in todo) and not spread:
         return max(sizes, default=0) <= MAX_HERE
+    if all(isinstance(task.format, range_tasks.ParquetFormat) for task in todo):
+        # The file was opened for its columns, or is refused by the task that reads it.
+        with contextlib.suppress(pa.ArrowException, OSError):
+            most = [decoded_bytes(Path(task.path)) for task in todo]
+            return sum(most) <= SMALL or (not spread and max(most) <= MAX_HERE)
+        return True
     texts = all(not isinstance(task.format, range_tasks.ParquetFormat) for task in todo)
     return texts and sum(sizes) <= SMALL
 

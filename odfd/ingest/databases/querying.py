@@ -99,7 +99,8 @@ def _written(job: QueryJob, found: pa.Table, more: bool) -> QueryResult:
     """Writes rows as a Parquet file. Raises Invalid, Refused, Environment."""
     table = _typed(found, job)
     target, digest = Path(job.target), hashlib.sha3_256()
-    with pq.ParquetWriter(target, table.schema, compression="zstd", compression_level=1) as writer:
+    plain = {"use_dictionary": False}  # so that the footer tells how much memory the rows take
+    with pq.ParquetWriter(target, table.schema, compression="zstd", compression_level=1, **plain) as writer:
         for part in table.to_batches(max_chunksize=64 << 10):
             writer.write_batch(part)
             if target.stat().st_size > job.limit:

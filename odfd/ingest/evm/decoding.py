@@ -36,7 +36,7 @@ def _rows(job: DecodeJob) -> DecodeResult:
         schema = schema.append(pa.field("event", pa.struct([(each.name, _type(each)) for each in event.parameters])))
         for row, each in zip(rows, logs, strict=True):
             row["event"] = _event(event, each)
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), job.target)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), job.target, use_dictionary=False)
     content = Path(job.target).read_bytes()
     if len(content) > job.limit:
         raise Refused(

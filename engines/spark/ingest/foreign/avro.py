@@ -54,7 +54,7 @@ def avro_to_parquet(job: Conversion) -> None:
 
 def _write(records: Iterator[Any], columns: pa.Schema, job: Conversion) -> None:
     done = 0
-    with pq.ParquetWriter(job.target, columns, compression="zstd") as out:
+    with pq.ParquetWriter(job.target, columns, compression="zstd", use_dictionary=False) as out:
         while batch := list(islice(records, BATCH)):
             try:
                 out.write_table(pa.Table.from_pylist([_texts(each) for each in batch], columns))

@@ -1,18 +1,23 @@
-"""Files of CSV are parsed in threads of the engine, whose memory does not grow with the file."""
+"""CSV and small Parquet are parsed in threads of the engine, whose memory does not grow with the file."""
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from chain.model.source import ReadCsv
+from chain.model.source import ReadCsv, ReadParquet
 from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.ingest import parse, range_tasks
+from engines.spark.ingest.parquet_size import decoded_bytes
 from engines.spark.ingest.parse import SourceFile, parse_sources
 from engines.spark.ingest.ranges import line_ranges
 
@@ -88,3 +93,53 @@ def test_a_long_range_is_left_to_a_worker(source: SourceFile, tmp_path: Path, mo
     monkeypatch.setattr(parse, "SMALL", 32)
     with pytest.raises(AssertionError, match="session was opened"):
         parse_sources(no_session, [source], READ, tmp_path)
+
+
+TABLES = st.lists(
+    st.tuples(
+        st.none() | st.integers(-(2**63), 2**63 - 1),
+        st.none() | st.text(max_size=40),
+        st.none() | st.booleans(),
+        st.none() | st.lists(st.integers(0, 9), max_size=9),
+    ),
+    max_size=40,
+)
+COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string(), "ok": pa.bool_(), "days": pa.list_(pa.int64())})
+
+
+@settings(max_examples=25, deadline=None)
+@given(TABLES, st.integers(1, 50), st.booleans(), st.sampled_from(["zstd", "none"]))
+def test_parquet_takes_no_more_than_its_footer_tells_and_has_the_rows_of_a_worker(
+    rows: list[tuple[Any, ...]], times: int, dictionary: bool, compression: str
+) -> None:
+    once = pa.table(list(zip(*rows, strict=True)) or [[]] * 4, schema=COLUMNS)
+    table = pa.concat_tables([once] * times).combine_chunks()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.parquet")
+        pq.write_table(table, path, use_dictionary=dictionary, compression=compression, row_group_size=100)
+        assert pq.read_table(path).nbytes <= decoded_bytes(path) + 64, "an empty column has some bytes too"
+        parts = parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), Path(folder))
+        assert parts is not None
+        here = [pq.read_table(each) for each in parts.paths]
+        numbers = pa.record_batch({"task": list(range(len(parts.tasks)))})
+        answers = pa.Table.from_batches(range_tasks.perform(iter([numbers]), parts.tasks))
+        assert answers.column("rows").to_pylist() == list(parts.rows) == [table.num_rows]
+        assert [pq.read_table(each) for each in parts.paths] == here
+        assert here[0].cast(COLUMNS).to_pylist() == table.to_pylist()
+
+
+def test_parquet_of_texts_that_are_written_once_is_left_to_a_worker(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    table = pa.table({"name": pa.repeat("x" * 4096, 20_000)})
+    pq.write_table(table, path)
+    assert path.stat().st_size < parse.SMALL // 32
+    with pytest.raises(AssertionError, match="session was opened"):
+        parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), tmp_path)
+
+
+def test_on_a_cluster_machines_share_what_is_not_small(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": range(200_000)}), path)
+    assert parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), tmp_path) is not None
+    with pytest.raises(AssertionError, match="session was opened"):
+        parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), tmp_path, spread=True)

@@ -34,6 +34,7 @@ from engines.contract import (
     ignored,
 )
 from engines.errors import EngineFault
+from engines.progress import STARTING
 from odfd.ingest.driver import Ingested, NothingNew, pull_root
 from odfd.ingest.push import PushTerms, push_files
 from worlds.fake_engine import FakeEngine
@@ -140,6 +141,7 @@ async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:
 async def test_what_the_engine_has_read_is_reported_until_it_computes(polling: Callable[..., Any]) -> None:
     class Reading(FakeEngine):
         async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+            on_progress(Progress(stage=STARTING, bytes_read=0, bytes_total=40))
             for read in (0, 16, 16, 40):
                 on_progress(Progress(bytes_read=read, bytes_total=40))
             return await super().ingest(request, on_progress)
@@ -154,6 +156,7 @@ async def test_what_the_engine_has_read_is_reported_until_it_computes(polling: C
     assert steps == [
         ("fetched", None, None),
         ("computing", None, None),
+        ("starting the engine for", None, None),
         ("reading", 0, 40),
         ("reading", 16, 40),
         ("reading", 40, 40),
