@@ -25,6 +25,7 @@ from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings
 from engines.provision.warm import WarmEngine
 from engines.request_control import CallLimits
 from engines.sandbox.base import Level, Sandbox
+from engines.sandbox.leftovers import label_of
 from engines.sandbox.probe import Choice, choose, unconfined
 from engines.spark.runtime.java import Java, find_archive, find_java, installed_digests
 from engines.spark.runtime.masters import EXECUTOR_SECONDS, parse_master
@@ -135,7 +136,7 @@ async def _aside(call: Callable[[], R]) -> R:
 async def _isolation(options: SparkOptions, java: Java) -> Choice:
     if options.cluster is None:
         image = await _aside(partial(installed, options.cache))
-        return await choose(options.minimum, (java.runtime,), image)
+        return await choose(options.minimum, (java.runtime,), image, label_of(options.scratch))
     parse_master(options.cluster.master)
     return await unconfined(options.minimum, _NETWORK)
 

@@ -81,6 +81,8 @@ class Command:
     place: Path | None = None
     """Working directory in which to start it, if that matters: podman's monitor leaves a file there
     when a job ran out of memory."""
+    container: str | None = None
+    """Name of the container that ``argv[0]`` makes, and that stays if the command is killed before it starts it."""
 
 
 class Sandbox(Protocol):

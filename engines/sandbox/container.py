@@ -17,6 +17,7 @@ from typing import Final
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
 from engines.sandbox.base import Command, Job, Level, Mount, tethered
 from engines.sandbox.bubblewrap import RUN_BYTES, TMP_BYTES
+from engines.sandbox.leftovers import tool_environment
 from engines.sandbox.seccomp import container_profile
 
 TOOLS: Final = ("podman", "docker")
@@ -33,8 +34,10 @@ class Container:
 
     level = Level.CONTAINER
 
-    def __init__(self, tool: str, binary: str, image: Image) -> None:
+    def __init__(self, tool: str, binary: str, image: Image, label: str = "") -> None:
+        """``label``: see ``leftovers``; empty: none."""
         self._tool = tool
+        self._label = ("--label", label) if label else ()
         self._binary = binary
         self._image = image
 
@@ -65,8 +68,9 @@ class Container:
         (profile,) = files
         environment = {**job.env, **ENVIRONMENT}
         bounds = {"--memory": job.total, "--memory-swap": job.total, "--pids-limit": job.processes}
+        name = f"odfd-{secrets.token_hex(8)}"
         argv = (
-            *(self._binary, "run", "--rm", "--interactive", "--pull=never", "--name", f"odfd-{secrets.token_hex(8)}"),
+            *(self._binary, "run", "--rm", "--interactive", "--pull=never", "--name", name, *self._label),
             *("--network=none", "--hostname=localhost", "--ipc=private", "--read-only"),
             *("--cap-drop=all", "--security-opt=no-new-privileges"),
             f"--security-opt=seccomp=/proc/self/fd/{profile}",
@@ -83,19 +87,12 @@ class Container:
             *tethered(self.python, None, hold=True),
             *job.argv,
         )
-        env = {name: os.environ[name] for name in _TOOL_ENVIRONMENT if name in os.environ}
         place = next((mount.source for mount in job.mounts if mount.writable), None)
-        return Command(argv, env, limited=True, place=place)
+        return Command(argv, tool_environment(), limited=True, place=place, container=name)
 
     def _identity(self) -> tuple[str, ...]:
         """Returns the option by which podman without root maps the node's user to the same user inside."""
         return ("--userns=keep-id",) if self._tool == "podman" and os.geteuid() else ()
-
-
-_TOOL_ENVIRONMENT: Final = (
-    *("PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST"),
-    *("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
-)
 
 
 def _ours() -> dict[str, int]:

@@ -23,12 +23,14 @@ from typing import Final
 import trio
 
 from chain.errors import Environment, Refused
+from chain.wording import plural
 from engines.errors import EngineLost
 from engines.image.installed import Image
 from engines.sandbox.base import Job, Level, Mount, PlainProcess, Sandbox
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime, image_runtime
 from engines.sandbox.cgroups import Groups, find_groups
 from engines.sandbox.container import TOOLS, Container
+from engines.sandbox.leftovers import remove_left
 from engines.sandbox.process import ConfinedProcess, start
 
 TRIAL_SECONDS: Final = 20.0
@@ -85,23 +87,29 @@ class Choice:
     """Where control groups for its jobs can be made; ``None``: nowhere."""
     image: Image | None = None
     """The image that it runs, at the levels of images."""
+    remarks: tuple[str, ...] = ()
+    """Further findings for people: containers of a former life that were removed, or could not be."""
 
     @property
     def level(self) -> Level:
         return self.sandbox.level
 
 
-async def choose(minimum: Level, java_homes: Sequence[Path] = (), image: Image | str | None = None) -> Choice:
+async def choose(
+    minimum: Level, java_homes: Sequence[Path] = (), image: Image | str | None = None, label: str = ""
+) -> Choice:
     """Chooses the strongest level that works here. Raises Refused if that is weaker than ``minimum``.
 
-    ``image``: an installed image, unpacked; or the reason why there is none.
+    ``image``: an installed image, unpacked; or the reason why there is none. ``label``: that of our containers
+    (``leftovers``); those that a former life left are removed.
     """
     found = await trio.to_thread.run_sync(find_groups)
     groups = found if isinstance(found, Groups) else None
     if groups is not None:
         await trio.to_thread.run_sync(groups.sweep)
     passed_over: list[TrialResult] = []
-    for candidate in _candidates(java_homes, image):
+    remarks = await _without_leftovers(label) if label and isinstance(image, Image) else ()
+    for candidate in _candidates(java_homes, image, label):
         if candidate.level.rank < minimum.rank:
             break
         if isinstance(candidate, TrialResult):
@@ -110,7 +118,7 @@ async def choose(minimum: Level, java_homes: Sequence[Path] = (), image: Image |
         verdict = await trial(candidate, groups)
         if not verdict.problems:
             used = image if isinstance(image, Image) and candidate.level.rank >= Level.IMAGE.rank else None
-            return Choice(candidate, tuple(passed_over), verdict, groups, used)
+            return Choice(candidate, tuple(passed_over), verdict, groups, used, remarks)
         passed_over.append(verdict)
     raise Refused(
         f"no sandbox of level `{minimum.value}` or better holds here: " + "; ".join(map(str, passed_over)),
@@ -137,11 +145,25 @@ async def unconfined(minimum: Level, why: str) -> Choice:
     return Choice(sandbox, tuple(TrialResult(level, (why,)) for level in better), await trial(sandbox, groups), groups)
 
 
-def _candidates(java_homes: Sequence[Path], image: Image | str | None) -> Iterator[Sandbox | TrialResult]:
+async def _without_leftovers(label: str) -> tuple[str, ...]:
+    """Removes containers that a former life left. Returns what was found; a tool that fails is no reason to stop."""
+    remarks = []
+    for tool, binary in ((tool, shutil.which(tool)) for tool in TOOLS):
+        if binary is None:
+            continue
+        try:
+            if count := await remove_left(binary, label):
+                remarks.append(f"removed {plural(count, 'container')} of {tool} that a killed node left")
+        except Environment as fault:
+            remarks.append(str(fault))
+    return tuple(remarks)
+
+
+def _candidates(java_homes: Sequence[Path], image: Image | str | None, label: str) -> Iterator[Sandbox | TrialResult]:
     binary = shutil.which("bwrap")
     missing = TrialResult(Level.HOST, ("bubblewrap (bwrap) is not installed",))
     if isinstance(image, Image):
-        yield from (container(tool, image) for tool in TOOLS)
+        yield from (container(tool, image, label) for tool in TOOLS)
         yield Bubblewrap(binary, image_runtime(image)) if binary else replace(missing, level=Level.IMAGE)
     else:
         yield TrialResult(Level.IMAGE, (image or "no engine image is asked for",))
@@ -155,12 +177,12 @@ def _candidates(java_homes: Sequence[Path], image: Image | str | None) -> Iterat
     yield PlainProcess()
 
 
-def container(tool: str, image: Image) -> Sandbox | TrialResult:
+def container(tool: str, image: Image, label: str = "") -> Sandbox | TrialResult:
     """Returns the sandbox of containers made by ``tool``, or why there is none."""
     binary = shutil.which(tool)
     if binary is None:
         return TrialResult(Level.CONTAINER, (f"{tool} is not installed",))
-    return Container(tool, binary, image)
+    return Container(tool, binary, image, label)
 
 
 async def trial(

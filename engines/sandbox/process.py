@@ -21,6 +21,7 @@ import trio
 from engines.errors import EngineLost
 from engines.sandbox.base import Job, Sandbox
 from engines.sandbox.cgroups import Group, Groups
+from engines.sandbox.leftovers import remove_named
 
 DYING_SECONDS: Final = 1.5
 """Seconds for killed processes to give back their memory."""
@@ -38,9 +39,17 @@ class Pipes(NamedTuple):
 class ConfinedProcess:
     """A running job. The caller has to read ``stdout`` and ``stderr``, as the job blocks when a pipe is full."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], group: Group | None = None, pipes: Pipes | None = None) -> None:
-        """``popen``: the process that the others end with. ``pipes``: those of the job, if they are not its own."""
+    def __init__(
+        self,
+        popen: subprocess.Popen[bytes],
+        group: Group | None = None,
+        pipes: Pipes | None = None,
+        container: tuple[str, str] | None = None,
+    ) -> None:
+        """``popen``: the process that the others end with. ``pipes``: those of the job, if they are not its own.
+        ``container``: a tool and the name of its container, which stays if the tool is killed before it starts it."""
         self._popen = popen
+        self._container = container
         self._group = group
         self._pidfd = os.pidfd_open(popen.pid)
         self.stdin, self.stdout, self.stderr = map(trio.lowlevel.FdStream, pipes or _taken(popen))
@@ -93,6 +102,8 @@ class ConfinedProcess:
             await self.stderr.aclose()
             if self._group is not None:
                 await _emptied(self._group)
+            if self._container is not None and code:
+                await remove_named(*self._container)
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
@@ -144,7 +155,8 @@ def start(sandbox: Sandbox, job: Job, groups: Groups | None = None) -> ConfinedP
             raise EngineLost(
                 f"cannot start {command.argv[0]}: {error.strerror}", rule="engine-start", hint="is memory short?"
             ) from error
-    return ConfinedProcess(popen, group)
+    made = (command.argv[0], command.container) if command.container is not None else None
+    return ConfinedProcess(popen, group, container=made)
 
 
 def make_group(groups: Groups | None, job: Job) -> Group | None:

@@ -2,7 +2,7 @@
 
 A container has no rights, a read-only root, bounded memory, processes and time, and no network unless it is given one.
 The image is named by digest, has to be on this machine already, and is never fetched. A container that outlives a
-killed node is ended by podman's own timeout, and is removed before the next container of the dataset.
+killed node is ended by podman's own timeout. The next life removes all of them when it starts.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import trio
 
 from chain.errors import Environment, Invalid, Refused
 from chain.wording import plural
+from engines.sandbox.leftovers import label_of, tool_environment
 from engines.sandbox.process import ConfinedProcess
 from odfd.ingest.process_output import MAX_SAID, OutputFile, ProcessEnd
 from odfd.ingest.settings import IngestSettings
@@ -47,10 +48,6 @@ _TMP: Final = 256 << 20
 """Bytes of each folder of temporary files, which are in memory and count as such."""
 _NOBODY: Final = 65534
 _PODMAN_FAILED: Final = 125
-_TOOL_ENVIRONMENT: Final = (
-    *("PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
-    *("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
-)
 
 
 class ContainerJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +88,7 @@ async def run_container(job: ContainerJob, target: Path, settings: IngestSetting
     if binary is None:
         raise no_podman()
     name = job.name(settings.staging)
+    await settings.former.remove(settings.staging)
     await _remove(binary, name)
     await _check_image(binary, job.image)
     await trio.to_thread.run_sync(_make_folder, job)
@@ -124,7 +122,7 @@ def _popen(argv: list[str], folder: Path) -> subprocess.Popen[bytes]:
     """Starts podman with only those environment variables that it needs to find images."""
     return subprocess.Popen(
         argv,
-        env=_environment(),
+        env=tool_environment(),
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -133,17 +131,13 @@ def _popen(argv: list[str], folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in _TOOL_ENVIRONMENT if name in os.environ}
-
-
 def arguments(job: ContainerJob, name: str, settings: IngestSettings) -> list[str]:
     """Returns podman's arguments. The container's environment is in a file, since other users can see arguments."""
     memory = settings.container_memory
     files = min(_FILES, _hard(resource.RLIMIT_NOFILE))
     entry = () if job.command is None else (f"--entrypoint={msgspec.json.encode(job.command).decode()}",)
     return [
-        *("run", "--rm", "--pull=never", "--name", name, "--log-driver=none"),
+        *("run", "--rm", "--pull=never", "--name", name, "--label", label_of(settings.staging), "--log-driver=none"),
         *("--network=private" if job.network else "--network=none", "--hostname=localhost", "--ipc=private"),
         *("--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges"),
         *("--user", f"{user()}:{user()}" if not os.geteuid() else f"{os.geteuid()}:{os.getegid()}"),
@@ -218,7 +212,7 @@ async def _podman(binary: str, *words: str) -> subprocess.CompletedProcess[bytes
     try:
         with trio.fail_after(REMOVE_SECONDS):
             return await trio.run_process(
-                [binary, *words], capture_stdout=True, capture_stderr=True, check=False, env=_environment()
+                [binary, *words], capture_stdout=True, capture_stderr=True, check=False, env=tool_environment()
             )
     except trio.TooSlowError as error:
         raise Environment(

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from odfd.ingest.command_sandbox import CommandSandbox
+from odfd.ingest.former_containers import FormerContainers
 from odfd.ingest.readable import Readable
 from odfd.ingest.templates import check_allowed, check_template
 from p2p.ip import Allows
@@ -57,6 +58,7 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether images of ``fetch: Container`` run: never, without a network, or with one if a source requests it."""
     container_memory: int = CONTAINER_MEMORY
     sandbox: CommandSandbox = msgspec.field(default_factory=CommandSandbox)
+    former: FormerContainers = msgspec.field(default_factory=FormerContainers)
     environment: Mapping[str, str] = _NO_VARIABLES
     """Environment variables of commands that run as this user, besides ``variables``."""
     variables: Mapping[str, str] = _NO_VARIABLES

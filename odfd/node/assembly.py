@@ -18,6 +18,7 @@ from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import open_state_directory
 from odfd.state.idempotency import AnswerStore
+from odfd.workers.former_containers import remove_former_containers
 from odfd.workers.incident_keeper import IncidentKeeper
 
 
@@ -74,6 +75,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
             *serve_metrics(parts),
             Child("engine", parts.engine.run),
             Child("queries", partial(run_readers, parts.readers)),
+            *_containers(parts),
             Child("page", services.page.run, Restart(from_start=False)),
             Child("network", parts.run_network, Restart(from_start=False)),
             Child("remotes", parts.remotes.run),
@@ -84,3 +86,10 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         workers=tuple(workers),
         reload=parts.reload,
     )
+
+
+def _containers(parts: NodeParts) -> tuple[Child, ...]:
+    settings = parts.ingest_deps.settings
+    if settings.container == "never":
+        return ()
+    return (Child("containers", partial(remove_former_containers, settings, parts.context.logger)),)

@@ -100,6 +100,8 @@ class NodeEngine:
             return None
 
     def _report_host(self, host: HostEngine) -> None:
+        for remark in host.choice.remarks:
+            self._logger.info("containers of the sandbox", found=remark)
         for refusal in host.choice.passed_over:
             self._logger.info("sandbox level passed over", verdict=str(refusal))
         for weakness in host.choice.verdict.unbounded:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,15 @@ from chain.errors import Environment, Fault, Invalid, Refused
 from chain.model.events import SourceState
 from chain.model.fetch_options import ContainerAccess, fetch_options
 from chain.model.source import EnvVar, FetchContainer
+from engines.sandbox import leftovers
+from engines.sandbox.leftovers import label_of
 from odfd.ingest import containers
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.containers import ContainerJob, arguments, check_left
 from odfd.ingest.fetch import container
 from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.former_containers import FormerContainers
 from odfd.ingest.refetch import confined
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.containers import image_of_programs, of_this_test
@@ -209,6 +214,27 @@ def test_what_outlived_a_killed_node_ends_with_the_next_fetch(program: Program) 
 
 
 @pytest.mark.slow
+def test_what_a_killed_life_left_is_removed_and_what_others_have_stays(program: Program, tmp_path: Path) -> None:
+    """As podman was killed between making a container and starting it, or ran it until now."""
+    mine, other = label_of(program.folder), label_of(tmp_path / "other")
+    name = f"odfd-left-{uuid.uuid4().hex[:8]}"
+
+    async def left() -> int:
+        bounds = ("--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
+        for number, (label, words) in enumerate([(mine, ["create"]), (mine, ["run", "-d"]), (other, ["create"])]):
+            made = (*words, "--name", f"{name}-{number}", "--label", label, *bounds, program.image, "sleep", "1000")
+            await trio.run_process(["podman", *made], capture_stdout=True)
+        former = FormerContainers()
+        return await former.remove(program.folder) + await former.remove(program.folder)
+
+    try:
+        assert trio.run(left) == 2
+        assert of_this_test(name) == [f"{name}-2"]
+    finally:
+        subprocess.run(["podman", "rm", "--force", "--ignore", f"{name}-2"], check=True, capture_output=True)
+
+
+@pytest.mark.slow
 def test_a_cancelled_fetch_leaves_no_container(program: Program) -> None:
     async def cancelled() -> None:
         step = FetchContainer(image=program.image, command=("sh", "-c"), args=("echo a; sleep 1000",))
@@ -249,9 +275,15 @@ def test_a_podman_that_says_nothing_is_left(tmp_path: Path, monkeypatch: pytest.
     silent.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name, **_: str(silent))
     monkeypatch.setattr(containers, "REMOVE_SECONDS", 0.1)
-    step = FetchContainer(image=NAMED)
+    monkeypatch.setattr(leftovers, "SECONDS", 0.1)
+    step, job = FetchContainer(image=NAMED), Program(NAMED, tmp_path).job()
+    with pytest.raises(Environment, match=r"podman ps gave no answer in 0\.1 s"):
+        trio.run(fetch, step, job)
+    again = tmp_path / "again"
+    again.mkdir()
+    silent.write_text('#!/bin/sh\n[ "$1" = ps ] || exec sleep 1000\n')
     with pytest.raises(Environment, match=r"podman rm --force gave no answer in 0\.1 s"):
-        trio.run(fetch, step, Program(NAMED, tmp_path).job())
+        trio.run(fetch, step, msgspec.structs.replace(job, folder=again))
 
 
 def checked(tmp_path: Path, network: bool = False, mode: str = "offline", **more: Any) -> None:

@@ -47,7 +47,7 @@ async def test_an_engine_that_was_not_found_is_looked_for_again(
 ) -> None:
     """As after a disk that was full; why there is none is told once, and to all who ask meanwhile."""
     tried: list[float] = []
-    choice = SimpleNamespace(passed_over=(), verdict=SimpleNamespace(unbounded=()))
+    choice = SimpleNamespace(remarks=(), passed_over=(), verdict=SimpleNamespace(unbounded=()))
     host = SimpleNamespace(choice=choice, identity=SimpleNamespace(sandbox="bubblewrap"), engine=Warm())
 
     async def found(*_: Any) -> Any:
