@@ -169,8 +169,17 @@ def from_problem(problem: Mapping[str, Any]) -> Fault:
     return fault
 
 
+_OF_SLICES: Final = ("stored-object-damaged", "stored-object-missing")
+_ELSEWHERE: Final = "another node that has the dataset can answer; this one can up to an earlier block, by AT BLOCK"
+
+
 def told_to_others(fault: Fault) -> Fault:
-    """Returns the fault for others than the owner, without causes and details of this machine."""
+    """Returns the fault for others than the owner, without causes and details of this machine.
+
+    Which slice of a dataset cannot be read is told: whoever reads the dataset knows its blocks.
+    """
+    if fault.rule in _OF_SLICES and fault.place:
+        return Environment(fault.message, rule=fault.rule, hint=_ELSEWHERE, place=fault.place)
     if family(fault) in (Environment, Bug):
         return Environment("this node cannot answer it now", rule=fault.rule)
     return family(fault)(fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)

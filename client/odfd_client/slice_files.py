@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from odfd_client.answer_stream import Frames
-from odfd_client.errors import Bug
+from odfd_client.errors import Bug, Environment
 from odfd_client.transport import Transport, parsed
 from odfd_client.values import NodeMetadata
 
@@ -64,13 +65,32 @@ class SliceFiles:
 
     def table(self, columns: Sequence[str]) -> pa.Table:
         """Reads a table. Raises Bug if the number of rows differs from the node's."""
-        table = self._dataset(self._files).to_table(columns=list(columns) or None)
+        with self._readable():
+            table = self._dataset(self._files).to_table(columns=list(columns) or None)
         if table.num_rows != self._rows:
             raise Bug(f"the slices have {table.num_rows} rows, not {self._rows}", rule="answer")
         return table
 
     def reader(self, columns: Sequence[str]) -> pa.RecordBatchReader:
-        return self._read(self._files, columns, None)
+        found = self._read(self._files, columns, None)
+        return pa.RecordBatchReader.from_batches(found.schema, self._batches(found))
+
+    def _batches(self, reader: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._readable():
+            yield from reader
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Names the dataset in an error of Arrow about a slice. The node had hashed the slices before it gave them."""
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            names = ", ".join(pin.name for pin in self.told.pins)
+            raise Environment(
+                f"a slice of {names} cannot be read: {error}",
+                rule="slice-unreadable",
+                hint=f"its bytes were lost since the node hashed it: odfctl verify {names} tells which",
+            ) from error
 
     def between(self, columns: Sequence[str], first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yields the rows of offsets ``first`` to ``last``. Raises Bug if the files have fewer or more."""
@@ -83,7 +103,7 @@ class SliceFiles:
                 continue
             is_whole = (low, high) == (each.first, each.last)
             among = None if is_whole else (pc.field("offset") >= low) & (pc.field("offset") <= high)
-            for batch in self._read([each], columns, among):
+            for batch in self._batches(self._read([each], columns, among)):
                 count += batch.num_rows
                 yield batch
             expected += high - low + 1
@@ -95,13 +115,10 @@ class SliceFiles:
 
         Threads of Arrow would still hold the files when a program ends in the middle, and abort it.
         """
-        import pyarrow.parquet as pq
-
         fields = [self.schema.field(name) for name in columns]
         for each in self._files:
             skipped = max(0, offset + 1 - each.first)
-            source = pq.ParquetFile(pa.BufferReader(pa.py_buffer(each.content)), pre_buffer=False)
-            for batch in source.iter_batches(_BATCH, columns=list(columns), use_threads=False):
+            for batch in self._batches(_in_this_thread(each, columns)):
                 left = batch.slice(skipped)  # a slice has consecutive offsets
                 skipped -= batch.num_rows - left.num_rows
                 if left.num_rows:
@@ -118,6 +135,13 @@ class SliceFiles:
         form = ds.ParquetFileFormat()
         parts = [form.make_fragment(pa.py_buffer(each.content)) for each in files]
         return ds.FileSystemDataset(parts, self.schema, form)
+
+
+def _in_this_thread(file: SliceFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    source = pq.ParquetFile(pa.BufferReader(pa.py_buffer(file.content)), pre_buffer=False)
+    yield from source.iter_batches(_BATCH, columns=list(columns), use_threads=False)
 
 
 class LogRows:

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, Refused
+from engines.query.requests import UNREADABLE
 from engines.query.statement_check import TableRef, place_of
 from engines.query.temporal import first_of
 from engines.query.views import quoted
@@ -20,7 +21,9 @@ _NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |na
 
 _OF_VALUES: Final = ("Conversion", "Out of Range", "Mismatch Type", "Divide by Zero")
 """DuckDB's kinds of errors that mean a value does not fit the query."""
-_OF_FILES: Final = re.compile(r"Failed to read file|found in Parquet file|Out of buffer")
+_OF_FILES: Final = re.compile(
+    r"Failed to read file|Parquet file|Out of buffer|No magic bytes|^TProtocolException|/f16[0-9a-f]{66}"
+)
 _NO_FUNCTION: Final = re.compile(r"No function matches the given name and argument types '(.+?)\((.*?)\)'")
 """Matches the start of this message; the rest lists all functions of the name, in dozens of lines."""
 _OF_PARAMETERS: Final = re.compile(r"Values were not provided|Parameter.argument")
@@ -76,7 +79,7 @@ def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[Table
             rule="query-memory", hint="query.memory-mib sets the limit; ask for less, or group by less",
         )  # fmt: skip
     if _is_of_a_file(error, kind, message):
-        return Environment(f"a slice cannot be read: {message}", rule="query-slice", hint="odfctl verify tells which")
+        return Environment(f"a slice cannot be read: {message}", rule=UNREADABLE, hint="odfctl verify tells which")
     if (unfit := _NO_FUNCTION.search(message)) is not None:
         name, types = unfit[1], unfit[2].replace("_LITERAL", "")
         return Invalid(
@@ -98,7 +101,9 @@ def _is_of_a_file(error: BaseException, kind: str, message: str) -> bool:
     those of values."""
     if kind in _OF_VALUES:
         return False
-    if kind == "IO" or _OF_FILES.search(message):
+    if kind in ("IO", "Invalid") or _OF_FILES.search(message):
+        return True  # "Invalid" is what DuckDB calls errors of its Parquet decoder
+    if type(error) is duckdb.Error:  # of the decoder of footers, without a kind
         return True
     return isinstance(error, OSError) and kind != "Invalid Input"
 

@@ -26,6 +26,8 @@ MAX_TEXT: Final = 4000
 """Most characters of a reported fault."""
 _Said = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Invalid, Refused, Environment)}
+UNREADABLE: Final = "query-slice"
+"""The rule of the fault of a slice that cannot be read, though it had its hash before."""
 Layout = Literal["JsonAoS", "JsonSoA", "JsonAoA"]
 """Array of structures, structure of arrays, array of arrays."""
 MAX_COLUMNS_BYTES: Final = 64 << 20

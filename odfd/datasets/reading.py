@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.data.ddl import spell
 from chain.data.evolution import as_in_force
 from chain.data.parquet import open_slice
-from chain.errors import Environment, Fault, Invalid
+from chain.errors import Environment, Invalid
 from chain.instant import Instant
 from chain.libraries import pa
 from chain.model.block import Block, UnknownEvent
@@ -29,9 +30,9 @@ from chain.model.events import (
     SetTransform,
 )
 from chain.model.schema import DataField, Option
+from chain.multihash import Multihash
 from chain.state import ChainState, Vocab
-from chain.store.base import ChainReader, ObjectStore
-from chain.store.files import DAMAGED
+from chain.store.base import ChainReader
 from chain.wording import plural
 
 MAX_TAIL: Final = 10_000
@@ -40,6 +41,15 @@ DATA_KINDS: Final = ("AddData", "ExecuteTransform")
 _SHARD: Final = "odfd shard"
 _DESCRIPTION: Final = "opendatafabric.org/description"
 """ODF's extra attribute with the description of a field (spec: ExtraAttributes)."""
+
+
+class SoundFiles(Protocol):
+    """The port of a dataset's files whose bytes match their hashes (``odfd.state.slice_files``)."""
+
+    def path(self, name: Multihash, sequence: int) -> Path: ...
+
+    def check_again(self, name: Multihash, sequence: int) -> None:
+        """Raises a fault if the file is damaged by now."""
 
 
 def way_to_data(name: str, state: ChainState, *, own: bool) -> str:
@@ -53,15 +63,22 @@ def slices_back(chain: ChainReader, first: int = 0, before: int | None = None) -
 
     Reads only data blocks.
     """
+    return ((named, time) for _, named, time in numbered_slices(chain, first, before))
+
+
+def numbered_slices(
+    chain: ChainReader, first: int = 0, before: int | None = None
+) -> Iterator[tuple[int, DataSlice, Instant]]:
+    """Yields the same, each with the number of its block."""
     while (block := chain.last_of(DATA_KINDS, before)) is not None and block.sequence_number >= first:
         before = block.sequence_number
         if isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None:
-            yield block.event.new_data, block.system_time
+            yield block.sequence_number, block.event.new_data, block.system_time
 
 
 def tail(
     chain: ChainReader,
-    objects: ObjectStore,
+    files: SoundFiles,
     limit: int,
     schema: pa.Schema,
     first: int = 0,
@@ -70,27 +87,27 @@ def tail(
     """Returns the last ``limit`` rows in the order of their offsets, all in the schema in force.
 
     Blocks before ``first``, whose data need not be here, are left out, and those from ``before`` on. Returns ``None``
-    if there are no rows. Raises Invalid for rows that match no schema of the dataset.
+    if there are no rows. Raises as ``files`` does, and Invalid for rows that match no schema of the dataset.
     """
     parts: list[pa.Table] = []
     wanted = min(limit, MAX_TAIL)
-    for each, _ in slices_back(chain, first, before):
+    for sequence, each, _ in numbered_slices(chain, first, before):
         if wanted <= 0:
             break
-        table = as_in_force(_rows_of(objects, each, wanted), schema)
+        table = as_in_force(_rows_of(files, sequence, each, wanted), schema)
         wanted -= table.num_rows
         parts.insert(0, table)
     return pa.concat_tables(parts) if parts else None
 
 
 def tail_of_shards(
-    chains: Sequence[tuple[ChainReader, int | None]], objects: ObjectStore, limit: int, schema: pa.Schema, vocab: Vocab
+    chains: Sequence[tuple[ChainReader, SoundFiles, int | None]], limit: int, schema: pa.Schema, vocab: Vocab
 ) -> pa.Table | None:
     """Returns the last rows of all shards, in the order of their times, then shards, then offsets. Raises Invalid.
 
     Of each chain its blocks below a number are read, or all for ``None``.
     """
-    found = [tail(chain, objects, limit, schema, before=before) for chain, before in chains]
+    found = [tail(chain, files, limit, schema, before=before) for chain, files, before in chains]
     parts = [
         part.append_column(_SHARD, pa.repeat(place, part.num_rows))
         for place, part in enumerate(found)
@@ -103,23 +120,17 @@ def tail_of_shards(
     return rows.slice(max(0, rows.num_rows - limit))
 
 
-def name_damaged(fault: Fault, dataset: str, block: int | None = None) -> None:
-    """Adds to a fault of a damaged object which dataset is affected, and the command that mends it."""
-    if fault.rule == DAMAGED:
-        fault.place = dataset if block is None else f"{dataset} block #{block}"
-        fault.hint = f"odfctl pull {dataset} --repair fetches it anew from a peer that has it"
-
-
-def _rows_of(objects: ObjectStore, named: DataSlice, wanted: int) -> pa.Table:
-    """Returns the last rows of one slice. Raises NotFound, or Environment for a file that our disk damaged."""
+def _rows_of(files: SoundFiles, block: int, named: DataSlice, wanted: int) -> pa.Table:
+    """Returns the last rows of one slice. Raises Environment for a file that matches its hash and is no slice."""
     try:
-        with open_slice(objects.path(named.physical_hash)) as file:
+        with open_slice(files.path(named.physical_hash, block)) as file:
             return file.tail(wanted)
     except Invalid as error:
+        files.check_again(named.physical_hash, block)
         raise Environment(
-            f"object {named.physical_hash.short} is damaged on disk: {error.message}",
-            rule=DAMAGED,
-            hint="odfctl verify tells which are; odfctl pull REF --repair fetches them from peers",
+            f"object {named.physical_hash.short} cannot be read: {error.message}",
+            rule="slice-unreadable",
+            hint="its bytes match its hash, so its author published it so; odfctl verify tells more",
         ) from error
 
 

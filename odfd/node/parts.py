@@ -186,6 +186,7 @@ class NodeParts:
         self.board = LedgerStatementStore(home.database, home.chains, clock.now, public_of, hearers, self.quota)
         self.board.networks = network_rules(self.visibility, clock.now)
         self.damage = DamageRegistry(home, clock, self._found_damaged)
+        home.slices.found = lambda dataset, spot: self.damage.found(dataset, [spot])
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.arriving = Arriving(self.evaluator.passes_on_unjudged)
         swarms = SwarmParts(home.database, home.chains, self.arriving, home.keys, clock.now)
@@ -198,7 +199,7 @@ class NodeParts:
             EvidenceProvider(self.bundles, public_of),
         )
         planner = Planner(home, self.views.dataset, self.evaluator)
-        reading = (self.readers, self.engine), self.damage, self.library.size
+        reading = (self.readers, self.engine), self.library.size
         made = queries_of(home, planner, *reading, self.settings, self.context)
         self.queries, self.public_queries, self.projections = made
 

@@ -31,7 +31,6 @@ from odfd.queries.planning import Planner
 from odfd.runtime.supervision import Life
 from odfd.state.access_tokens import TokenStore
 from odfd.state.component_settings import query_isolation
-from odfd.state.damage import DamageRegistry
 from odfd.state.directory import FOLDS, STAGING, StateDirectory
 from odfd.workers.engine import NodeEngine
 
@@ -40,7 +39,6 @@ def queries_of(
     home: StateDirectory,
     planner: Planner,
     computes: tuple[QueryProcesses, NodeEngine],
-    damage: DamageRegistry,
     served: Callable[[DatasetId], int],
     settings: Settings,
     context: Context,
@@ -52,7 +50,7 @@ def queries_of(
 
     processes, engine = computes
     processes.log = lambda why: context.logger.info("processes of queries are not forked", why=why)
-    inputs = QueryInputs(home, damage)
+    inputs = QueryInputs(home)
     store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
     folding = FoldCache(home, store, processes, inputs, failed)
     room = home.folder(STAGING), settings.query.temporary_mib << 20

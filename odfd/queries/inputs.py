@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
 import trio
 
+from chain.errors import Fault
+from chain.ids import DatasetId
 from chain.multihash import Multihash
-from chain.store.files import DAMAGED, ObjectDamaged
 from engines.query.reader import QueryProcess
+from engines.query.requests import UNREADABLE
 from engines.query.views import SliceView
-from odfd.datasets.reading import name_damaged
 from odfd.queries.planning import PlannedView
-from odfd.queries.slices import HashedFiles
-from odfd.state.damage import DamageRegistry
 from odfd.state.directory import StateDirectory
-from odfd.verify.damage import DamagedBlock
 
 
 class QueryInputs:
     """Gives slices to the processes of one node's queries."""
 
-    def __init__(self, home: StateDirectory, damage: DamageRegistry) -> None:
-        self._home, self._damage = home, damage
-        self._files = HashedFiles()
+    def __init__(self, home: StateDirectory) -> None:
+        self._home = home
 
     @contextmanager
     def held(self, views: Sequence[PlannedView]) -> Iterator[None]:
@@ -36,7 +33,7 @@ class QueryInputs:
 
     async def show(self, views: Sequence[PlannedView], process: QueryProcess) -> tuple[SliceView, ...]:
         """Checks and links the files of views. Returns the views with paths for the process. Raises
-        ObjectDamaged, NotFound, Environment."""
+        ObjectDamaged, SliceMissing, Environment."""
         files = await trio.to_thread.run_sync(lambda: self.sound(views))
         chains = [each for planned in views for each in (planned, *planned.shards)]
         files |= {_name(planned): planned.fold.path for planned in chains if planned.fold is not None}
@@ -49,26 +46,34 @@ class QueryInputs:
         return tuple(str(self._home.objects.path(each.slice.physical_hash)) for each in planned.slices)
 
     def sound(self, views: Sequence[PlannedView]) -> dict[str, Path]:
-        """Returns the files of views, whose bytes match their hashes. Raises ObjectDamaged, after
-        recording the damage; NotFound."""
-        found: dict[str, Path] = {}
-        for name, planned in _objects(views).items():
-            try:
-                found[str(name)] = self._files.path(self._home.objects, name)
-            except ObjectDamaged as fault:
-                number, owner = next(
-                    (each.sequence, shard)
-                    for shard in (planned.shards or (planned,))
-                    for each in shard.slices
-                    if each.slice.physical_hash == name
-                )
-                self._damage.found(owner.dataset, [DamagedBlock(number, DAMAGED, str(fault))])
-                with self._home.catalog() as catalog:
-                    entry = catalog.find(owner.dataset)
-                if entry is not None:
-                    name_damaged(fault, entry.name, number)
+        """Returns the files of views, whose bytes match their hashes. Raises as ``SliceFiles.path``."""
+        return {str(name): self._home.slices.path(name, dataset, block) for name, dataset, block in _named(views)}
+
+    @asynccontextmanager
+    async def told_apart(self, views: Sequence[PlannedView]) -> AsyncIterator[None]:
+        """Turns the fault of a process that cannot read a slice into that of the slice which is damaged by now.
+
+        The disk may lose bytes after they were hashed, and without a change of the file's time.
+        """
+        try:
+            yield
+        except Fault as fault:
+            if fault.rule != UNREADABLE:
                 raise
-        return found
+            await trio.to_thread.run_sync(self._check_again, fault, list(_named(views)))
+            raise
+
+    def _check_again(self, fault: Fault, slices: Sequence[tuple[Multihash, DatasetId, int]]) -> None:
+        """Hashes the slice that a fault names, or all. Raises as ``SliceFiles.path``."""
+        for name, dataset, block in [each for each in slices if str(each[0]) in fault.message] or slices:
+            self._home.slices.check_again(name, dataset, block)
+
+
+def _named(views: Sequence[PlannedView]) -> Iterator[tuple[Multihash, DatasetId, int]]:
+    """Yields the slices of views, each with its dataset and the number of its block."""
+    for planned in views:
+        for shard in planned.shards or (planned,):
+            yield from ((each.slice.physical_hash, shard.dataset, each.sequence) for each in shard.slices)
 
 
 def _objects(views: Sequence[PlannedView]) -> Mapping[Multihash, PlannedView]:

@@ -1,14 +1,12 @@
-"""Lists the slices of a chain up to a cut, cached as long as its history stays the same; checks the bytes of slices.
+"""Lists the slices of a chain up to a cut, cached as long as its history stays the same.
 
-A slice is hashed before a query first reads it, and again when its file was replaced or changed; so damage is reported
-and damaged data never read. Both caches are bounded. Used from worker threads.
+The cache is bounded. Used from worker threads.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from pathlib import Path
 from typing import Final
 
 import cachetools
@@ -16,16 +14,11 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.model.events import AddData, DataSlice, ExecuteTransform
-from chain.multihash import Multihash
-from chain.store.files import check_file
-from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChain
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _DATASETS: Final = 64
 """Most datasets whose slices are cached."""
-_HASHED: Final = 100_000
-"""Most files that are remembered as matching their hash."""
 
 
 class PlacedSlice(msgspec.Struct, frozen=True):
@@ -62,27 +55,6 @@ class SliceLists:
                 self._known[dataset] = known
         start, stop = (bisect_left(known.slices, each, key=_sequence) for each in (first, size))
         return known.slices[start:stop]
-
-
-class HashedFiles:
-    """Remembers files that were read completely and match their hashes."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sound: cachetools.LRUCache[Multihash, tuple[int, int, int, int]] = cachetools.LRUCache(_HASHED)
-
-    def path(self, objects: DiskObjects, name: Multihash) -> Path:
-        """Returns the path of an object whose bytes match its hash. Raises NotFound, ObjectDamaged, Environment."""
-        path = objects.path(name)
-        found = path.stat()
-        mark = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_dev)
-        with self._lock:
-            if self._sound.get(name) == mark:
-                return path
-        check_file(path, name)
-        with self._lock:
-            self._sound[name] = mark
-        return path
 
 
 def _sequence(placed: PlacedSlice) -> int:

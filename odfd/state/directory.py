@@ -57,6 +57,7 @@ from odfd.runtime.filesystem import make_private
 from odfd.runtime.slots import KeyedLocks
 from odfd.state import access_tokens, idempotency
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
+from odfd.state.slice_files import SliceFiles
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.keys.secret_keys import SecretKeys
 from odfd.trust.ledger import kinds, log
@@ -173,6 +174,7 @@ class StateDirectory:
         database.migrate_all((room.ROOM, room.STEPS) for room in ROOMS)
         self.recovery.brought_forward = tuple(database.brought_forward)
         self.objects = DiskObjects(self.folder(OBJECTS), database)
+        self.slices = SliceFiles(self.objects, self.catalog)
         self.clock: Clock = SystemClock()
         """Clock by which holds of readers expire; a node may set another one."""
         self.held = read_holds.HoldGuard(lambda: self.clock.now())

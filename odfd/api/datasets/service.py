@@ -17,7 +17,7 @@ from chain.codec.bind import plain_of
 from chain.codec.manifest import block_to_builtins, to_builtins
 from chain.data.arrow_schema import to_arrow
 from chain.data.json_values import plain_rows
-from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block
@@ -299,13 +299,6 @@ class DatasetService:
 
     def _tail(self, ref: str, limit: int) -> wire.Records:
         entry = self._home.resolve(ref)
-        try:
-            return self._tail_of(ref, entry, limit)
-        except Fault as fault:
-            reading.name_damaged(fault, entry.name)
-            raise
-
-    def _tail_of(self, ref: str, entry: DatasetEntry, limit: int) -> wire.Records:
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
         described = schema_view(entry.name, state)
@@ -320,10 +313,11 @@ class DatasetService:
                 self._home.check_united(entry)
                 end = self._home.unfollowed(entry.id)
             before = None if end is None else end[1]
-            table = reading.tail(chain, self._home.objects, limit, schema, first, before)
+            table = reading.tail(chain, self._home.slices.of(entry.id), limit, schema, first, before)
         else:
-            cut = zip(map(self._home.chains.chain, shards), complete_sizes(self._home, shards), strict=True)
-            table = reading.tail_of_shards(tuple(cut), self._home.objects, limit, schema, state.vocab)
+            sources = map(self._home.chains.chain, shards), map(self._home.slices.of, shards)
+            cut = zip(*sources, complete_sizes(self._home, shards), strict=True)
+            table = reading.tail_of_shards(tuple(cut), limit, schema, state.vocab)
         rows = () if table is None else tuple(plain_rows(table))
         return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
 

@@ -103,7 +103,8 @@ class QueryService:
             head = msgspec.structs.replace(plan.head, parameters=named.parameters)
             with AnswerProof(self._signer) if request.prove else nullcontext() as proof:
                 signing = _signing(proof, request.sql, head)
-                await self._pass_on(process.execute(wanted), head, (begin, sends[0]), signing)
+                async with self._inputs.told_apart(plan.views):
+                    await self._pass_on(process.execute(wanted), head, (begin, sends[0]), signing)
         if self._folding is not None and not request.explain:
             self._folding.after(plan)
 
@@ -121,7 +122,8 @@ class QueryService:
                 with self._inputs.held(plan.views):
                     views = await self._inputs.show(plan.views, process)
                     path, seen = process.made("answer")
-                    rows = (await process.save_answer(views, plan.places, seen, most)).rows
+                    async with self._inputs.told_apart(plan.views):
+                        rows = (await process.save_answer(views, plan.places, seen, most)).rows
                     content = await trio.to_thread.run_sync(copied, path, target, most)
                     return plan, rows, content
         raise LimitExceeded(

@@ -26,7 +26,6 @@ from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
 from odfd.resources.store import Resources
 from odfd.runtime.clock import SystemClock
-from odfd.state.damage import DamageRegistry
 from odfd.state.directory import STAGING, StateDirectory, open_state_directory
 from odfd.transfer.folders import import_dataset
 
@@ -76,7 +75,7 @@ async def _answer(home: StateDirectory, request: wire.QueryRequest) -> list[tupl
     limits = QueryLimits()
     evaluator: TrustEvaluator = None  # type: ignore[assignment]  # nothing is required of what is read
     processes = QueryProcesses(home.folder("readers"), lambda: choose(Level.NONE), limits)
-    inputs = QueryInputs(home, DamageRegistry(home, clock, lambda *_: None))
+    inputs = QueryInputs(home)
     signer = Signer(home.keys.node_key, clock.now, home.folder(STAGING), limits.temporary)
     queries = QueryService(Planner(home, _shown, evaluator), processes, inputs, signer)
     answer = bytearray()

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from chain import errors as chain_errors
 from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refused, Remote
+from chain.multihash import Multihash
+from chain.store.files import ObjectDamaged
 from odfd.cli.main import main as odfctl
 from odfd.daemon.main import main as odfd
 from odfd.errors import (
@@ -156,3 +158,12 @@ def test_others_are_told_no_causes_and_nothing_of_this_machine() -> None:
         assert to_problem(told_to_others(fault)) == {
             name: value for name, value in to_problem(fault).items() if name != "causes"
         }
+
+
+def test_others_are_told_which_slice_of_a_dataset_cannot_be_read() -> None:
+    fault = ObjectDamaged(Multihash.sha3_256(b"x"))
+    assert told_to_others(fault).message == "this node cannot answer it now"
+    fault.place = "cities block #7"
+    told = told_to_others(fault)
+    assert (told.message, told.place, told.rule) == (fault.message, fault.place, fault.rule)
+    assert "--repair" not in told.hint

@@ -136,6 +136,19 @@ def test_values_that_are_missing_or_too_many_are_told(
     assert "-p VALUE" in caught.value.hint
 
 
+def test_a_damaged_footer_is_damage(slices: Slices) -> None:
+    """DuckDB has no one kind of error for it."""
+    slices.rows([(0, 0, "Graz", 1)], 1)
+    file = Path(slices.files[0])
+    whole = file.read_bytes()
+    length = int.from_bytes(whole[-8:-4], "little")
+    for at in range(len(whole) - 8 - length, len(whole) - length, 3):
+        file.write_bytes(whole[:at] + bytes(each ^ 0xFF for each in whole[at : at + 8]) + whole[at + 8 :])
+        with pytest.raises(Environment, match="a slice cannot be read") as caught:
+            slices.ask("select * from weather")
+        assert caught.value.rule == "query-slice"
+
+
 def test_damage_amid_rows_stays_damage(slices: Slices) -> None:
     slices.rows([(0, 0, f"town {number}", number) for number in range(3 * BATCH_ROWS)], 3 * BATCH_ROWS)
     file = Path(slices.files[0])

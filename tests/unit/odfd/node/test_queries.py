@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from odfd.cli.sql.query import Shown
 from odfd.control import wire
 from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Life
+from odfd.state.slice_files import MISSING
 from worlds.eventually import PATIENCE
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -195,8 +198,32 @@ async def test_a_damaged_slice_is_told_and_never_skipped(world: Any, worlds: Any
         assert "odfctl pull cities --repair" in fault.hint
         with pytest.raises(Environment) as told:
             await alice.api.datasets.tail("cities", 10)
-        assert (told.value.rule, told.value.place) == (DAMAGED, "cities")
+        assert (told.value.rule, told.value.place) == (DAMAGED, fault.place)
+        with alice.home.database.write() as connection:
+            connection.execute("DELETE FROM small_objects WHERE name = ?", (name,))
+        gone = await refused(alice, "select count(*) from cities")
+        assert (gone.rule, gone.place, gone.hint) == (MISSING, fault.place, fault.hint)
         assert (await ask(alice, f"select count(*) n from cities at block '#{last.sequence_number - 1}'"))[1]
+
+
+async def test_bytes_that_are_lost_after_they_were_hashed_are_told(world: Any, worlds: Any) -> None:
+    """The time of the file does not change, as no program wrote it."""
+    async with world.running("alice") as alice:
+        names = (hashlib.sha256(bytes(number % 256 for number in (n, n >> 8))).hexdigest() for n in range(3000))
+        world.write("alice", "a.csv", *(f"2024-01-01T00:00:00Z,{name},1" for name in names))
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        last = alice.home.chains.chain(alice.dataset("cities")).last_of(("AddData",))
+        await ask(alice, "select count(*) from cities")
+        file = alice.home.objects.path(last.event.new_data.physical_hash)
+        times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+        file.chmod(0o600)
+        with file.open("r+b") as written:
+            written.seek(-8, os.SEEK_END)
+            written.write(bytes(8))
+        os.utime(file, ns=times)
+        fault = await refused(alice, "select count(*) from cities")
+        assert (fault.rule, fault.place) == (DAMAGED, f"cities block #{last.sequence_number}")
 
 
 async def test_what_is_read_is_held_and_let_go(world: Any, worlds: Any) -> None:
