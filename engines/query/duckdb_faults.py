@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -50,20 +50,32 @@ def instead(table: TableRef, view: str) -> bytes:
     return f"{quoted(view)}{alias}".encode()
 
 
+class Most(NamedTuple):
+    """The limits of a query in bytes; 0 if they are not known."""
+
+    memory: int = 0
+    temporary: int = 0
+
+
+UNKNOWN: Final = Most()
+
+
 class translated_faults:  # noqa: N801  # it is used as a function is
     """Turns DuckDB's errors into faults, with the place in the statement before ``edits``."""
 
-    def __init__(self, statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> None:
-        self._statement, self._edits = statement, edits
+    def __init__(self, statement: bytes, edits: Sequence[tuple[TableRef, str]], most: Most = UNKNOWN) -> None:
+        self._statement, self._edits, self._most = statement, edits, most
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if isinstance(error, MemoryError | duckdb.Error | pa.ArrowException | OSError):
-            raise fault_of(error, self._statement, self._edits) from error
+            raise fault_of(error, self._statement, self._edits, self._most) from error
 
 
-def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> Fault:
+def fault_of(
+    error: BaseException, statement: bytes, edits: Sequence[tuple[TableRef, str]], most: Most = UNKNOWN
+) -> Fault:
     said = _details(error)
     kind, message = str(said.get("exception_type", "")), _plain(str(said.get("exception_message", "")), edits)
     at = said.get("position")
@@ -71,11 +83,11 @@ def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[Table
     if isinstance(error, MemoryError) or kind == "Out of Memory":
         if "temp" in message and "directory" in message:
             return Refused(
-                "the query needs more temporary disk than it may take",
+                f"the query needs more temporary disk than {_mib(most.temporary)}",
                 rule="query-temporary", hint="query.temporary-mib sets the limit; ask for less, or sort less",
             )  # fmt: skip
         return Refused(
-            "the query needs more memory than it may take",
+            f"the query needs more memory than {_mib(most.memory)}",
             rule="query-memory", hint="query.memory-mib sets the limit; ask for less, or group by less",
         )  # fmt: skip
     if _is_of_a_file(error, kind, message):
@@ -94,6 +106,10 @@ def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[Table
     return Invalid(
         message or "the query failed", rule=_rule(kind), hint=hint, place=place or _named(message, statement)
     )
+
+
+def _mib(size: int) -> str:
+    return f"the {size >> 20:,} MiB that it may take" if size else "it may take"
 
 
 def _is_of_a_file(error: BaseException, kind: str, message: str) -> bool:

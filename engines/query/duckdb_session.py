@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from chain.errors import Invalid, Refused
-from engines.query.duckdb_faults import replaced, translated_faults
+from engines.query.duckdb_faults import Most, replaced, translated_faults
 from engines.query.repeatable import judge_plan, judge_text
 from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowSelection
 from engines.query.statement_check import TableRef, check_statement, without_schemas
@@ -78,7 +78,7 @@ class QuerySession:
     """One query, from its text to its rows. Call ``prepare``, then ``run``."""
 
     def __init__(self, limits: Limits, inputs: Path, temporary: Path) -> None:
-        self._limits = limits
+        self._limits, self._most = limits, Most(limits.memory, limits.temporary)
         self._folds: dict[str, str] = {}
         self._connection = duckdb.connect(
             ":memory:",
@@ -138,7 +138,7 @@ class QuerySession:
         ``explain``: returns the plan as text instead. Raises Invalid, Refused, Environment.
         """
         edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
-        with translated_faults(prepared.statement, edits):
+        with translated_faults(prepared.statement, edits, self._most):
             if sum(map(_file_count, views)) <= MOST_CACHED:
                 self._connection.execute("SET parquet_metadata_cache = true")
             for view in views:
@@ -168,7 +168,7 @@ class QuerySession:
 
     def save(self, view: SliceView, path: Path) -> int:
         """Writes the rows of a view to a new file, unchanged. Returns their number. Raises Refused."""
-        with translated_faults(b"", ()):
+        with translated_faults(b"", (), self._most):
             self._make(view)
             said = f"COPY (SELECT * FROM {quoted(view.name)}) TO {text(str(path))} (FORMAT parquet, COMPRESSION zstd)"
             ((rows,),) = self._connection.execute(said).fetchall()
@@ -181,7 +181,7 @@ class QuerySession:
 
         DuckDB reads its own files in half the time of Parquet, and they can hold any columns of a view.
         """
-        with translated_faults(b"", ()):
+        with translated_faults(b"", (), self._most):
             self._make(view)
             self._connection.execute(f"ATTACH {text(str(path))} AS kept (STORAGE_VERSION {text(_STORAGE)})")
             said = f"CREATE TABLE kept.main.{FOLD_TABLE} AS SELECT * FROM {quoted(view.name)}"
@@ -213,7 +213,7 @@ class QuerySession:
     ) -> AbstractContextManager[None]:
         """Rewords faults that occur within it, while rows are read, in terms of the user's statement."""
         edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
-        return translated_faults(prepared.statement, edits)
+        return translated_faults(prepared.statement, edits, self._most)
 
     def _make(self, view: SliceView) -> None:
         self._shape(view.name + " shape", pa.ipc.read_schema(pa.py_buffer(view.schema)))

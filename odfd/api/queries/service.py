@@ -34,6 +34,8 @@ SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
 """Takes a whole frame; waits while the receiver does not read."""
 GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
 """Takes a whole frame, and descriptors of the files that it lists."""
+LAST_FRAME: Final = 10.0
+"""Seconds after the end of a query's time for a client to take a frame that is under way."""
 _TOGETHER: Final = 128
 """Descriptors of one message; the kernel takes 253."""
 
@@ -71,17 +73,27 @@ class QueryService:
             raise Invalid(
                 f"the query has {len(request.sql):,} characters", rule="query-size", hint=f"at most {MAX_SQL:,}"
             )
-        seconds = self._processes.limits.seconds
         if request.engine:
-            with trio.move_on_after(seconds):
-                return await self._by_engine((request, asker, rows), send)
-        else:
-            async with self._processes.one() as process:
-                with trio.move_on_after(seconds):
-                    return await self._answer(process, (request, asker, rows), (send, piped))
-        raise LimitExceeded(
-            f"the query took more than {seconds:g} s", rule="query-deadline", hint="query.seconds sets the limit"
-        )
+            return await self._by_engine((request, asker, rows), send)
+        async with self._processes.one() as process:
+            return await self._answer(process, (request, asker, rows), (send, piped))
+
+    @property
+    def _end(self) -> float:
+        """The time at which a query that begins now ends."""
+        return trio.current_time() + self._processes.limits.seconds
+
+    @contextmanager
+    def _until(self, end: float) -> Iterator[None]:
+        """Raises LimitExceeded at the time ``end``."""
+        with trio.move_on_at(end) as limit:
+            yield
+        if limit.cancelled_caught:
+            raise LimitExceeded(
+                f"the query took more than {self._processes.limits.seconds:g} s",
+                rule="query-deadline",
+                hint="query.seconds sets the limit",
+            )
 
     async def _answer(
         self,
@@ -90,10 +102,14 @@ class QueryService:
         sends: tuple[SendFrame, GiveFiles | None],
     ) -> None:
         request, _, rows = asked
-        named, plan = await self._planned(process, asked)
+        end = self._end
+        with self._until(end):
+            named, plan = await self._planned(process, asked)
         with self._inputs.held(plan.views), _begun(process, *sends) as (pipe, begin):
+            with self._until(end):
+                views = await self._inputs.show(plan.views, process)
             wanted = Execute(
-                views=await self._inputs.show(plan.views, process),
+                views=views,
                 places=tuple(plan.places),
                 parameters=request.parameters,
                 explain=request.explain,
@@ -104,7 +120,7 @@ class QueryService:
             with AnswerProof(self._signer) if request.prove else nullcontext() as proof:
                 signing = _signing(proof, request.sql, head)
                 async with self._inputs.told_apart(plan.views):
-                    await self._pass_on(process.execute(wanted), head, (begin, sends[0]), signing)
+                    await self._pass_on(process.execute(wanted), head, (begin, sends[0]), signing, end)
         if self._folding is not None and not request.explain:
             self._folding.after(plan)
 
@@ -115,9 +131,8 @@ class QueryService:
 
         ``most``: bytes of the file. Raises as ``answer`` does, and Refused for a larger answer.
         """
-        seconds = self._processes.limits.seconds
         async with self._processes.one() as process:
-            with trio.move_on_after(seconds):
+            with self._until(self._end):
                 _, plan = await self._planned(process, (request, asker, ALL_ROWS))
                 with self._inputs.held(plan.views):
                     views = await self._inputs.show(plan.views, process)
@@ -126,9 +141,6 @@ class QueryService:
                         rows = (await process.save_answer(views, plan.places, seen, most)).rows
                     content = await trio.to_thread.run_sync(copied, path, target, most)
                     return plan, rows, content
-        raise LimitExceeded(
-            f"the query took more than {seconds:g} s", rule="query-deadline", hint="query.seconds sets the limit"
-        )
 
     async def slices(self, request: wire.SlicesRequest, give: GiveFiles) -> None:
         """Gives descriptors of the files that make up a log at a cut, or those after a position, without a statement or
@@ -162,6 +174,7 @@ class QueryService:
         if self._engines is None:
             raise Invalid(f"no engine called {request.engine!r} here", rule="query-engine", hint="leave --engine out")
         self._engines.check(request)
+        end = self._end
         with ExitStack() as kept:
             place = Path(kept.enter_context(TemporaryDirectory(dir=self._engines.folder)))
             async with self._processes.one() as process:
@@ -172,14 +185,15 @@ class QueryService:
                 views = await self._inputs.show(plan.views, process)
                 ready = await self._engines.prepared(process, plan, views, place)
             tables = [(views[at].name, table) for at, table in zip(plan.places, named.tables, strict=True)]
-            view = await self._engines.computed(request.engine, ready, tables, place)
+            with self._until(end):
+                view = await self._engines.computed(request.engine, ready, tables, place)
             async with self._processes.one() as process:
                 await process.prepare(STATEMENT)
                 process.link({"answer": place / "answer"})
                 view = msgspec.structs.replace(view, files=(process.seen("answer"),))
                 wanted = Execute(views=(view,), places=(0,), rows=msgspec.structs.replace(rows, plain=request.plain))
                 signing = _signing(None, request.sql, plan.head)
-                await self._pass_on(process.execute(wanted), plan.head, (send, send), signing)
+                await self._pass_on(process.execute(wanted), plan.head, (send, send), signing, end)
 
     async def _planned(
         self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowSelection]
@@ -200,21 +214,27 @@ class QueryService:
         said: wire.QueryHead,
         sends: tuple[SendFrame, SendFrame],
         signing: Callable[[bytes, memoryview], Awaitable[bytes | memoryview]],
+        end: float,
     ) -> None:
         """Sends the first frame together with the first rows: a fault before them becomes the whole answer.
 
-        ``sends``: functions that send the first frame, and the others.
+        ``sends``: functions that send the first frame, and the others. The time ``end`` ends the wait for a frame. A
+        frame that is being sent is sent whole, or the client could not read the fault behind it; a client that does not
+        read has LAST_FRAME seconds for it.
         """
         begin, send = sends
         head: bytes | None = frame(HEAD, msgspec.json.encode(said))
         async with aclosing(frames) as each:
-            async for kind, whole in each:
+            while True:
+                with self._until(end):
+                    kind, whole = await anext(each)
                 if kind not in _PASSED:
                     continue
-                if head is not None:
-                    await begin(head)
-                    head = None
-                await send(await signing(kind, whole))
+                with self._until(end + LAST_FRAME):
+                    if head is not None:
+                        await begin(head)
+                        head = None
+                    await send(await signing(kind, whole))
                 if kind == END:
                     return
 
