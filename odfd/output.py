@@ -117,7 +117,7 @@ def _fitting(text: str, columns: int) -> str:
     return text
 
 
-def say_bytes(data: bytes) -> None:
+def say_bytes(data: bytes | memoryview) -> None:
     """Writes a file to standard output, which is no terminal (``is_terminal``)."""
     sys.stdout.buffer.write(data)
 

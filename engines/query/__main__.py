@@ -20,6 +20,8 @@ def main() -> int:
     from engines.query.worker import main as serve
 
     if sys.argv[1:] == ["zygote"]:
+        import pyarrow.compute  # noqa: F401  # for answers as lines of text: a fork has it for nothing
+
         from engines.sandbox.zygote import serve as serve_forks
 
         serve_forks(socket.socket(fileno=0), serve)

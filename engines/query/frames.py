@@ -2,8 +2,9 @@
 
 A whole answer is one ``HEAD`` (JSON), ``ROWS`` (together one Arrow IPC stream), and one ``END`` (JSON) or one ``FAULT``
 (JSON). An answer that ends with neither was cut off. If rows are JSON, ``SCHEMA`` (an Arrow IPC message) comes before
-them. Rows for display come as ``COLUMNS`` (names and types) and ``PLAIN`` (lists of rows), both JSON. If the Arrow
-stream has a pipe of its own, no ``ROWS`` come, and ``SCHEMA`` says that the stream begins.
+them. Rows for display come as ``COLUMNS`` (names and types) and ``PLAIN`` (lists of rows), both JSON; rows as text as
+``COLUMNS`` and ``LINES``: how many rows end in it (four bytes), and the text. If the Arrow stream has a pipe of its
+own, no ``ROWS`` come, and ``SCHEMA`` says that the stream begins.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ HEAD: Final = b"H"
 ROWS: Final = b"A"
 COLUMNS: Final = b"C"
 PLAIN: Final = b"J"
+LINES: Final = b"T"
 SCHEMA: Final = b"S"
 END: Final = b"E"
 FAULT: Final = b"P"
@@ -27,7 +29,7 @@ MAX_FRAME: Final = 1 << 24
 PIECE: Final = 1 << 20
 """Most bytes of rows in one frame."""
 _HEADER: Final = struct.Struct(">cI")
-_KINDS: Final = (HEAD, SCHEMA, ROWS, COLUMNS, PLAIN, END, FAULT)
+_KINDS: Final = (HEAD, SCHEMA, ROWS, COLUMNS, PLAIN, LINES, END, FAULT)
 
 
 def header(kind: bytes, length: int) -> bytes:

@@ -28,6 +28,7 @@ _Said = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Invalid, Refused, Environment)}
 UNREADABLE: Final = "query-slice"
 """The rule of the fault of a slice that cannot be read, though it had its hash before."""
+Lines = Literal["", "csv", "ndjson"]
 Layout = Literal["JsonAoS", "JsonSoA", "JsonAoA"]
 """Array of structures, structure of arrays, array of arrays."""
 MAX_COLUMNS_BYTES: Final = 64 << 20
@@ -77,6 +78,8 @@ class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Layout as JSON; ``None``: rows are sent as Arrow."""
     plain: bool = False
     """Send lists of rows for display, several per frame."""
+    lines: Lines = ""
+    """Send rows as lines of text in this format."""
     prove: bool = False
     """Only accept a query that gives the same rows in every run over the same data; sort them by all columns."""
     skip: int = 0

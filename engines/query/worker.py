@@ -21,8 +21,8 @@ import pyarrow as pa
 from chain.data.json_values import plain_rows
 from chain.errors import Fault, Refused
 from engines.query.duckdb_session import Limits, Prepared, QuerySession, over_views
-from engines.query.frames import COLUMNS, END, FAULT, HEAD, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame, header
-from engines.query.requests import Execute, FaultReport, Prepare, Saved, TableNamed, TablesNamed, json_pieces
+from engines.query.frames import COLUMNS, END, FAULT, HEAD, LINES, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame, header
+from engines.query.requests import Execute, FaultReport, Lines, Prepare, Saved, TableNamed, TablesNamed, json_pieces
 from engines.query.temporal import with_backquotes
 
 _T = TypeVar("_T")
@@ -141,6 +141,8 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     with answering.translated_faults(prepared, wanted.views, wanted.places):
         if wanted.pipe:
             _write_apart(counted, reader.schema, wanted.pipe, out)
+        elif wanted.rows.lines:
+            _write_lines(counted, reader.schema, wanted.rows.lines, out)
         elif wanted.rows.plain:
             _write_plain(counted, reader.schema, out)
         elif wanted.rows.layout is None:
@@ -186,6 +188,23 @@ def _write_apart(counted: _Counted, schema: pa.Schema, pipe: str, out: BinaryIO)
             for batch in itertools.chain(first, batches):
                 stream.write_batch(batch)
                 file.flush()
+
+
+def _write_lines(batches: Iterable[pa.RecordBatch], schema: pa.Schema, form: Lines, out: BinaryIO) -> None:
+    """Writes rows as lines of text, for files and pipes."""
+    from engines.query.text_rows import heading, rendered  # most processes answer without Arrow's functions
+
+    first = heading(schema.names, form)
+    out.write(frame(COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in schema])))
+    out.write(frame(LINES, bytes(4) + first))
+    for batch in batches:
+        for rows, text in rendered(batch, form):
+            for start in range(0, len(text), PIECE):
+                piece = text[start : start + PIECE]
+                out.write(header(LINES, 4 + len(piece)))
+                out.write((rows if start + PIECE >= len(text) else 0).to_bytes(4, "big"))
+                out.write(piece)
+        out.flush()
 
 
 def _write_plain(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: BinaryIO) -> None:

@@ -15,7 +15,7 @@ import trio
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from engines.errors import LimitExceeded
-from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame, parted
+from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS, SCHEMA, frame, parted
 from engines.query.reader import QueryProcess, QueryProcesses
 from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, TablesNamed
 from odfd.api.queries.answer_proofs import AnswerProof, Signer
@@ -29,7 +29,7 @@ from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan, bound
 
 MAX_SQL: Final = 1 << 20
 """Characters of a statement."""
-_PASSED: Final = (SCHEMA, ROWS, COLUMNS, PLAIN, END)
+_PASSED: Final = (SCHEMA, ROWS, COLUMNS, PLAIN, LINES, END)
 SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
 """Takes a whole frame; waits while the receiver does not read."""
 GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
@@ -113,7 +113,9 @@ class QueryService:
                 places=tuple(plan.places),
                 parameters=request.parameters,
                 explain=request.explain,
-                rows=msgspec.structs.replace(rows, plain=request.plain, prove=request.prove or rows.prove),
+                rows=msgspec.structs.replace(
+                    rows, plain=request.plain, lines=request.lines, prove=request.prove or rows.prove
+                ),
                 pipe=pipe,
             )
             head = msgspec.structs.replace(plan.head, parameters=named.parameters)
@@ -191,7 +193,11 @@ class QueryService:
                 await process.prepare(STATEMENT)
                 process.link({"answer": place / "answer"})
                 view = msgspec.structs.replace(view, files=(process.seen("answer"),))
-                wanted = Execute(views=(view,), places=(0,), rows=msgspec.structs.replace(rows, plain=request.plain))
+                wanted = Execute(
+                    views=(view,),
+                    places=(0,),
+                    rows=msgspec.structs.replace(rows, plain=request.plain, lines=request.lines),
+                )
                 signing = _signing(None, request.sql, plan.head)
                 await self._pass_on(process.execute(wanted), plan.head, (send, send), signing, end)
 

@@ -21,7 +21,7 @@ from odfd.errors import ExitCode, Usage
 
 if TYPE_CHECKING:
     from odfd.cli.new_file import NewFile
-    from odfd.cli.sql.query import Answered, Shown
+    from odfd.cli.sql.query import Answered, Printed, Shown
 
 MAX_TEXT: Final = 1 << 20
 """Bytes of a file of SQL, or of pins."""
@@ -96,7 +96,7 @@ def _sql(session: Session, args: argparse.Namespace) -> int:
     if proof is not None:
         from odfd.cli.sql.proof_file import prove
 
-        answered: Answered | Shown = prove(session.client, request, args.output, proof)
+        answered: Answered | Printed | Shown = prove(session.client, request, args.output, proof)
     else:
         answered = answer(session.client, request, args.output)
     for line in remarks_of(answered.head, answered.rows):

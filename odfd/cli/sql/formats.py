@@ -13,7 +13,7 @@ from chain.errors import Invalid
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.sql.pager import paged
-from odfd.cli.sql.query import Answered, Question, Shown, asked, shown, with_fields
+from odfd.cli.sql.query import Answered, Printed, Question, Shown, asked, printed, shown, with_fields
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
 from odfd.errors import Usage
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MOST: Final = 60
 """Characters of a cell in formats for people."""
 FORMATS: Final = ("table", "vertical", "csv", "json", "ndjson", "parquet", "arrow", "markdown")
+LINES: Final = ("csv", "ndjson")
+"""Formats that the query's process writes itself for files and pipes; a terminal gets none of the rows' controls."""
 FILES: Final = ("parquet", "arrow")
 """Formats that are written from Arrow; the others are written from JSON values."""
 _NUMBERS: Final = ("int", "uint", "halffloat", "float", "double", "decimal")
@@ -41,12 +43,17 @@ def show(answered: Shown, form: str) -> None:
     _SHOWN[form](answered)
 
 
-def answer(client: Client, request: Question, form: str) -> Answered | Shown:
+def answer(client: Client, request: Question, form: str) -> Answered | Shown | Printed:
     """Runs a query, and writes the whole answer to standard output. Returns its metadata."""
     if form in FILES:
         with asked(client, request) as answered:
             write(answered, form)
         return answered
+    if form in LINES and not output.is_terminal():
+        with printed(client, request, form) as lines:
+            for text in lines.texts():
+                output.say_bytes(text)
+        return lines
     with shown(client, request) as found, paged(form, os.environ):
         show(found, form)
     return found

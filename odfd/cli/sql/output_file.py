@@ -12,8 +12,8 @@ from chain.errors import Invalid
 from engines.query.installed import need_sql
 from odfd.cli import formatting
 from odfd.cli.new_file import NewFile
-from odfd.cli.sql.formats import FILES, csv_text, ndjson_text
-from odfd.cli.sql.query import Answered, asked, shown
+from odfd.cli.sql.formats import FILES, LINES, csv_text, ndjson_text
+from odfd.cli.sql.query import Answered, asked, printed, shown
 from odfd.control import wire
 from odfd.errors import Usage, unwritable
 
@@ -71,6 +71,8 @@ def to_files(
     Raises Invalid if a file is there already, Usage or Environment if one cannot be written, and then leaves none.
     """
     is_arrow, rows_per_file = form in FILES, place.rows_per_file
+    if form in LINES and rows_per_file is None:
+        return _lines_to_file(client, request, form, place, told)
     with _Files(place) as files, (asked if is_arrow else shown)(client, request) as answered:
         columns = answered.schema if isinstance(answered, Answered) else answered.columns
         files.begin(form, columns)
@@ -86,6 +88,19 @@ def to_files(
             told(rows, files.written())
         remarks = files.keep()
         return Exported(answered.head, answered.rows, remarks, files.places, _spelled(columns))
+
+
+def _lines_to_file(
+    client: Client, request: wire.QueryRequest, form: str, place: Destination, told: Callable[[int, int], None]
+) -> Exported:
+    """Writes an answer as the query's process rendered it."""
+    with _Files(place) as files, printed(client, request, form) as answered:
+        files.begin("lines", answered.columns)
+        for text in answered.texts():
+            files.write(text)
+            told(answered.rows, files.written())
+        remarks = files.keep()
+        return Exported(answered.head, answered.rows, remarks, files.places, answered.columns)
 
 
 def _spelled(columns: Any) -> Sequence[tuple[str, str]]:
@@ -119,7 +134,8 @@ class _Files:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        with suppress(OSError):  # of a file that is given up, whose buffer does not fit on the disk either
+            self._open.close()
         for part, _place in self._made:
             part.unlink(missing_ok=True)
 
@@ -214,6 +230,13 @@ class _Texts:
         return []
 
 
+class _Lines(_Texts):
+    """Writes lines as they are."""
+
+    def write(self, rows: _Rows) -> None:
+        self._out.write(rows)
+
+
 class _Csv(_Texts):
     """Writes rows as CSV below a heading."""
 
@@ -261,6 +284,7 @@ def _sheet(out: BinaryIO, columns: Sequence[tuple[str, str]]) -> RowWriter:
 
 
 _WRITERS: Final[dict[str, Callable[[BinaryIO, Any], RowWriter]]] = {
+    "lines": _Lines,
     "csv": _Csv,
     "ndjson": _Texts,
     "parquet": _parquet,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
+from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS
 from odfd.control import wire
 from odfd.errors import Bug
 
@@ -103,18 +103,7 @@ class Shown:
 
     def __init__(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
         self._frames = frames
-        head: wire.QueryHead | None = None
-        columns: list[tuple[str, str]] | None = None
-        for kind, content in frames:
-            if kind == HEAD:
-                head = _decoded(content, wire.QueryHead)
-            elif kind == COLUMNS:
-                columns = _decoded(content, list[tuple[str, str]])
-                break
-        if head is None or columns is None:
-            raise Bug(_NO_SCHEMA, rule="answer-type")
-        self.head = head
-        self.columns: Sequence[tuple[str, str]] = columns
+        self.head, self.columns = _begun(frames)
         """Names of the columns, and types as Arrow spells them."""
         self.rows = 0
 
@@ -132,6 +121,41 @@ class Shown:
         if page:
             self.rows += len(page)
             yield page
+
+
+class Printed:
+    """An answer in progress whose rows are lines of text."""
+
+    def __init__(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
+        self._frames = frames
+        self.head, self.columns = _begun(frames)
+        self.rows = 0
+
+    def texts(self) -> Iterator[memoryview]:
+        """Yields pieces of the text to the end. Raises the fault that the answer ends with."""
+        for kind, content in self._frames:
+            if kind == LINES:
+                self.rows += int.from_bytes(content[:4], "big")
+                yield memoryview(content)[4:]
+
+
+def _begun(frames: Iterator[tuple[bytes, bytes]]) -> tuple[wire.QueryHead, Sequence[tuple[str, str]]]:
+    """Reads what comes before rows: the head, and names and types of the columns."""
+    head: wire.QueryHead | None = None
+    for kind, content in frames:
+        if kind == HEAD:
+            head = _decoded(content, wire.QueryHead)
+        elif kind == COLUMNS and head is not None:
+            columns: list[tuple[str, str]] = _decoded(content, list[tuple[str, str]])
+            return head, columns
+    raise Bug(_NO_SCHEMA, rule="answer-type")
+
+
+@contextmanager
+def printed(client: Client, request: Question, lines: str) -> Iterator[Printed]:
+    """Runs a query for lines of text, ``csv`` or ``ndjson``. Leaving the block before the end cancels it."""
+    with client.frames("/node/v1alpha1/query", with_fields(request, lines=lines), _load_types) as frames:
+        yield Printed(frames)
 
 
 @contextmanager

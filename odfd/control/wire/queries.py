@@ -41,6 +41,8 @@ class QueryRequest(Request, frozen=True, kw_only=True):
     """Name of an engine of transforms that answers, like ``spark``; empty: the query's own process."""
     plain: bool = False
     """Whether rows are sent as JSON values, after names and types of columns, instead of Arrow."""
+    lines: Literal["", "csv", "ndjson"] = ""
+    """The format of rows that are sent as lines of text, after names and types of columns; empty: they are not."""
 
 
 class TimeClause(Request, frozen=True, kw_only=True):

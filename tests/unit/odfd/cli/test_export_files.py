@@ -20,7 +20,8 @@ from python_calamine import CalamineWorkbook
 
 from chain.data.json_values import plain_rows
 from chain.errors import Environment, Invalid
-from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
+from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS
+from engines.query.text_rows import heading, rendered
 from odfd.cli.new_file import NewFile
 from odfd.cli.sql import output_file
 from odfd.cli.sql.output_file import Destination, to_files
@@ -43,12 +44,17 @@ class Daemon:
     def frames(
         self, _path: str, request: wire.QueryRequest, _meanwhile: object = None
     ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        yield self._frames(request.plain)
+        yield self._frames(request.plain, request.lines)
 
-    def _frames(self, plain: bool) -> Iterator[tuple[bytes, bytes]]:
+    def _frames(self, plain: bool, lines: Any) -> Iterator[tuple[bytes, bytes]]:
         yield HEAD, msgspec.json.encode(HEAD_SAID)
         batches = self._table.to_batches(max_chunksize=self._rows)
-        if plain:
+        if lines:
+            yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])
+            yield LINES, bytes(4) + heading(self._table.schema.names, lines)
+            for rows, text in (each for batch in batches for each in rendered(batch, lines)):
+                yield LINES, rows.to_bytes(4, "big") + text
+        elif plain:
             yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])
             yield from ((PLAIN, msgspec.json.encode(plain_rows(batch))) for batch in batches)
         else:

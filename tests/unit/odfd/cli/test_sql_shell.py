@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from chain.errors import Invalid
-from engines.query.frames import COLUMNS, END, HEAD, PLAIN
+from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN
 from odfd.cli.session import Session
 from odfd.cli.sql.shell import COMMANDS, Shell, completions, history_file, prompting
 from odfd.control import wire
@@ -63,14 +63,14 @@ class Node:
             raise Invalid("it is wrong", rule="query")
         if request.sql == "long":
             raise KeyboardInterrupt
-        assert request.plain
+        assert request.plain or request.lines == "csv"
         column = "explain_value" if request.explain else "city"
         head = wire.QueryHead(pins=(PIN,), standing="data", standings=())
         yield iter(
             [
                 (HEAD, msgspec.json.encode(head)),
                 (COLUMNS, msgspec.json.encode([(column, "string")])),
-                (PLAIN, msgspec.json.encode([["Graz"]])),
+                (PLAIN, msgspec.json.encode([["Graz"]])) if request.plain else (LINES, b"\x00\x00\x00\x01city\nGraz\n"),
                 (END, msgspec.json.encode(wire.QueryEnd(rows=1))),
             ]
         )
@@ -117,6 +117,7 @@ def test_a_session(shell: Shell, node: Node, capsys: pytest.CaptureFixture[str],
     ]  # fmt: skip
     written = capsys.readouterr()
     assert "city\nGraz\n" in written.out
+    assert [each.lines for each in node.asked] == ["", "csv", ""]
     assert "weather  root        2" in written.out
     assert "city    String" in written.out
     assert "1 row, data" in written.err
