@@ -186,7 +186,6 @@ class NodeParts:
         self.board = LedgerStatementStore(home.database, home.chains, clock.now, public_of, hearers, self.quota)
         self.board.networks = network_rules(self.visibility, clock.now)
         self.damage = DamageRegistry(home, clock, self._found_damaged)
-        home.slices.found = lambda dataset, spot: self.damage.found(dataset, [spot])
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.arriving = Arriving(self.evaluator.passes_on_unjudged)
         swarms = SwarmParts(home.database, home.chains, self.arriving, home.keys, clock.now)

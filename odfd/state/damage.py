@@ -34,10 +34,11 @@ class DamageRegistry:
     """The known damage to the datasets of one node."""
 
     def __init__(self, home: StateDirectory, clock: Clock, told: Callable[[DatasetId, DamagedBlock], None]) -> None:
-        """Sets the callback ``told``, called once for each place, until the dataset is intact again."""
+        """Is told of damage by readers. Calls ``told`` once for each place, until the dataset is intact again."""
         self._home = home
         self._clock = clock
         self._told = told
+        home.slices.found = lambda dataset, spot: self.found(dataset, [spot])
 
     def found(self, dataset: DatasetId, spots: Sequence[DamagedBlock], seen: ReadConditions | None = None) -> bool:
         """Records damage: blocks from the first of ``spots`` on are not relied on until they are intact again.
