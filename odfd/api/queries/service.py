@@ -73,6 +73,8 @@ class QueryService:
             raise Invalid(
                 f"the query has {len(request.sql):,} characters", rule="query-size", hint=f"at most {MAX_SQL:,}"
             )
+        if request.prove and (request.plain or request.lines):
+            raise Invalid("a proven answer comes as Arrow", rule="query-prove", hint="leave plain and lines out")
         if request.engine:
             return await self._by_engine((request, asker, rows), send)
         async with self._processes.one() as process:

@@ -179,6 +179,8 @@ async def test_what_is_required_is_satisfied_or_refused(world: Any, worlds: Any)
         fault = await refused(alice, sql, require="witnessed:3", cut=True)
         assert fault.rule == "query-require"
         assert isinstance(await refused(alice, sql, require="nonsense:x"), Invalid)
+        for form in ({"plain": True}, {"lines": "csv"}):
+            assert (await refused(alice, sql, prove=True, **form)).rule == "query-prove"
 
 
 async def test_a_damaged_slice_is_told_and_never_skipped(world: Any, worlds: Any) -> None:
