@@ -20,7 +20,8 @@ import pytest
 
 from chain.data.json_values import plain_rows
 from chain.errors import Invalid, NotFound
-from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
+from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS
+from engines.query.text_rows import heading, rendered
 from odfd.cli.sql.output_file import Destination, to_files
 from odfd.cli.standards.documents import check_documents, write_documents
 from odfd.control import wire
@@ -60,12 +61,17 @@ class Node:
     def frames(
         self, _path: str, request: wire.QueryRequest, _meanwhile: object = None
     ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        yield self._frames(request.plain)
+        yield self._frames(request.plain, request.lines)
 
-    def _frames(self, plain: bool) -> Iterator[tuple[bytes, bytes]]:
+    def _frames(self, plain: bool, lines: Any) -> Iterator[tuple[bytes, bytes]]:
         pin = wire.Pin(name="weather", id=DID, block="f1620aa", sequence_number=7)
         yield HEAD, msgspec.json.encode(wire.QueryHead(pins=(pin,), standing="data", standings=()))
-        if plain:
+        if lines:
+            yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])
+            yield LINES, bytes(4) + heading(self._table.schema.names, lines)
+            for rows, text in (each for batch in self._table.to_batches() for each in rendered(batch, lines)):
+                yield LINES, rows.to_bytes(4, "big") + text
+        elif plain:
             yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])
             yield PLAIN, msgspec.json.encode([row for batch in self._table.to_batches() for row in plain_rows(batch)])
         else:
