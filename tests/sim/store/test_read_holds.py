@@ -155,7 +155,8 @@ class Store:
         held = bool(self.holds())
         with contextlib.ExitStack() as stack:
             if held:
-                stack.enter_context(pytest.raises(HistoryHeld, match=self.holds()[0]))
+                oldest = min(self.holds(), key=lambda each: (self.living[each][0].taken, each))
+                stack.enter_context(pytest.raises(HistoryHeld, match=f"reader: {oldest} "))
             if delete:
                 self.chains.drop(D)
             else:
