@@ -43,7 +43,7 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def ip(self) -> Ip | None:
         """The IP address; ``None`` for a name, which is not resolved here."""
-        return parse_ip(self.host) if self.network in ("ip4", "ip6") else None
+        return _literal(self.host) if self.network in ("ip4", "ip6") else None
 
     def at(self, ip: Ip) -> Address:
         """Returns this address with ``ip``, one of the addresses of its host, in place of the host."""
@@ -60,6 +60,7 @@ class Address(msgspec.Struct, frozen=True):
         return f"/{self.network}/{self.host}/tcp/{self.port}{by_relay}"
 
 
+@lru_cache(maxsize=4096)
 def parse_address(text: str) -> Address:
     """Parses a multiaddress. Raises BadAddress, which says which part is wrong."""
     if len(text) > MAX_ADDRESS:
@@ -109,6 +110,11 @@ def prefix_of(host: str) -> str:
 def line_of(host: str) -> str:
     """Returns the block that one subscriber usually gets: an address of IPv4, a /56 of IPv6; empty if no IP address."""
     return _block(host, 32, 56)
+
+
+@lru_cache(maxsize=4096)
+def _literal(host: str) -> Ip:
+    return parse_ip(host)
 
 
 def _block(host: str, of_ip4: int, of_ip6: int) -> str:

@@ -297,8 +297,12 @@ class Discovery:
 
     def stranger(self) -> Presence | None:
         """Returns a random peer that we have not met; ``None`` if there is none."""
+        return next(iter(self.strangers(1)), None)
+
+    def strangers(self, count: int) -> list[Presence]:
+        """Returns random peers that we have not met, of whom one may come more than once; none if there are none."""
         strangers = self.directory.strangers(set(self._standing.book.connected_peers()), self._now())
-        return self._rng.choice(strangers) if strangers else None
+        return [self._rng.choice(strangers) for _ in range(count if strangers else 0)]
 
     def addresses(self, presence: Presence) -> list[str]:
         """Returns the addresses in an untrusted presence that may be dialled."""

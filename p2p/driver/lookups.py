@@ -130,7 +130,7 @@ class Lookups:
             return
         connected = self._standing.book.connected_peers()
         found = [self._discovery.directory.of(peer, self._wall()) for peer in connected]
-        found += [self._discovery.stranger() for _ in range(SEEDS)]
+        found += self._discovery.strangers(SEEDS)
         for presence in found:
             for address in () if presence is None else presence.addresses:
                 contact = contact_at(presence.key, parse_address(address)) if presence is not None else None

@@ -144,8 +144,11 @@ class Directory:
 
     def strangers(self, met: set[PeerId], now: int) -> list[Presence]:
         """Lists presences that can be dialled and are not among ``met``."""
-        living = self._living(self._known, now)
-        return [one.presence for one in living if one.presence.addresses and one.presence.peer not in met]
+        return [
+            known.presence
+            for peer, known in self._known.items()
+            if peer not in met and known.presence.expires > now and known.presence.addresses
+        ]
 
     def forget(self, peer: PeerId) -> None:
         """Drops a peer's presence, because it was wrong or to make room."""

@@ -52,6 +52,18 @@ def test_a_full_directory_answers_and_admits_without_holding_the_loop() -> None:
             directory.admit(raw, "net1", NOW)
 
 
+def test_strangers_can_be_dialled_and_were_not_met() -> None:
+    directory = Directory("test", ME)
+    for seed, lifetime in ((1, 3600), (2, 60), (3, 3600)):
+        directory.admit(said(seed, lifetime=lifetime), "net", NOW)
+    nowhere = Presence(key=(4).to_bytes(32, "big"), issued=NOW, lifetime=3600)
+    directory.admit(wire.encode(nowhere) + bytes(64), "net", NOW)
+    keys = [int.from_bytes(one.key, "big") for one in directory.strangers(set(), NOW)]
+    assert keys == [1, 2, 3]
+    met = Presence(key=(3).to_bytes(32, "big"), issued=0, lifetime=1).peer
+    assert [int.from_bytes(one.key, "big") for one in directory.strangers({met}, NOW + 120_000)] == [1]
+
+
 def test_many_keys_of_one_network_push_out_nobody_elses() -> None:
     directory = Directory("test", ME, capacity=100)
     for seed in range(1, 21):
