@@ -18,7 +18,7 @@ from chain.model.changelog import says_changelog
 from chain.state import ChainState
 from chain.statements import card
 from chain.statements.card import CardSample
-from chain.store.base import ChainReader, ObjectStore
+from chain.store.base import ChainReader
 from odfd.datasets import reading
 from odfd.datasets.card_facts import cut
 
@@ -27,7 +27,7 @@ LOOKED_AT: Final = 256
 
 
 def sample_of(
-    chain: ChainReader, objects: ObjectStore, state: ChainState, asked: int, *, first: int, before: int
+    chain: ChainReader, files: reading.SoundFiles, state: ChainState, asked: int, *, first: int, before: int
 ) -> CardSample:
     """Returns the newest ``asked`` rows of blocks from ``first`` to below ``before``, at most ``card.MAX_SAMPLE``.
 
@@ -41,7 +41,7 @@ def sample_of(
     places = tuple(place for place, name in enumerate(names) if name not in hidden)
     is_changed = state.schema.schema is None or says_changelog(state.schema.schema)
     schema = to_arrow(schema_of(state.schema))
-    table = reading.tail(chain, objects, LOOKED_AT if is_changed else asked, schema, first, before)
+    table = reading.tail(chain, files, LOOKED_AT if is_changed else asked, schema, first, before)
     if table is None:
         return CardSample()
     rows = plain_rows(table.select([names[place] for place in places]))

@@ -208,7 +208,7 @@ class CardPublisher:
         chain, first = self._home.chains.chain(dataset), self._home.held_from(dataset)
         served = min(card.size, self.served(dataset))
         try:
-            return sample_of(chain, self._home.objects, state, asked, first=first, before=served)
+            return sample_of(chain, self._home.slices.of(dataset), state, asked, first=first, before=served)
         except Fault as fault:
             name = self._home.name_of(dataset)
             self._logger.error("card without its sample", dataset=name, fault=str(fault), rule=fault.rule)
