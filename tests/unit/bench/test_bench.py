@@ -28,6 +28,7 @@ DAEMONS = {
     "pushes",
     "bucket",
     "live",
+    "second",
     "memory",
     "object",
     "sync",
