@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from chain.codec.blocks import encode_block
 from chain.ids import DatasetId
-from chain.instant import Instant
+from chain.instant import Instant, to_millis
 from chain.model.block import MetadataBlock
 from chain.model.events import AddData, DatasetKind, MetadataEvent, Seed, SetPollingSource
 from chain.model.source import (
@@ -31,7 +31,7 @@ from chain.store.base import Append, Head
 from engines.contract import HistoryNeeded
 from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
-from odfd.datasets.captures import BoundCapture
+from odfd.datasets.captures import BoundCapture, CapturedPart
 from odfd.ingest.driver import IngestDependencies, Ingested, NothingNew, pull_root
 from odfd.ingest.raw_replay import replay
 from odfd.ingest.settings import IngestSettings
@@ -83,7 +83,8 @@ class Chain:
         head = self.append(expected_head, events, objects, system_time)
         if along.capture is not None:
             first = head.sequence_number + 1 - len(events)
-            bound = BoundCapture(capture=along.capture, block=head.hash, first=first, last=head.sequence_number, time=0)
+            part = CapturedPart(dataset, head.hash, first, head.sequence_number)
+            bound = BoundCapture(capture=along.capture, parts=(part,), time=to_millis(system_time))
             self.captures.append(bound)
         return head
 
