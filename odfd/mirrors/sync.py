@@ -267,9 +267,18 @@ class MirrorSync:
         return await self._missing_data(spec, held, peers, tally)
 
     async def repair(self, dataset: DatasetId, names: Sequence[NamedObject], linked: Sequence[Multihash]) -> None:
-        """Fetches damaged objects again, also those that rows link to. Raises Remote."""
+        """Fetches damaged objects again, also those that rows link to.
+
+        Raises NotFound before anything is removed if no peer serves the dataset, and Remote.
+        """
         head = await trio.to_thread.run_sync(self._chains.chain(dataset).head)
         peers = await self._holders.of(dataset, head.size if head else 1)
+        if not peers:
+            raise NotFound(
+                f"no connected peer serves {dataset.short}, so nothing of it was fetched, and nothing was removed",
+                rule="repair",
+                hint="try again when a peer that mirrors it is connected: odfctl peer list",
+            )
         await self._object_fetcher.again(peers, names)
         for name in linked:
             await self._object_fetcher.linked(None, peers, name)

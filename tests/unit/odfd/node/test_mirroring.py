@@ -249,6 +249,12 @@ async def test_pull_repair_mends_what_nobody_noticed(world: Any, worlds: Any) ->
         (path,) = [each for each in (bob.home.directory / "objects").rglob("f1620*") if each.stat().st_size > 65536]
         path.chmod(0o644)
         path.write_bytes(b"gone")
+        world.wires.cut.add(alice.member.peer_id)
+        (item,) = await bob.pull("theirs", repair=True)
+        assert item.fault is not None
+        assert "nothing was removed" in item.fault.detail
+        assert path.read_bytes() == b"gone", "nobody could give it, so what is left of it stays"
+        world.wires.cut.clear()
         (item,) = await bob.pull("theirs", repair=True)
         assert (item.outcome, item.message) == ("updated", "1 damaged object made whole")
         (item,) = await bob.pull("theirs", repair=True)
