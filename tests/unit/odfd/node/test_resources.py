@@ -190,8 +190,9 @@ async def test_r53_p08_a_dry_run_says_what_would_change_and_writes_nothing(world
 
 
 def dump(node: Any) -> list[str]:
+    """Lists the rows of the database, without cards, which a worker signs a while after a change."""
     with node.home.database.read() as connection:
-        return list(connection.iterdump())
+        return [row for row in connection.iterdump() if not row.startswith('INSERT INTO "trust_cards"')]
 
 
 async def test_p04_a_watch_goes_on_over_restarts_and_tells_each_change_once(world: Any, worlds: Any) -> None:
