@@ -93,15 +93,17 @@ def test_a_fault_names_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["text", "parquet"])
 def test_what_may_be_large_goes_to_spark(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the size of a Parquet file, which says little of its rows."""
+    """A Parquet file by the rows that it may have, since its size says little of them."""
     source = tmp_path / "source"
     if kind == "text":
         monkeypatch.setattr(parse, "SMALL", len(CSV) // 2)
         source.write_text(CSV)
     else:
-        pq.write_table(
-            pa.table({"event_time": pa.array([0], pa.timestamp("ms", "UTC")), "id": [1], "name": ["a"]}), source
-        )
+        monkeypatch.setattr(parse, "SMALL", 100_000)
+        rows = 10_000
+        times = pa.array([0] * rows, pa.timestamp("ms", "UTC"))
+        pq.write_table(pa.table({"event_time": times, "id": [1] * rows, "name": ["a"] * rows}), source)
+        assert source.stat().st_size < 10_000
     read = ReadParquet(schema=COLUMNS) if kind == "parquet" else TEXTS["csv"][1]
     with pytest.raises(AssertionError, match="session was opened"):
         run_ingest(no_spark, request(tmp_path, source, read), RequestControl(), spread=True)
