@@ -77,7 +77,7 @@ def test_a_crossing_survives_the_death_of_each_side(make_daemon: Callable[..., A
     while life(alice, effects, COMMANDS):
         kills, effects = kills + 1, effects + 1
         assert kills < 12, "no progress"
-    assert kills >= 4
+    assert kills >= 3  # a handover is two transactions: it is asked for at a time, and it is made
     alice.start()
     written(alice, 2)
     new = alice.ask("get", "dataset", "cities")
