@@ -67,14 +67,14 @@ def sources_at(place: Place, blocks: int, hosts: int) -> list[str]:
 
 @contextmanager
 def counting(place: Place) -> Iterator[Counter[str]]:
-    """Counts connections, and the bytes that come over them."""
+    """Counts connections, and the bytes that come over them before anything is answered; then closes them."""
     seen, ready, ends = Counter[str](), Event(), list[Callable[[], None]]()
 
     async def heard(stream: trio.SocketStream) -> None:
         seen["dials"] += 1
-        with suppress(trio.BrokenResourceError):
-            async for data in stream:
-                seen["bytes"] += len(data)
+        async with stream:
+            with suppress(trio.BrokenResourceError):
+                seen["bytes"] += len(await stream.receive_some())
 
     async def listen() -> None:
         token = trio.lowlevel.current_trio_token()
