@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import sqlite3
 import subprocess
 import tempfile
@@ -20,6 +19,7 @@ import pytest
 from adbc_driver_postgresql import dbapi
 
 from worlds.certificates import certified
+from worlds.ports import free_port
 
 PASSWORD = "p@ss/word:1"
 """With all that has a meaning in a URL."""
@@ -89,7 +89,7 @@ def _running(programs: Path, folder: Path) -> Iterator[Served]:
     subprocess.run(made, check=True, capture_output=True, **run)
     rules = "local all owner trust\nhost all reader 127.0.0.1/32 scram-sha-256\n"
     (home / "pg_hba.conf").write_text(rules)
-    port = _free_port()
+    port = free_port()
     (folder / "port").write_text(str(port))
     settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": folder, "fsync": "off"}
     words = [f"-c{name}={value}" for name, value in settings.items()]
@@ -128,7 +128,7 @@ def _maria(server: str, install: str, folder: Path) -> Iterator[Served]:
     words = ["--no-defaults", f"--datadir={folder}/base"]
     plain = ["--auth-root-authentication-method=normal", "--skip-test-db", *([f"--user={user}"] if user else [])]
     subprocess.run([install, *words, *plain], check=True, capture_output=True)
-    port = _free_port()
+    port = free_port()
     words += [f"--socket={folder}/s", f"--port={port}", "--bind-address=127.0.0.1", f"--pid-file={folder}/pid"]
     words += ["--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve"]
     certificate, key = certified(folder, "db.example", addresses=[IPv4Address("127.0.0.1")])
@@ -163,12 +163,6 @@ def _ready(folder: Path) -> None:
         except pymysql.MySQLError:
             continue
     raise AssertionError((folder / "log").read_text())
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _until_ready(programs: Path, folder: Path, port: int) -> None:

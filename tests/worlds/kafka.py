@@ -16,6 +16,7 @@ import pytest
 
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE, until
+from worlds.ports import free_ports
 
 JARS = Path(__file__).parents[2] / ".venv" / "share" / "odfd" / "kafka"
 PASSWORD = "p@ss/word:1"
@@ -131,7 +132,7 @@ def kafka_served() -> Iterator[Broker]:
 
 
 def _running(java: str, folder: Path) -> Iterator[Broker]:
-    ports = dict(zip(("port", "signed", "secure", "controller"), _free_ports(4), strict=True))
+    ports = dict(zip(("port", "signed", "secure", "controller"), free_ports(4), strict=True))
     settings, keystore = folder / "server.properties", folder / "keystore.pem"
     certificate, key = certified(folder, "broker.example", addresses=[IPv4Address("127.0.0.1")])
     keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
@@ -156,13 +157,3 @@ def _running(java: str, folder: Path) -> Iterator[Broker]:
 def _answers(port: int) -> bool:
     with socket.socket() as asked:
         return asked.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in held]
-    for each in held:
-        each.close()
-    return ports

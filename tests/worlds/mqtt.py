@@ -17,6 +17,7 @@ import pytest
 
 from worlds.certificates import certified
 from worlds.eventually import until
+from worlds.ports import free_ports
 
 PASSWORD = "p@ss/word:1"
 
@@ -49,7 +50,7 @@ def mosquitto_served() -> Iterator[MqttBroker]:
 
 
 def _running(program: str, folder: Path) -> Iterator[MqttBroker]:
-    port, signed, secure = _free_ports()
+    port, signed, secure = free_ports(3)
     certificate, key = certified(folder, "broker.example", addresses=[IPv4Address("127.0.0.1")])
     (folder / "conf").write_text(
         f"per_listener_settings true\nuser {_user()}\nmax_queued_messages 0\nlistener {port} 127.0.0.1\n"
@@ -75,10 +76,3 @@ def _user() -> str:
 def _answers(port: int) -> bool:
     with socket.socket() as asked:
         return asked.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_ports() -> list[int]:
-    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-        for each in (one, two, three):
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in (one, two, three)]

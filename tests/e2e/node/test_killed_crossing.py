@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from e2e.node.test_killed_handover import declared, life
 
 from worlds.eventually import PATIENCE, until
+from worlds.ports import free_port
 
 pytestmark = pytest.mark.e2e
 COMMANDS: Final = (
@@ -47,12 +47,6 @@ def crossing_killed(daemon: Any, step: int, new: str) -> bool:
     assert process.wait(PATIENCE) == -signal.SIGKILL
     daemon.process = None
     return True
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def test_a_crossing_survives_the_death_of_each_side(make_daemon: Callable[..., Any]) -> None:

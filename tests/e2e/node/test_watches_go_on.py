@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import IO, Any, Final
 import pytest
 
 from worlds.eventually import PATIENCE
+from worlds.ports import free_port
 
 pytestmark = pytest.mark.e2e
 BEFORE: Final = ("a", "b")
@@ -50,6 +52,15 @@ def parsed(out: IO[str] | None) -> Iterator[dict[str, Any]]:
     return map(json.loads, iter(out.readline, ""))
 
 
+def has_asked_in_vain(address: str) -> bool:
+    """Whether the daemon told anybody that something is not there, as it tells who waits for it."""
+    with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    told = [line for line in lines if line.startswith("odfd_http_responses_total{")]
+    (count,) = [line.split()[-1] for line in told if 'code="4xx"' in line and 'server="control"' in line]
+    return float(count) > 0
+
+
 def in_listing(line: dict[str, Any]) -> str:
     return str(line["object"]["headers"]["name"]) if line["op"] == "Added" else ""
 
@@ -67,7 +78,8 @@ def in_events(line: dict[str, Any]) -> str:
 
 
 def test_watches_go_on_when_the_daemon_is_killed_and_started(make_daemon: Callable[..., Any]) -> None:
-    daemon = make_daemon("a")
+    metrics = f"127.0.0.1:{free_port()}"
+    daemon = make_daemon("a", ODFD_METRICS_LISTEN=metrics)
     daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
     daemon.start()
     apply(daemon, BEFORE[0])
