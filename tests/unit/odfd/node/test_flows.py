@@ -19,6 +19,7 @@ from chain.walk import newest_first
 from config import model
 from odfd.control import wire
 from odfd.flows import store
+from odfd.flows.selection import EVERY
 from odfd.resources.declared import DeclaredStore
 from odfd.runtime.reconcile_loop import UNTIL_POKED
 from odfd.workers.flows import FlowWorker
@@ -51,8 +52,9 @@ def slices(node: Any, name: str) -> list[Multihash]:
     return [each.event.new_data.physical_hash for each in blocks if each.event.new_data is not None]
 
 
-def pass_time(node: Any, seconds: float) -> None:
-    """The clock goes on, and is looked at."""
+async def pass_time(node: Any, seconds: float) -> None:
+    """The clock goes on once what was applied is in force, as a flow owes no time before that; then it is looked at."""
+    await node.parts.flows.look((EVERY,))
     node.clock.instant += int(seconds * SECOND)
     node.parts.flows.loop.poke()
 
@@ -80,7 +82,7 @@ async def test_a_root_is_polled_by_its_schedule_and_what_was_missed_is_caught_up
         assert {item.action for item in again.items} == {"unchanged"}
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
         assert (await view(alice, "often")).runs == 0
-        pass_time(alice, 60)
+        await pass_time(alice, 60)
         seen = await ran(alice, "often", 1)
         assert (seen.outcome, seen.failures, seen.missed) == ("updated", 0, 0)
         size = alice.size("cities")
@@ -90,7 +92,7 @@ async def test_a_root_is_polled_by_its_schedule_and_what_was_missed_is_caught_up
         seen = await ran(alice, "often", 2)
         assert alice.size("cities") == size + 1
         assert seen.missed == 9
-        pass_time(alice, 1)
+        await pass_time(alice, 1)
         assert (await view(alice, "often")).runs == 2
         assert (await alice.api.about.status()).flows.next == "often"
 
@@ -102,7 +104,7 @@ async def test_a_chain_of_ten_settles_in_order_with_one_transaction_each(world: 
         pairs = zip(names[1:], names, strict=False)
         await alice.apply(ROOT, *(derived(name, source) for name, source in pairs), flow())
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
-        pass_time(alice, 60)
+        await pass_time(alice, 60)
         heard = await alice.heard("dataset.derived", 10)
         assert [event.subject for event in heard] == names[1:]
         await ran(alice, "d10", 1)
@@ -111,7 +113,7 @@ async def test_a_chain_of_ten_settles_in_order_with_one_transaction_each(world: 
             assert state.next_offset == 1
             assert [event.subject for event in heard].count(name) == 1
         blocks = sum(alice.size(name) for name in names)
-        pass_time(alice, 30)
+        await pass_time(alice, 30)
         assert sum(alice.size(name) for name in names) == blocks
 
 
@@ -158,7 +160,7 @@ async def test_a_paused_flow_rests_over_a_restart(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow())
         assert (await alice.api.flows.pause("often")).state == "paused"
-        pass_time(alice, 300)
+        await pass_time(alice, 300)
     async with world.running("alice") as alice:
         assert (await view(alice, "often")).state == "paused"
         seen = await alice.api.flows.resume("often")
@@ -171,7 +173,7 @@ async def test_a_flow_that_a_dataset_makes_goes_on_where_it_was_when_that_is_ren
     async with world.running("alice") as alice:
         await alice.apply(text + "spec: {kind: Root, metadata: []}\n")
         await said(alice, {"raw": "every 1min"})
-        pass_time(alice, 60)
+        await pass_time(alice, 60)
         before = await ran(alice, "raw", 1)
         assert (await alice.api.flows.pause("raw")).state == "paused"
         await alice.api.datasets.rename("raw", wire.RenameRequest(name="other"))
@@ -221,12 +223,12 @@ async def test_what_fails_is_told_counted_and_tried_again(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT.replace("{kind: FilesGlob, path: '*.csv', order: ByName}",
                                        "{kind: Url, url: 'http://127.0.0.1:9/rows.csv'}"), flow())  # fmt: skip
-        pass_time(alice, 60)
+        await pass_time(alice, 60)
         seen = await ran(alice, "often", 1)
         assert (seen.state, seen.outcome, seen.failures) == ("retrying", "failed", 1)
         (event,) = await alice.heard("flow.failed")
         assert event.data["failures"] == 1
-        pass_time(alice, 15)
+        await pass_time(alice, 15)
         assert (await ran(alice, "often", 2)).failures == 2
         assert (await alice.api.about.status()).flows.failing == {"often": 2}
 
@@ -292,7 +294,7 @@ async def test_a_push_goes_to_the_repository_that_was_meant_and_not_to_one_that_
             held = DeclaredStore(connection).named("Repository", "archive")
         await alice.apply(archive(tmp_path / "first").replace("{name: archive}", f"{{id: {held.id}, name: vault}}"))
         await alice.apply(archive(tmp_path / "second"))
-        pass_time(alice, 60)
+        await pass_time(alice, 60)
         seen = await ran(alice, "give", 1)
         assert (seen.outcome, "vault/cities" in seen.message) == ("up-to-date", True)
         head = alice.home.chains.chain(alice.dataset("cities")).head().hash
@@ -308,7 +310,7 @@ async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: Any
     async with world.running("alice") as alice:
         await alice.apply(ROOT, archive(tmp_path / "archive"), tasked("give", PUSHED, trigger=MINUTELY))
         await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
-        pass_time(alice, 60)
+        await pass_time(alice, 60)
         seen = await ran(alice, "give", 1)
         assert (seen.outcome, seen.failures) == ("refused", 1)
         assert "is not empty, and not a dataset" in seen.message
@@ -335,7 +337,7 @@ async def test_what_is_damaged_is_refused_by_name_and_the_tasks_after_it_are_not
         (name,) = slices(alice, "cities")
         with alice.home.database.write() as connection:
             connection.execute("UPDATE small_objects SET data = x'00' WHERE name = ?", (name,))
-        pass_time(alice, 60)
+        await pass_time(alice, 60)
         seen = await ran(alice, "check", 1)
         assert (seen.outcome, seen.failures) == ("refused", 1)
         assert seen.message.startswith("verification failed: ")
@@ -403,7 +405,7 @@ async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(w
         assert await of(alice, "all") == ["geo.%"]
         await alice.apply(one, other)
         await joined(alice, "all", ["geo.a"])
-        pass_time(alice, 60)
+        await pass_time(alice, 60)
         with trio.fail_after(PATIENCE):
             while (first := await alice.api.flows.get("all")).runs < 1:
                 await alice.parts.flows.turned.wait()
@@ -449,7 +451,7 @@ async def test_garbage_of_all_datasets_is_collected_once(world: Any) -> None:
         gc = flow("gc", "'%'").replace("Dataset:'%'", "Dataset:%") + "  tasks: [{kind: GarbageCollection}]\n"
         await alice.apply(ROOT, ROOT.replace("name: cities", "name: towns"), gc)
         assert await of(alice, "gc") == ["%"]
-        pass_time(alice, 60)
+        await pass_time(alice, 60)
         assert (await ran(alice, "gc", 1)).outcome == "up-to-date"
 
 
