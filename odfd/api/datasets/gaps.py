@@ -10,9 +10,9 @@ import trio
 from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, render
-from chain.model.events import DatasetKind
 from chain.model.fetch_options import fetch_options
 from chain.state import ChainState, load_state
+from odfd.api.datasets.own_roots import own_root
 from odfd.api.datasets.reclocking import ReclockService
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -39,7 +39,7 @@ class GapService:
 
         Raises NotFound; Refused if this node does not ingest it, and for a gap that is none or another one.
         """
-        entry = await trio.to_thread.run_sync(self._own_root, ref)
+        entry = await trio.to_thread.run_sync(own_root, self._home, ref, "its owner reads the source")
         if (request.at is None) != (request.chain is None):
             raise Refused(
                 "a collection is named by its repository and chain", rule="reclock-chain", hint="--at, --chain"
@@ -77,13 +77,6 @@ class GapService:
             self._meter.count("odfd_source_lost_total", done.gap.count)
         time = render(from_millis(done.time))
         return _shown(entry, state, done.gap, accepted=True, time=time, block=str(done.block))
-
-    def _own_root(self, ref: str) -> DatasetEntry:
-        entry = self._home.resolve(ref)
-        state = load_state(self._home.chains.chain(entry.id))
-        if state.kind is DatasetKind.ROOT and self._home.keys.has_dataset_key(entry.id):
-            return entry
-        raise Refused(f"{entry.name} is not ingested by this node", rule="raw-owner", hint="its owner reads the source")
 
 
 def _shown(

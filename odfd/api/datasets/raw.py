@@ -10,10 +10,8 @@ from typing import Final
 import trio
 
 from chain import instant
-from chain.errors import Refused
 from chain.instant import from_millis
-from chain.model.events import DatasetKind
-from chain.state import load_state
+from odfd.api.datasets.own_roots import own_root
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -29,6 +27,7 @@ from odfd.state.directory import StateDirectory
 
 LISTED: Final = 1000
 """Most captures that are listed (the newest), and most differences that are reported (the first)."""
+_ELSEWHERE: Final = "bytes of a source are kept where they come in; a derivative is computed again: odfctl verify"
 
 
 class RawService:
@@ -51,7 +50,7 @@ class RawService:
         """
 
         def write() -> wire.RawView:
-            entry = self._own_root(ref)
+            entry = own_root(self._home, ref, _ELSEWHERE)
             with self._home.database.write() as connection:
                 tables.check_member(tables.of(connection, entry.id), entry.id)
                 captures.begin(connection, entry.id, self._clock.now())
@@ -86,7 +85,7 @@ class RawService:
 
         Raises NotFound.
         """
-        entry = await trio.to_thread.run_sync(self._own_root, ref)
+        entry = await trio.to_thread.run_sync(own_root, self._home, ref, _ELSEWHERE)
 
         async def work(report: Report) -> wire.RawReplayResult:
             bound, by = await trio.to_thread.run_sync(self._captures, entry)
@@ -104,17 +103,6 @@ class RawService:
             return wire.RawReplayResult(ref=entry.name, ok=not counts["differs"], differences=tuple(told), **counts)
 
         return task_ref(self._board.submit("replay", entry.name, work, about(entry.id)))
-
-    def _own_root(self, ref: str) -> DatasetEntry:
-        entry = self._home.resolve(ref)
-        state = load_state(self._home.chains.chain(entry.id))
-        if state.kind is DatasetKind.ROOT and self._home.keys.has_dataset_key(entry.id):
-            return entry
-        raise Refused(
-            f"{entry.name} is not ingested by this node",
-            rule="raw-owner",
-            hint="bytes of a source are kept where they come in; a derivative is computed again: odfctl verify",
-        )
 
     def _captures(self, entry: DatasetEntry) -> tuple[list[BoundCapture], tuple[str, ...]]:
         """Returns the captures of a dataset, and the columns that decide the shard of its rows."""

@@ -16,13 +16,14 @@ import trio
 from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
-from chain.model.events import AddData, DatasetKind, SetInfo
+from chain.model.events import AddData, SetInfo
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store import uppers
 from chain.store.base import ChainReader, Head
 from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
 from chain.store.sqlite_shards import SqliteShards
+from odfd.api.datasets.own_roots import check_own_root
 from odfd.datasets import captures, pushes, visibility
 from odfd.datasets.captures import BoundCapture, CapturedPart
 from odfd.datasets.commit import SideCommit
@@ -176,10 +177,7 @@ class RenditionEffects:
     def check_owned(self, state: CollectionState) -> None:
         """Raises Refused if this node does not ingest the collection."""
         active = state.active.dataset
-        kind = load_state(self._home.chains.chain(active)).kind
-        if kind is not DatasetKind.ROOT or not self._home.keys.has_dataset_key(active):
-            name = self._home.name_of(active)
-            raise Refused(f"{name} is not ingested by this node", rule="raw-owner", hint="its owner decodes it anew")
+        check_own_root(self._home, active, self._home.name_of(active), "its owner decodes it anew")
 
     async def decode_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
         """Decodes the captures that a rendition lacks."""
