@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Final, TextIO
 
+from chain.errors import Environment
 from chain.visible import escaped, one_line, visible
 
 _ESCAPED: Final = "odfd-escaped"
@@ -118,8 +119,9 @@ def _fitting(text: str, columns: int) -> str:
 
 
 def say_bytes(data: bytes | memoryview) -> None:
-    """Writes a file to standard output, which is no terminal (``is_terminal``)."""
-    sys.stdout.buffer.write(data)
+    """Writes a file to standard output, which is no terminal (``is_terminal``). Raises Environment, BrokenPipeError."""
+    with _output():
+        sys.stdout.buffer.write(data)
 
 
 def is_terminal() -> bool:
@@ -128,13 +130,30 @@ def is_terminal() -> bool:
 
 
 def flush() -> None:
-    """Flushes standard output. Raises BrokenPipeError."""
-    sys.stdout.flush()
+    """Flushes standard output. Raises Environment, BrokenPipeError."""
+    with _output():
+        sys.stdout.flush()
 
 
 def leave() -> None:
-    """Drops further output after the reader of standard output has closed it."""
+    """Drops further output after the reader of standard output has closed it, or its disk is full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _output() -> Iterator[None]:
+    """Turns the error of a standard output that cannot be written into a fault, and drops what comes after it."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        leave()
+        raise Environment(
+            f"cannot write to standard output: {error.strerror}",
+            rule="output",
+            hint="what is there now is not complete; free some space, or name a file elsewhere",
+        ) from error
 
 
 def end_when_unread() -> None:
@@ -193,6 +212,14 @@ class _Drawn(io.StringIO):
 
 
 def _write(stream: IO[str], text: str, *, is_data: bool = False) -> None:
+    if stream is sys.stdout:
+        with _output():
+            _write_to(stream, text, is_data=is_data)
+    else:
+        _write_to(stream, text, is_data=is_data)
+
+
+def _write_to(stream: IO[str], text: str, *, is_data: bool) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError as error:
