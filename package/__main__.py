@@ -35,6 +35,8 @@ SMALL: Final = ("-Zzstd", "-z12")
 QUICK: Final = ("-Zzstd", "-z3")
 """Compression of packages, and of one whose files are compressed already."""
 DEPENDS: Final = "python3 (>= 3.11), python3 (<< 3.12), debconf, procps, systemd | systemd-standalone-sysusers"
+OF_DEBIAN: Final = {"share/zsh/site-functions": "share/zsh/vendor-completions"}
+"""Folders of ``SHARED`` that programs of Debian look for under another name below ``/usr``."""
 CONTROL: Final[dict[str, str]] = {
     "odfd": (
         f"Depends: {DEPENDS}\nRecommends: bubblewrap\nSuggests: odfd-engine, odfd-sql, prometheus\n"
@@ -215,9 +217,10 @@ def _lay_out(tree: Path) -> None:
         (tree / place).write_text(text)
         (tree / place).chmod(0o755)
     for place, names in SHARED.items():
-        (tree / "usr" / place).mkdir(parents=True)
+        target = tree / "usr" / OF_DEBIAN.get(place, place)
+        target.mkdir(parents=True)
         for name in names:
-            shutil.copyfile(home / place / name, tree / "usr" / place / name)
+            shutil.copyfile(home / place / name, target / name)
     _document(tree / "usr" / "share" / "doc" / "odfd")
     leave_out(home)
     for folder in [*home.rglob("__pycache__")]:

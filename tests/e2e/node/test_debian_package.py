@@ -186,6 +186,8 @@ def test_the_package_lives_and_goes_as_its_page_says(debian: Debian) -> None:
     assert debian.run("systemctl is-active odfd.service odfd.socket").split() == ["active", "active"]
     assert debian.run("systemd-analyze verify odfd.service odfd.socket 2>&1") == ""
     debian.run(f"systemd-analyze security --threshold={EXPOSURE * 10:.0f} odfd.service")
+    places = debian.run("dpkg -L odfd").split()
+    assert "/usr/share/zsh/vendor-completions/_odfctl" in places, "Debian's zsh looks there, and not in site-functions"
     debian.run("odfctl apply -q -f kept.yaml")
     assert "sql-missing" in debian.run(f"{QUERY} 2>&1 || test $? = 7")
     debian.install("odfd-sql.deb")
