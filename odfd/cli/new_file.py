@@ -1,8 +1,9 @@
 """Writes the files that a person names for the output of a command, by one rule for all commands (ADR 84).
 
 A file that is there already is kept: the command refuses before it asks the daemon for anything, unless it has
-``--replace``. A new file appears when it is complete, or not at all. A secret is readable by its owner alone, and no
-option replaces it. A device or a pipe, such as ``/dev/stdout``, is written to as it is.
+``--replace``, or the file is empty, as ``mktemp`` and a shell's ``>`` leave one. A new file appears when it is
+complete, or not at all. A secret is readable by its owner alone, and no option replaces it. A device or a pipe, such
+as ``/dev/stdout``, is written to as it is.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ class NewFile:
     ) -> None:
         """``hint`` replaces the advice to a person whose file is there already."""
         self.path = Path(name).expanduser()
-        self._replace, self._is_private = replace, is_private
+        self._is_private = is_private
         self._hint = hint or ("name another file" if is_private else "--replace writes it anew; or name another file")
         try:
-            mode = self.path.stat().st_mode if self.path.exists() else None
-            if mode is None and not self.path.parent.is_dir():
+            found = self.path.stat() if self.path.exists() else None
+            if found is None and not self.path.parent.is_dir():
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            if mode is not None and stat.S_ISDIR(mode):
+            if found is not None and stat.S_ISDIR(found.st_mode):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         except OSError as error:
             raise unwritable(self.path, error, UNWRITTEN) from error
-        self.is_special = mode is not None and not stat.S_ISREG(mode)
-        if not self.is_special and not replace and os.path.lexists(self.path):
+        self.is_special = found is not None and not stat.S_ISREG(found.st_mode)
+        self._replace = replace or (found is not None and not found.st_size and not is_private)
+        if not self.is_special and not self._replace and os.path.lexists(self.path):
             raise self._taken()
 
     def write(self, content: str | bytes) -> None:

@@ -119,7 +119,7 @@ def read_desired_state(texts: Sequence[wire.ManifestText], registry: TypeRegistr
     for each in texts:
         reading.text(each)
     reading.check_twice()
-    return reading.mirror_specs()
+    return reading.mirror_specs([each.source for each in texts])
 
 
 class _Reading:
@@ -145,8 +145,8 @@ class _Reading:
                 text = f"applied twice in one go: {', '.join(twice)}"
                 self._faults.append(Invalid(text, rule="manifest-twice", hint="keep one of them"))
 
-    def mirror_specs(self) -> DesiredState:
-        """Returns the desired state. Raises Invalid for the mistakes, or if there is no manifest."""
+    def mirror_specs(self, sources: Sequence[str]) -> DesiredState:
+        """Returns the desired state. Raises Invalid for the mistakes, or if there is no manifest in any source."""
         if len(self._faults) == 1:
             raise self._faults[0]
         if self._faults:
@@ -155,7 +155,8 @@ class _Reading:
             raise Mistakes(source or "the manifests", tuple(self._faults))
         if not self._desired.snapshots and not self._desired.drafts:
             hint = "a manifest begins with $schema: … or kind: …"
-            raise Invalid("there is no manifest to apply", rule="manifest-empty", hint=hint)
+            place = sources[0] if len(sources) == 1 else f"any of {len(sources)} files"
+            raise Invalid(f"there is no manifest in {place}", rule="manifest-empty", hint=hint)
         return self._desired
 
     @contextmanager

@@ -57,6 +57,18 @@ def test_it_is_replaced_on_request_where_it_lies_and_keeps_its_mode(tmp_path: Pa
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "link"]
 
 
+def test_an_empty_file_is_written_but_for_a_secret(tmp_path: Path) -> None:
+    place = tmp_path / "a"
+    place.touch(mode=0o600)
+    NewFile(place).write("new")
+    assert (place.read_text(), stat.S_IMODE(place.stat().st_mode)) == ("new", 0o600)
+    with pytest.raises(Invalid, match="there already"):
+        NewFile(place)
+    (tmp_path / "b").touch()
+    with pytest.raises(Invalid, match="there already"):
+        NewFile(tmp_path / "b", is_private=True)
+
+
 def test_of_a_failure_nothing_is_left(tmp_path: Path) -> None:
     old = tmp_path / "old"
     old.write_text("old")
