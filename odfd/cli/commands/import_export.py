@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,8 @@ UNWRITTEN: Final = frozenset(
     ("json", "jsonl", "tsv", "txt", "xls", "ods", "orc", "avro", "feather", "yaml", "md", "zip")
 )
 """Endings of files that people may expect, though they are not written; no directory is called so."""
+HUB: Final = "huggingface"
+"""A folder of rows, with its card, as repositories of datasets have it."""
 DOCUMENTS: Final = ("frictionless", "croissant")
 STANDARD_OUTPUT: Final = "-"
 
@@ -38,7 +42,12 @@ def _place(text: str) -> str:
     "export",
     REF,
     argument("to", metavar="DIR|URL|FILE", help="- prints the rows that --format asks for"),
-    argument("--format", choices=FORMS, metavar="FORMAT", help=f"write rows, as {', '.join(FORMS)}"),
+    argument(
+        "--format",
+        choices=(*FORMS, HUB),
+        metavar="FORMAT",
+        help=f"write rows, as {', '.join(FORMS)}; {HUB}: Parquet and a dataset card in DIR",
+    ),
     argument(
         "--rows-per-file",
         type=how_many,
@@ -54,6 +63,7 @@ def _place(text: str) -> str:
         help="with rows: also write a document about them, frictionless or croissant; repeatable",
     ),
     REPLACE,
+    argument("--no-proof", action="store_true", help=f"with {HUB}: leave out the signed statement about the rows"),
     argument("--table", choices=("delta",), help="also write metadata of a Delta Lake table beside the slices"),
     *TIMES,
     description="Write a dataset in the ODF layout, with its signed statements. The daemon writes the folder, so its "
@@ -65,11 +75,16 @@ def _place(text: str) -> str:
         "nyc.flights ./out\n"
         "weather may.csv --current --as-of 2024-05-01\n"
         "weather rows.parquet --describe frictionless --describe croissant\n"
-        "weather ./lake --table delta"
+        "weather ./lake --table delta\n"
+        f"weather ./hub --format {HUB}"
     ),
 )
 def _export(session: Session, args: argparse.Namespace) -> int:
     form = args.format or _form_of(args.to)
+    if args.no_proof and form != HUB:
+        raise Usage(f"--no-proof is about a folder of {HUB}", hint=f"--format {HUB}")
+    if form == HUB and args.to != STANDARD_OUTPUT:
+        return _hub(session, args)
     if form and args.table:
         raise Usage("--table is about a directory with slices", hint="leave out --format, and name a directory")
     if args.to == STANDARD_OUTPUT:
@@ -128,6 +143,32 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
 
     documents = check_documents(args, form)
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
+    with _metered(session, args) as show, without_places():
+        place = Destination(Path(args.to).expanduser(), args.rows_per_file, args.replace)
+        written = to_files(session.client, request, form, place, show)
+    told: list[str] = []
+    if args.describe:
+        told = write_documents(session.client, args, form, written, documents)
+    for line in (*remarks_of(written.head, written.rows), *written.remarks, *told):
+        session.remark(line)
+    return ExitCode.OK
+
+
+def _hub(session: Session, args: argparse.Namespace) -> int:
+    from odfd.cli.sql.formats import remarks_of
+    from odfd.cli.standards.hub_folder import HubFolder
+
+    folder = HubFolder(args)
+    with _metered(session, args) as show:
+        written, told = folder.write(session.client, show)
+    for line in (*remarks_of(written.head, written.rows), *written.remarks, *told):
+        session.remark(line)
+    return ExitCode.OK
+
+
+@contextmanager
+def _metered(session: Session, args: argparse.Namespace) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many rows were written; yields the function that takes the numbers of rows and bytes."""
     meter = Meter(session, output.error_stream())
 
     def show(rows: int, size: int) -> None:
@@ -139,17 +180,9 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
         )
 
     try:
-        with without_places():
-            place = Destination(Path(args.to).expanduser(), args.rows_per_file, args.replace)
-            written = to_files(session.client, request, form, place, show)
+        yield show
     finally:
         meter.clear()
-    told: list[str] = []
-    if args.describe:
-        told = write_documents(session.client, args, form, written, documents)
-    for line in (*remarks_of(written.head, written.rows), *written.remarks, *told):
-        session.remark(line)
-    return ExitCode.OK
 
 
 @commands.add(

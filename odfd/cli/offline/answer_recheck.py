@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from chain.statements.answer import AnswerStatement
 
 MAX_FILE: Final = 16 << 20
+_PlainPath: TypeAlias = Annotated[
+    str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\Z")
+]
+"""A file of a folder, or of a folder in it."""
 
 
 class ProvenAnswer(msgspec.Struct, frozen=True):
@@ -34,6 +38,8 @@ class ProvenAnswer(msgspec.Struct, frozen=True):
     predicate: AnswerStatement
     signers: tuple[KeyDid, ...]
     rows: pa.Table | None
+    files: int = 0
+    """Number of files beside it that hold the rows."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -60,7 +66,10 @@ def read(name: str) -> ProvenAnswer | None:
         raise Invalid(
             f"the rows in {name} are not those that were signed", rule="query-prove", hint="ask for the file anew"
         )
-    return ProvenAnswer(predicate, signers, rows)
+    named = document.get("files", [])
+    if "files" in document:
+        _check_files(Path(name).parent, named, predicate)
+    return ProvenAnswer(predicate, signers, rows, len(named))
 
 
 def run(session: Session, proven: ProvenAnswer, folders: Sequence[str]) -> dict[str, Any]:
@@ -150,6 +159,7 @@ def _view(proven: ProvenAnswer, result: str, reason: str) -> dict[str, Any]:
         "pins": [msgspec.to_builtins(pin) for pin in predicate.pins],
         "standing": predicate.standing,
         "rows": predicate.rows,
+        "files": proven.files,
         "logicalHash": predicate.logical_hash,
         "reason": reason,
     }
@@ -163,6 +173,8 @@ def text(view: dict[str, Any]) -> str:
     ]
     lines += _query(view["query"])
     lines += [f"  {_SAYING[view['result']]}"]
+    if view["files"]:
+        lines.append(f"  The rows are those of {formatting.plural(view['files'], 'file')} beside the statement.")
     if view["reason"]:
         lines.append(f"  {clean(view['reason'], 500)}")
     if "row" in view:
@@ -191,6 +203,40 @@ def _row(row: Any) -> str:
 
 def _why(fault: Fault) -> str:
     return f"{fault.message}  ({fault.hint})" if fault.hint else fault.message
+
+
+def _check_files(folder: Path, named: Any, predicate: AnswerStatement) -> None:
+    """Checks that the files beside a statement hold the rows that were signed, and that no others lie there.
+
+    Raises Invalid for other rows, and for what is no list of files within the folder; NotFound for a missing one.
+    """
+    from chain.data.logical_hash import LogicalHasher
+    from chain.data.parquet import open_slice
+
+    try:
+        paths = [folder / each for each in msgspec.convert([each["path"] for each in named], list[_PlainPath])]
+    except (msgspec.ValidationError, TypeError, KeyError) as error:
+        raise Invalid("the files beside the statement are not named within its folder", rule="query-prove") from error
+    others = {each for path in paths for each in path.parent.glob("*.parquet")} - {*paths}
+    if others or not paths:
+        raise Invalid(
+            f"{min(others).relative_to(folder)} is none of the files that were signed"
+            if others
+            else "no file is named",
+            rule="query-prove",
+            hint="export to a new folder, or remove the file",
+        )
+    hasher: LogicalHasher | None = None
+    for path in paths:
+        with open_slice(path) as file:
+            hasher = hasher or LogicalHasher(file.schema)
+            for batch in file.batches():
+                hasher.update(batch)
+    assert hasher is not None
+    if str(hasher.finish()) != predicate.logical_hash:
+        raise Invalid(
+            "the rows in the files are not those that were signed", rule="query-prove", hint="get the files anew"
+        )
 
 
 def _rows(carried: str, name: str) -> pa.Table | None:

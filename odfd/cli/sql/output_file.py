@@ -57,6 +57,8 @@ class Exported(NamedTuple):
     files: Sequence[Path]
     columns: Sequence[tuple[str, str]]
     """Names of the columns, and types as Arrow spells them."""
+    proof: dict[str, Any] | None = None
+    """The signed statement about the answer, if it was requested."""
 
 
 def to_files(
@@ -65,8 +67,11 @@ def to_files(
     form: str,
     place: Destination,
     told: Callable[[int, int], None] = lambda _rows, _bytes: None,
+    check: Callable[[Any], None] = lambda _columns: None,
 ) -> Exported:
     """Writes an answer. ``told`` is called after each page with the numbers of rows and bytes written so far.
+
+    ``check`` is called with the columns before a file is begun, and raises to refuse them.
 
     Raises Invalid if a file is there already, Usage or Environment if one cannot be written, and then leaves none.
     """
@@ -75,6 +80,7 @@ def to_files(
         return _lines_to_file(client, request, form, place, told)
     with _Files(place) as files, (asked if is_arrow else shown)(client, request) as answered:
         columns = answered.schema if isinstance(answered, Answered) else answered.columns
+        check(columns)
         files.begin(form, columns)
         room, rows = rows_per_file, 0
         for page in answered.batches() if isinstance(answered, Answered) else answered.pages():
@@ -87,7 +93,8 @@ def to_files(
                 rows += len(piece)
             told(rows, files.written())
         remarks = files.keep()
-        return Exported(answered.head, answered.rows, remarks, files.places, _spelled(columns))
+        proof = answered.proof if isinstance(answered, Answered) else None
+        return Exported(answered.head, answered.rows, remarks, files.places, _spelled(columns), proof)
 
 
 def _lines_to_file(

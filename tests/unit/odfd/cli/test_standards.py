@@ -6,10 +6,7 @@ import argparse
 import datetime as dt
 import decimal
 import hashlib
-import io
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,104 +15,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from chain.data.json_values import plain_rows
-from chain.errors import Invalid, NotFound
-from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS
-from engines.query.text_rows import heading, rendered
+from chain.errors import Invalid
 from odfd.cli.sql.output_file import Destination, to_files
 from odfd.cli.standards.documents import check_documents, write_documents
 from odfd.control import wire
 from odfd.errors import Usage
+from worlds.described_node import AWAY, DID, PRIVATE, PUBLIC, TABLE, WHEN, DescribedNode
 
 ASKED = wire.QueryRequest(sql="select")
-DID = "did:odf:fed01" + "a" * 60
-PUBLIC, PRIVATE, AWAY = (f"did:odf:fed01{letter * 60}" for letter in "bcd")
-WHEN = dt.datetime(2024, 5, 1, 6, 0, 0, 123000, tzinfo=dt.UTC)
-TABLE = pa.table(
-    {
-        "offset": pa.array([0, 1], pa.int64()),
-        "event_time": pa.array([WHEN, None], pa.timestamp("ms", "UTC")),
-        "local": pa.array([dt.datetime(2024, 5, 1, 6), None], pa.timestamp("ms")),
-        "day": pa.array([dt.date(2024, 5, 1), None]),
-        "hour": pa.array([dt.time(6, 30), None], pa.time64("us")),
-        "station": ["graz", 'w,"ien'],
-        "celsius": pa.array([decimal.Decimal("9.50"), None], pa.decimal128(5, 2)),
-        "share": [0.25, None],
-        "ok": [True, None],
-        "big": pa.array([2**60, None], pa.int64()),
-        "tags": [["a", "b"], []],
-        "place": [{"x": 1}, None],
-        "raw": [b"\x01", None],
-    }
-)
-
-
-class Node:
-    """Answers about one derived dataset too, with three inputs of which one is shown to others."""
-
-    def __init__(self, table: pa.Table, **about: Any) -> None:
-        self._table = table
-        self._about = about
-
-    @contextmanager
-    def frames(
-        self, _path: str, request: wire.QueryRequest, _meanwhile: object = None
-    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        yield self._frames(request.plain, request.lines)
-
-    def _frames(self, plain: bool, lines: Any) -> Iterator[tuple[bytes, bytes]]:
-        pin = wire.Pin(name="weather", id=DID, block="f1620aa", sequence_number=7)
-        yield HEAD, msgspec.json.encode(wire.QueryHead(pins=(pin,), standing="data", standings=()))
-        if lines:
-            yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])
-            yield LINES, bytes(4) + heading(self._table.schema.names, lines)
-            for rows, text in (each for batch in self._table.to_batches() for each in rendered(batch, lines)):
-                yield LINES, rows.to_bytes(4, "big") + text
-        elif plain:
-            yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])
-            yield PLAIN, msgspec.json.encode([row for batch in self._table.to_batches() for row in plain_rows(batch)])
-        else:
-            sink = io.BytesIO()
-            with pa.ipc.new_stream(sink, self._table.schema) as stream:
-                stream.write_table(self._table)
-            yield ROWS, sink.getvalue()
-        yield END, msgspec.json.encode(wire.QueryEnd(rows=self._table.num_rows))
-
-    def get(self, path: str, kind: Any, _query: object = None) -> Any:
-        name = path.partition("/datasets/")[2]
-        match name.partition("/")[2]:
-            case "detail":
-                answer: Any = detail(**self._about)
-            case "schema":
-                fields = (wire.Column(name="station", type="String", optional=False, comment="where"),)
-                answer = wire.Schema(ref="weather", fields=fields)
-            case _:
-                answer = self._view(name.replace("%3A", ":"))
-        assert isinstance(answer, kind)
-        return argparse.Namespace(value=answer)
-
-    def _view(self, identity: str) -> wire.DatasetView:
-        if identity == AWAY:
-            raise NotFound("there is no such dataset", rule="no-dataset")
-        return view("readings" if identity == PUBLIC else "secret", identity, published=identity == PUBLIC)
-
-
-def view(name: str, identity: str, *, published: bool) -> wire.DatasetView:
-    return wire.DatasetView(name=name, id=identity, kind="derivative", blocks=3, published=published)
-
-
-def detail(**about: Any) -> wire.DatasetDetail:
-    fields: dict[str, Any] = {
-        "dataset": view("Weather daily", DID, published=True),
-        "description": "By day",
-        "keywords": ("weather",),
-        "inputs": (f"readings ({PUBLIC})", f"secret ({PRIVATE})", f"away ({AWAY})", "never resolved"),
-        "updated_at": "2024-05-02T00:00:00Z",
-        "license": wire.License(
-            short_name="CC BY", name="Attribution", spdx_id="CC-BY-4.0", website_url="https://cc.example"
-        ),
-    }
-    return wire.DatasetDetail(**(fields | about))
 
 
 def described(to: Path, *standards: str, **more: Any) -> argparse.Namespace:
@@ -128,7 +35,7 @@ def write(
     folder: Path, form: str, *standards: str, table: pa.Table = TABLE, **about: Any
 ) -> tuple[list[str], dict[str, Any]]:
     """Exports rows and describes them; what was told, and each document."""
-    node: Any = Node(table, **{name: value for name, value in about.items() if name != "current"})
+    node: Any = DescribedNode(table, **{name: value for name, value in about.items() if name != "current"})
     path = folder / f"daily rows.{form}"
     written = to_files(node, ASKED, form, Destination(path, replace=True))
     asked = described(path, *standards, current=about.get("current", False), replace=True)
@@ -243,7 +150,7 @@ def test_the_croissant_document_is_the_one_that_its_library_accepted(tmp_path: P
 
 
 def test_several_files_are_several_resources(tmp_path: Path) -> None:
-    node: Any = Node(TABLE)
+    node: Any = DescribedNode(TABLE)
     written = to_files(node, ASKED, "csv", Destination(tmp_path / "part.csv", 1))
     asked = described(tmp_path / "part.csv", "frictionless")
     write_documents(node, asked, "csv", written, check_documents(asked, "csv"))
@@ -259,7 +166,7 @@ def test_several_files_are_several_resources(tmp_path: Path) -> None:
 
 def test_a_package_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfd.cli.standards.frictionless.MOST_FILES", 1)
-    node: Any = Node(TABLE)
+    node: Any = DescribedNode(TABLE)
     written = to_files(node, ASKED, "csv", Destination(tmp_path / "part.csv", 1))
     asked = described(tmp_path / "part.csv", "frictionless")
     with pytest.raises(Invalid, match="2 files in one data package"):
