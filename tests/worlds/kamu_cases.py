@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 Answer: TypeAlias = Literal["kamu's", "other", "not asked"]
 """``not asked``: the test is about the inside of kamu, and nothing that a user could see."""
@@ -215,9 +215,27 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
 }
 
 
+def is_counted_apart(suite: str, case: Case) -> bool:
+    """Whether a test is about preparation or containers, and not one of the 107 of ingest."""
+    return suite == "core/ingest/test_prep" or case.name.startswith("fetch_container_")
+
+
+def counts() -> str:
+    """How many tests have which answer, as rows of Markdown, and the names of those that have another one."""
+    lines = ["| here | of all | of ingest | of preparation and containers |", "|---|---|---|---|"]
+    of = {
+        apart: [case for suite, cases in SUITES.items() for case in cases if is_counted_apart(suite, case) == apart]
+        for apart in (False, True)
+    }
+    for answer in (*get_args(Answer), ""):
+        rest, apart = (sum(answer in ("", case.answer) for case in of[each]) for each in (False, True))
+        lines.append(f"| {answer or '**together**'} | {rest + apart} | {rest} | {apart} |")
+    return "\n".join(lines) + "\n"
+
+
 def table() -> str:
-    """The cases as rows of Markdown."""
-    lines = ["| kamu's test | here | shown by |", "|---|---|---|"]
+    """The counts, and the cases as rows of Markdown."""
+    lines = [counts(), "| kamu's test | here | shown by |", "|---|---|---|"]
     for suite, cases in SUITES.items():
         lines.append(f"| **{suite}** | | |")
         lines += [
