@@ -20,7 +20,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Without bytecode, hundreds of processes would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite s5cmd kafka metrics-page wheel deb demo-node debian-root image ui
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite anvil s5cmd kafka metrics-page wheel deb demo-node debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -91,6 +91,9 @@ ui: install  ## libraries of the page, from npm as package/page locks them; the 
 
 azurite:  ## Microsoft's emulator of Azure's blobs from npm into .venv/share/odfd/azurite, for tests of them (needs node and npm)
 	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix .venv/share/odfd/azurite azurite@3.35.0
+
+anvil:  ## Foundry's node of Ethereum from npm into .venv/share/odfd/anvil, for tests of logs of a chain (needs npm; Linux)
+	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix .venv/share/odfd/anvil @foundry-rs/anvil@1.7.1
 
 s5cmd:  ## s5cmd from the Go module proxy into .venv/share/odfd/s5cmd, for a measurement against it (needs go)
 	@mkdir -p .venv/share/odfd/s5cmd && cd .venv/share/odfd/s5cmd && printf 'module odfd.bench/s5cmd\n\ngo 1.21\n' > go.mod \
