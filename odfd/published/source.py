@@ -186,8 +186,11 @@ class PublishedSource:
     @asynccontextmanager
     async def object_from(self, root: str, name: Multihash, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yields the unchecked bytes of an object from ``offset`` on. Raises Missing."""
-        async with self._opened(root, (DATA, CHECKPOINTS), name, offset) as parts:
-            yield parts
+        try:
+            async with self._opened(root, (DATA, CHECKPOINTS), name, offset) as parts:
+                yield parts
+        except Missing as missing:  # the file that was asked for last is none that a person looks for
+            raise Missing(f"{as_written(root)} does not hold the object {name.short}", rule=missing.rule) from missing
 
     @asynccontextmanager
     async def _opened(

@@ -19,6 +19,11 @@ from odfd.resources.sets import SecretSealer, binding
 from odfd.runtime.buckets import CREDENTIALS, WAYS
 
 TYPE: Final = "Repository"
+_UNANSWERED: Final = frozenset({"web-failed", "web-slow"})
+_DAMAGED: Final = frozenset(
+    {"block-hash", "layout-head", "object-hash", "object-size", "published-statement", "published-tree", "web-missing"}
+)
+"""Rules that a copy breaks which is not whole, or not what was pushed."""
 
 
 class Target(NamedTuple):
@@ -37,11 +42,15 @@ class Target(NamedTuple):
         return self.place.of(self.dataset)
 
     def told(self, fault: Fault) -> Fault:
-        """Returns a fault of a pull as one of the repository, where it says only that a folder is no dataset."""
-        if fault.rule != "layout-dataset":
-            return fault
-        hint = "names are those under which datasets were pushed; odfctl repo list shows where it is"
-        return NotFound(f"{self.repository} has no dataset {self.dataset}", rule="repository-dataset", hint=hint)
+        """Returns a fault of a pull as one of the repository, with what to do about it."""
+        if fault.rule == "layout-dataset":
+            hint = "names are those under which datasets were pushed; odfctl repo list shows where it is"
+            return NotFound(f"{self.repository} has no dataset {self.dataset}", rule="repository-dataset", hint=hint)
+        if fault.rule in _UNANSWERED:
+            fault.hint = "try again: what came is kept; odfctl repo list shows where it is"
+        elif fault.rule in _DAMAGED and not fault.hint:
+            fault.hint = f"nothing of {self} was taken: whoever writes {self.repository} pushes it again"
+        return fault
 
 
 def is_target(ref: str) -> bool:

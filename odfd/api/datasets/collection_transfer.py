@@ -23,7 +23,7 @@ from chain.instant import to_millis
 from chain.statements.card import Card
 from chain.store.base import Append, UpperMove
 from chain.store.layout import BLOCKS, HEAD
-from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.import_export import ImportExport, failed
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.rendition_names import shard_name
@@ -119,9 +119,7 @@ class CollectionTransfer(ImportExport):
                 if raw is not None:
                     return await self._pull_all(target, collection_in(raw, str(target)), as_name, report)
         except Fault as fault:
-            return wire.PullItem(
-                ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault)
-            )  # fmt: skip
+            return failed(target, fault)
         return await super().pull(target, as_name, report)
 
     async def _pull_all(

@@ -183,9 +183,9 @@ class ImportExport:
         except Conflict as fault:
             if fault.rule == "import-behind":
                 return wire.PullItem(ref=str(target), outcome="up-to-date", message=fault.message)
-            return _failed(target, fault)
+            return failed(target, fault)
         except Fault as fault:
-            return _failed(target, fault)
+            return failed(target, fault)
         outcome: Final = "updated" if done.blocks else "up-to-date"
         return wire.PullItem(ref=done.ref, outcome=outcome, message=f"from {target}", blocks=done.blocks)
 
@@ -471,7 +471,8 @@ class ImportExport:
         return True
 
 
-def _failed(target: Target, fault: Fault) -> wire.PullItem:
+def failed(target: Target, fault: Fault) -> wire.PullItem:
+    """Describes a pull that failed."""
     fault = target.told(fault)
     return wire.PullItem(ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
