@@ -147,6 +147,11 @@ def of(connection: sqlite3.Connection, dataset: DatasetId) -> list[BoundCapture]
     return [_bound(row) for row in CAPTURES.rows(connection, "dataset = ? ORDER BY time, first", (dataset,))]
 
 
+def count(connection: sqlite3.Connection, dataset: DatasetId) -> int:
+    """Returns the number of captures of a dataset, without reading them."""
+    return int(connection.execute("SELECT COUNT(*) FROM captures WHERE dataset = ?", (dataset,)).fetchone()[0])
+
+
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> int:
     """Deletes the captures of a dataset, also damaged ones; the next collection deletes their objects."""
     return connection.execute("DELETE FROM captures WHERE dataset = ?", (dataset,)).rowcount

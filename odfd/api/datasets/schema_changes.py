@@ -18,9 +18,11 @@ from odfd.api.views.views import columns_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.datasets import captures
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.ingest.alteration import Alteration, Altered, plan_alteration
+from odfd.ingest.course import altered_course
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
 from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
@@ -109,6 +111,9 @@ class SchemaAlterations:
     ) -> wire.AlterSchemaResult:
         assert state.schema is not None
         columns = columns_view(SetDataSchema(schema=altered.schema))
+        with self._home.database.read() as connection:
+            kept = captures.count(connection, entry.id)
+        course = altered_course(entry.name, state, altered, kept)
         before = {column.name for column in columns_view(state.schema)}
         return wire.AlterSchemaResult(
             ref=entry.name,
@@ -120,5 +125,7 @@ class SchemaAlterations:
             records=state.next_offset,
             derivations=tuple(each.name for each in self._derivatives.of(entry.id)),
             remarks=altered.remarks,
+            course=course.word,
+            course_text=course.text,
             manifest=None if altered.derived is None else render_manifest(altered.derived),
         )

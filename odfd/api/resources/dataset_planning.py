@@ -37,8 +37,10 @@ from odfd.api.resources.desired_state import DesiredSnapshot
 from odfd.api.resources.sharded_birth import check_birth
 from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
 from odfd.control import wire
+from odfd.datasets import captures
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.ingest.acceptance import check_source
+from odfd.ingest.course import Course, course_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
 from odfd.state.directory import StateDirectory
@@ -101,6 +103,7 @@ class DatasetPlanning:
             return dataset
 
         dataset = await trio.to_thread.run_sync(add)
+        course = None if held is None else await trio.to_thread.run_sync(self._course, desired.name, held, events)
         return wire.ApplyItem(
             kind="dataset",
             name=desired.name,
@@ -108,7 +111,16 @@ class DatasetPlanning:
             id=None if dataset is None else str(dataset),
             changes=tuple(type(event).__name__ for event in events),
             warnings=warnings,
+            course=None if course is None else course.word,
+            course_text="" if course is None else course.text,
         )
+
+    def _course(self, name: str, held: tuple[DatasetId, ChainState], events: Sequence[MetadataEvent]) -> Course | None:
+        """Returns whether a change evolves a dataset or rewrites it. Blocking."""
+        dataset, state = held
+        with self._home.database.read() as connection:
+            kept = captures.count(connection, dataset)
+        return course_of(name, state, events, kept)
 
     def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
         """Checks a source now as its first data would be. Raises Invalid, Refused. Blocking."""

@@ -17,7 +17,7 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.files import opened
 from odfd.cli.progress import applied
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
@@ -81,7 +81,7 @@ def show_changes(session: Session, places: Sequence[str], prune: str | None) -> 
     result = applied(session, manifests, dryRun=True, prune=prune)
     session.answer(result, _changes)
     changed = any(item.action in ("created", "updated", "deleted") for item in result.value.items)
-    return max(_report(session, result.value), ExitCode.NO if changed else ExitCode.OK)
+    return max(_report(session, result.value, is_shown=True), ExitCode.NO if changed else ExitCode.OK)
 
 
 def _changes(result: wire.ApplyResult) -> str:
@@ -90,14 +90,22 @@ def _changes(result: wire.ApplyResult) -> str:
     for item in result.items:
         if item.action in _SIGNS:
             lines.append(f"{_SIGNS[item.action]} {item.kind} {item.name}")
+            lines += [f"    {course_text(item)}"] * (item.course is not None)
             lines += [f"    {each}" for each in item.changes]
     return "\n".join(lines)
 
 
-def _report(session: Session, result: wire.ApplyResult) -> int:
-    """Shows warnings and faults. Returns the highest of the exit codes."""
+def course_text(item: wire.ApplyItem) -> str:
+    """Says whether a dataset evolves by a change or is rewritten, and what that means for its rows."""
+    return f"{item.course}: {clean(item.course_text, 1000)}"
+
+
+def _report(session: Session, result: wire.ApplyResult, *, is_shown: bool = False) -> int:
+    """Shows courses, unless they are shown already, warnings and faults. Returns the highest of the exit codes."""
     codes = [ExitCode.OK]
     for item in result.items:
+        if item.course is not None and not is_shown:
+            session.remark(f"{item.name} {course_text(item)}")
         for warning in item.warnings:
             session.remark(f"warning: {item.name}: {warning}")
         if item.fault:

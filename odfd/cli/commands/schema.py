@@ -11,6 +11,7 @@ from odfd.cli.commands.apply import apply_texts
 from odfd.cli.dataset_text import schema_table
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
+from odfd.cli.table import clean
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
@@ -71,11 +72,13 @@ def plan_text(done: wire.AlterSchemaResult) -> str:
     is_done = done.outcome == "altered"
     if done.manifest is not None:
         columns = schema_table(done.columns)
-        return f"{done.ref} stays as it is; what is derived from it would have\n{columns}\n\n{done.manifest.rstrip()}"
+        said = f"{done.ref} stays as it is; what is derived from it would have\n{columns}"
+        return f"{_course(done)}\n{said}\n\n{done.manifest.rstrip()}"
     names = ", ".join(f"{column.name} {column.type}" for column in done.added)
     records = formatting.plural(done.records, "record")
     blocks = formatting.plural(len(done.events), "block")
-    lines = [f"{done.ref}: {names} {'added' if is_done else 'would be added'}"]
+    lines = [_course(done)]
+    lines += [f"{done.ref}: {names} {'added' if is_done else 'would be added'}"]
     lines.append(f"  rows so far    {records}, null there; their bytes and hashes stay")
     lines.extend(f"  {'rows to come' if at == 0 else '':<13}  {remark}" for at, remark in enumerate(done.remarks))
     if done.derivations:
@@ -85,3 +88,7 @@ def plan_text(done: wire.AlterSchemaResult) -> str:
     if is_done:
         lines.append(f"  head           {formatting.digest(done.head)}")
     return "\n".join(lines)
+
+
+def _course(done: wire.AlterSchemaResult) -> str:
+    return f"{done.course}: {clean(done.course_text, 1000)}"

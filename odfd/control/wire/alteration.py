@@ -44,6 +44,10 @@ class AlterSchemaResult(Value, frozen=True, kw_only=True):
     """Local datasets that read this one: their queries continue with the columns that they know."""
     remarks: tuple[str, ...] = ()
     """Effects on future files and rows."""
+    course: Literal["evolves", "rewrites"] = "evolves"
+    """Whether the root goes on with the change, or only another dataset can have it."""
+    course_text: str = ""
+    """What that means for rows so far and rows to come, as sentences."""
     manifest: str | None = None
     """Manifest of the derived dataset."""
     blocks: int = 0

@@ -304,6 +304,10 @@ class ApplyItem(Value, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
     """Differences, one line each."""
     warnings: tuple[str, ...] = ()
+    course: Literal["evolves", "rewrites"] | None = None
+    """Of a dataset whose rows the change concerns: whether it applies to rows that come, or needs a rendition."""
+    course_text: str = ""
+    """What that means for rows so far and rows to come, as sentences."""
     fault: Problem | None = None
 
 
