@@ -166,9 +166,13 @@ class Attestation(PredicateBase, frozen=True, kw_only=True):
         return ((self.size, self.root_hash),)
 
 
-Result: TypeAlias = Literal["same-bytes", "same-rows", "differs", "unreachable"]
+Result: TypeAlias = Literal["same-bytes", "same-rows", "differs", "unreachable", "decoded", "decodes-otherwise"]
 SAME: Final = frozenset({"same-bytes", "same-rows"})
 """Results of an observation that confirm a block."""
+FETCHED: Final = SAME | {"differs"}
+"""Results of a fetch of the source by the observer itself."""
+DECODED: Final = frozenset({"decoded", "decodes-otherwise"})
+"""Results of decoding bytes that the publisher kept, which tell nothing of the source."""
 
 
 class Response(StatementPart, frozen=True, kw_only=True):

@@ -292,6 +292,8 @@ OF_RESOURCES: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("DELETE", _DATASET + "/raw", lambda s, r: s.raw.stop(_name(r))),
     ("DELETE", _DATASET + "/raw/captures", lambda s, r: s.raw.drop(_name(r))),
     ("POST", _DATASET + "/raw/replay", lambda s, r: s.raw.replay(_name(r))),
+    ("POST", _DATASET + "/raw/bind", lambda s, r: s.raw.bind(_name(r))),
+    ("POST", _DATASET + "/raw/attest", on_dataset(wire.AttestRawRequest, lambda s: s.raw.attest)),
     ("GET", _DATASET + "/handover", lambda s, r: s.renditions.reading(_name(r))),
     ("GET", _DATASET + "/renditions", lambda s, r: s.renditions.list(_name(r))),
     ("POST", _DATASET + "/renditions", on_dataset(wire.RenditionRequest, lambda s: s.renditions.create)),

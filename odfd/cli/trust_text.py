@@ -24,6 +24,8 @@ _DECIDED: Final = {
     "epoch": "to follow the rewritten history with the head",
     "abandoned": "to take no more of it than what is settled:",
 }
+_DECODED: Final = frozenset({"decoded", "decodes-otherwise"})
+"""Results of observations that tell nothing of a source."""
 _PAST: Final = 5
 """Past incidents that are shown."""
 
@@ -58,7 +60,9 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
         lines += ["", render(columns, rows).indented(2)]
     for seen in view.observations:
         who = seen.group or formatting.identity(seen.observer)
-        lines.append(f"  {who} found #{seen.block} at its source {formatting.ago(seen.at, now)}: {seen.result}")
+        is_decoded = seen.result in _DECODED
+        what = f"decoded the bytes of #{seen.block}" if is_decoded else f"found #{seen.block} at its source"
+        lines.append(f"  {who} {what} {formatting.ago(seen.at, now)}: {seen.result}")
     for each in view.witnesses:
         lines += witness_lines(each, now)
     if (spare := view.witnesses_to_spare) is not None and spare <= 0:

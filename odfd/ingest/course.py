@@ -24,7 +24,7 @@ Word: TypeAlias = Literal["evolves", "rewrites"]
 
 
 class Course(NamedTuple):
-    """What a changed declaration does to a dataset that has rows or columns, and a sentence for people."""
+    """The effect of a changed declaration on a dataset that has rows or columns, and a sentence for people."""
 
     word: Word
     text: str

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 import trio
@@ -30,6 +30,7 @@ from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from chain.store.files import disk
 from chain.store.objects import sound_path
+from chain.visible import is_visible
 from chain.wording import plural
 from engines.contract import IngestRequest, InternalError, InvalidQuery, QuarantineTarget, Success
 from engines.errors import EngineFault, engine_failed
@@ -44,6 +45,9 @@ from odfd.ingest.settlement import IngestOutcome, settle
 from odfd.ingest.sharded_writes import divided
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.snapshots import has_own_times
+
+_MOST_OF_A_NAME: Final = 200
+"""Bytes of a file's name that every file system takes."""
 
 
 class RawReplay(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +196,9 @@ async def captured_batch(deps: IngestDependencies, state: ChainState, capture: C
 def _copied(deps: IngestDependencies, name: Multihash, folder: Path, called: str) -> Path:
     """Copies a captured object under its original name, which tells some formats, after a check of its hash."""
     folder.mkdir()
-    target = folder / (Path(called).name or "file")
+    last = Path(called).name
+    is_name = is_visible(last) and last not in ("", "..") and len(last.encode()) <= _MOST_OF_A_NAME
+    target = folder / (last if is_name else "file")
     shutil.copyfile(sound_path(deps.objects, name), target)
     return target
 

@@ -35,6 +35,7 @@ from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
+from odfd.api.datasets.raw_chains import RawChains
 from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.unmanaged import UnmanagedService
 from odfd.api.datasets.verification import VerificationService
@@ -125,7 +126,7 @@ def services_of(parts: NodeParts) -> Services:
         queries=parts.queries,
         holds=holds_of(parts, renditions),
         endpoints=EndpointService(home, context, parts.flows.arrived, declarations.get),
-        raw=RawService(home, parts.ingest_deps, context),
+        raw=RawService(home, parts.ingest_deps, context, RawChains(home, parts.committer, parts.observer, context)),
         renditions=renditions,
         reclocking=reclocking,
         gaps=gaps,

@@ -12,6 +12,7 @@ import trio
 from chain import instant
 from chain.instant import from_millis
 from odfd.api.datasets.own_roots import own_root
+from odfd.api.datasets.raw_chains import RawChains
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -33,11 +34,12 @@ _ELSEWHERE: Final = "bytes of a source are kept where they come in; a derivative
 class RawService:
     """The API service for captured bytes."""
 
-    def __init__(self, home: StateDirectory, ingest: IngestDependencies, context: Context) -> None:
+    def __init__(self, home: StateDirectory, ingest: IngestDependencies, context: Context, chains: RawChains) -> None:
         self._home = home
         self._ingest = ingest
         self._board = context.board
         self._clock = context.clock
+        self._chains = chains
 
     async def show(self, ref: str) -> wire.RawView:
         """Lists the captured bytes of a dataset. Raises NotFound."""
@@ -79,6 +81,20 @@ class RawService:
             return self._view(entry)
 
         return await trio.to_thread.run_sync(write)
+
+    async def bind(self, ref: str) -> wire.TaskRef:
+        """Appends the captures of a root to its dataset of captures, and begins it if needed. Result: RawChainView.
+
+        Raises NotFound, Refused.
+        """
+        return await self._chains.bind(ref)
+
+    async def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
+        """Decodes the captures of another node's root again, and signs the result for its blocks.
+
+        Result: RawAttestResult. Raises NotFound, Refused.
+        """
+        return await self._chains.attest(ref, request)
 
     async def replay(self, ref: str) -> wire.TaskRef:
         """Computes each captured transaction again, and compares the results. Result: RawReplayResult.

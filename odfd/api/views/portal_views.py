@@ -9,6 +9,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.model.portal import described, portal_rule
 from chain.state import ChainState
+from chain.statements.statement import FETCHED
 from odfd.control import wire
 from odfd.state.directory import StateDirectory
 from odfd.trust.judgement.observation_reach import DATA
@@ -27,7 +28,7 @@ def portal_facts(home: StateDirectory, dataset: DatasetId, state: ChainState) ->
     if block is not None:
         with home.database.read() as connection:
             kept = Observations(connection).at(dataset, block.sequence_number)
-        seen = [each for each in kept if each.block == block.hash and each.result != "unreachable"]
+        seen = [each for each in kept if each.block == block.hash and each.result in FETCHED]
     same = sum(each.is_same for each in seen)
     said = rule.k_anonymity
     return wire.PortalFacts(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from odfd.cli import formatting
-from odfd.cli.command import REF, YES, Commands, confirm
-from odfd.cli.progress import follow
+from odfd.cli.command import REF, YES, Commands, argument, confirm
+from odfd.cli.progress import follow, submit
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
@@ -71,6 +71,38 @@ def _replay(session: Session, args: argparse.Namespace) -> int:
 
 
 @raw.add(
+    "bind",
+    REF,
+    help="write captures to a dataset that others may have",
+    description="Write captures to the dataset REF.raw, each at its time, with the bytes as linked objects. It begins "
+    "private; published or shared, it lets others decode the bytes again. Repeated, it appends what is new.",
+    example="nyc.flights",
+)
+def _bind(session: Session, args: argparse.Namespace) -> None:
+    ref = session.client.post(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/bind", wire.TaskRef).value
+    done = follow(session, ref, wire.RawChainView)
+    session.answer(done, _bound)
+    session.remark(f"{session.again} publish {done.value.chain} shows the bytes to everybody")
+
+
+@raw.add(
+    "attest",
+    REF,
+    argument("chain", metavar="CHAIN", help="the dataset of its captures, which is to be here with all data"),
+    help="decode the bytes of another node's root again, and sign what was found",
+    description="Decode the captures of another node's root again, as its declaration says, compare them with its "
+    "blocks, and sign the result for each: decoded or decodes-otherwise. Commands and images of the declaration "
+    "do not run. Ends with 1 if a transaction differs.",
+    example="their.flights their.flights.raw",
+)
+def _attest(session: Session, args: argparse.Namespace) -> int:
+    request = wire.AttestRawRequest(chain=args.chain)
+    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/attest", request, wire.RawAttestResult)
+    session.answer(done, _attested)
+    return 0 if done.value.ok else int(ExitCode.NO)
+
+
+@raw.add(
     "drop",
     REF,
     YES,
@@ -99,6 +131,22 @@ def _result(row: wire.RawReplayResult) -> str:
     if row.rewritten:
         lines.append(f"  {row.rewritten} captured, and not of its history any more")
     lines += [f"  #{each.sequence_number}: {each.message}" for each in row.differences]
+    return "\n".join(lines)
+
+
+def _bound(row: wire.RawChainView) -> str:
+    gaps = f"; {formatting.plural(row.gaps, 'accepted gap')} without bytes" if row.gaps else ""
+    return f"{row.chain}: {row.bound} more bound, {formatting.plural(row.total, 'capture')} of {row.ref} in all{gaps}"
+
+
+def _attested(row: wire.RawAttestResult) -> str:
+    lines = [f"{row.ref}: {formatting.plural(row.decoded, 'transaction')} decoded again, equal"]
+    if row.otherwise:
+        lines.append(f"  {row.otherwise} with other rows than their bytes give")
+    if row.later:
+        lines.append(f"  {row.later} not here yet")
+    lines += [f"  #{each.sequence_number}: {clean(each.message, 200)}" for each in row.differences]
+    lines.append(f"  {formatting.plural(row.signed, 'observation')} signed")
     return "\n".join(lines)
 
 

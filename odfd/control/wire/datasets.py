@@ -305,9 +305,8 @@ class ApplyItem(Value, frozen=True, kw_only=True):
     """Differences, one line each."""
     warnings: tuple[str, ...] = ()
     course: Literal["evolves", "rewrites"] | None = None
-    """Of a dataset whose rows the change concerns: whether it applies to rows that come, or needs a rendition."""
+    """Of a change of rows: whether it applies to those that come, or needs a rendition; ``course_text`` says more."""
     course_text: str = ""
-    """What that means for rows so far and rows to come, as sentences."""
     fault: Problem | None = None
 
 

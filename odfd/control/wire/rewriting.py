@@ -174,3 +174,41 @@ class RawReplayResult(Value, frozen=True, kw_only=True):
     """Transactions whose blocks are no longer in the history."""
     differences: tuple[RawDifference, ...] = ()
     """The first thousand."""
+
+
+class RawChainView(Value, frozen=True, kw_only=True):
+    """Result of the task ``bind``: the captures of a root as a dataset that others may have."""
+
+    ref: str
+    chain: str
+    """Name of the dataset of captures."""
+    chain_id: str
+    bound: int
+    """Captures that were appended now."""
+    total: int
+    """Captures with bytes."""
+    gaps: int = 0
+    """Gaps of the source that were accepted, which have no bytes and are not bound."""
+
+
+class AttestRawRequest(Request, frozen=True, kw_only=True):
+    """``chain``: the dataset of captures, by name or id."""
+
+    chain: str
+
+
+class RawAttestResult(Value, frozen=True, kw_only=True):
+    """Result of the task ``attest``: transactions by what decoding their bytes gave."""
+
+    ref: str
+    ok: bool
+    """Whether no transaction differs."""
+    decoded: int
+    otherwise: int
+    """Transactions whose rows are not what their bytes give."""
+    later: int
+    """Transactions that have not come here yet."""
+    signed: int
+    """Observations that were signed."""
+    differences: tuple[RawDifference, ...] = ()
+    """The first thousand."""

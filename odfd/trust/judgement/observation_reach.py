@@ -20,6 +20,7 @@ from chain.model.block import Block
 from chain.model.events import AddData
 from chain.model.portal import PORTAL
 from chain.multihash import Multihash
+from chain.statements.statement import FETCHED
 from chain.store.base import ChainReader
 from chain.walk import first_where
 from odfd.trust.admission.rules import EARLY_LIMIT
@@ -62,13 +63,13 @@ def behind(
     """Counts the groups, me included, that found the same rows at the source of ``block``; ``time`` is its system time.
 
     ``is_fixed``: the source does not change, so observations count at any later time. A group whose keys disagree does
-    not count, nor does an observer who could not reach the source.
+    not count, nor does an observer who could not reach the source, or decoded bytes that the publisher kept.
     """
     found: dict[str, set[bool]] = {}
     for each in sightings:
         group = "" if each.observer == who.me else who.groups.get(each.observer)
         in_time = time - EARLY_LIMIT <= each.at and (is_fixed or each.at <= time + WINDOW)
-        if group is not None and each.block == block and in_time and each.result != "unreachable":
+        if group is not None and each.block == block and in_time and each.result in FETCHED:
             found.setdefault(group, set()).add(each.is_same)
     if "" in found and who.own_group is not None:
         found[who.own_group] = found.pop("")

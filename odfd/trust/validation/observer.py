@@ -25,7 +25,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
-from chain.statements.statement import Observation, Response, Result
+from chain.statements.statement import DECODED, FETCHED, Observation, Response, Result
 from chain.store.base import ChainReader
 from chain.store.objects import sound_path
 from engines.output_check import operations
@@ -148,6 +148,16 @@ class Observer:
         """
         result: Result = "same-rows" if is_same else "differs"
         response = Response(sha256=hashlib.sha256(seen).hexdigest(), size=len(seen))
+        return self._noted(dataset, block, result, response)
+
+    def note_decoded(self, dataset: DatasetId, block: Block, *, is_same: bool, seen: Response) -> bool:
+        """Signs what bytes that the publisher kept are decoded to, from a worker thread; returns whether it is news.
+
+        ``seen``: the bytes. What this node fetched from the source itself says more, and stays.
+        """
+        return self._noted(dataset, block, "decoded" if is_same else "decodes-otherwise", seen)
+
+    def _noted(self, dataset: DatasetId, block: Block, result: Result, response: Response) -> bool:
         signed = self._sign(dataset, block, result, response)
         if signed is not None:
             trio.from_thread.run_sync(self._tell, dataset, block, signed, result)
@@ -183,7 +193,7 @@ class Observer:
         with self._signer.database.read() as connection:
             whole = Ledger(connection).chain(dataset).data > block.sequence_number
             mine = self._mine(Observations(connection), dataset, block)
-        if block.event.new_data is None or not whole or (mine is not None and mine.result != UNREACHABLE):
+        if block.event.new_data is None or not whole or (mine is not None and mine.result in FETCHED):
             return None
         state = load_state(ChainPrefix(chain, block.sequence_number))
         if state.last_offset is None:
@@ -215,7 +225,8 @@ class Observer:
             kept, checked = Observations(connection), Ledger(connection).chain(dataset)
             here = next(self._chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
             mine = self._mine(kept, dataset, block)
-            if here != block.raw or (mine is not None and mine.result == result):
+            said = None if mine is None else mine.result
+            if here != block.raw or said == result or (result in DECODED and said in FETCHED):
                 return None
             # Times in statements are whole seconds, and of two statements of one second neither replaces the other.
             at = now if mine is None else max(now, Instant(mine.at + instant.SECOND))
