@@ -35,6 +35,11 @@ def is_visible(text: str) -> bool:
     return _UNSEEN.search(text) is None
 
 
+def is_one_line(text: str) -> bool:
+    """Whether a text is visible, and has no spaces but single ones between its words."""
+    return is_visible(text) and text == " ".join(text.split())
+
+
 def escaped(text: str) -> str:
     """Escapes such characters in a JSON text, whose meaning and line breaks stay the same."""
     return text if _is_plain(text) else _UNSEEN.sub(_escape, text)

@@ -17,9 +17,12 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import canonical, keys
+from chain.statements.area import Area
 from chain.statements.envelope import preauth
 from chain.statements.keys import SigningKey
+from chain.statements.node_card import ID_LIKE
 from chain.statements.predicate import NS, Count, Expiring, StatementPart, When
+from chain.visible import is_one_line
 
 CARD: Final = NS + "card/v1"
 VOUCHED: Final = "application/vnd.odf.publisher.v1+json"
@@ -40,6 +43,10 @@ MAX_SAMPLE: Final = 20
 """Most rows of a sample."""
 MAX_CELL: Final = 64
 """Most characters of a value in a sample."""
+FREQUENCIES: Final = (
+    "continuous", "hourly", "daily", "weekly", "monthly", "quarterly", "annual", "irregular", "never",
+)  # fmt: skip
+"""Words by which a publisher says how often it adds rows; later versions may have more."""
 
 Label = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_WORD)]
 Cell = Annotated[str, msgspec.Meta(max_length=MAX_CELL)] | bool
@@ -68,6 +75,12 @@ class ChainFacts(StatementPart, frozen=True, kw_only=True):
     inputs: Annotated[tuple[DatasetId, ...], msgspec.Meta(max_length=MAX_INPUTS)] = ()
     portal: Annotated[str, msgspec.Meta(max_length=MAX_URL)] = ""
     """The rule by which rows of a private dataset are published, in words; empty if the dataset is no portal."""
+    first_event: When | None = None
+    """The least event time of its rows, by the statistics of its slices; ``None``: not known, or in no year of four
+    digits."""
+    last_event: When | None = None
+    update_interval: Count = 0
+    """Usual number of seconds between its newest blocks with rows; 0: not known."""
 
 
 class PublisherClaims(StatementPart, frozen=True, kw_only=True):
@@ -80,6 +93,30 @@ class PublisherClaims(StatementPart, frozen=True, kw_only=True):
     node: KeyDid | None = None
     """The publisher's node, which confirms this by ``node_signature``."""
     node_signature: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{128})?$")] = ""
+    title: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    """A name for people, of one line."""
+    place: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    """The place that the rows are about, in words of one line."""
+    area: Annotated[str, msgspec.Meta(max_length=MAX_WORD)] = ""
+    """The area that the rows are about, as ``chain.statements.area`` writes it."""
+    frequency: Annotated[str, msgspec.Meta(pattern=r"^([a-z]{1,32})?\Z")] = ""
+    """How often rows are added, one of ``FREQUENCIES`` or a word of a later version."""
+
+    def check(self) -> None:
+        """Raises Invalid for texts that do not appear as they are, a title that looks like an id, and no area."""
+        for field, text in (("title", self.title), ("place", self.place)):
+            if not is_one_line(text):
+                raise Invalid(
+                    f"the {field} of a dataset is not one line of visible characters with single spaces",
+                    rule="card-text",
+                    hint="no control characters, no marks that turn the direction of text, no spaces at its ends",
+                )
+        if self.title.casefold().startswith(ID_LIKE):
+            raise Invalid(
+                f"the title {self.title!r} looks like an id", rule="card-text", hint="choose a title of words"
+            )
+        if self.area and str(Area.parse(self.area)) != self.area:
+            raise Invalid(f"the area {self.area} is not written as cards write it", rule="card-area")
 
 
 class CardSample(StatementPart, frozen=True, kw_only=True):
@@ -147,14 +184,18 @@ class Card(Expiring, frozen=True, kw_only=True):
         if self.chain is not None:
             yield self.chain.created_at
             yield self.chain.updated_at
-            if self.chain.watermark is not None:
-                yield self.chain.watermark
+            facts = self.chain
+            yield from (each for each in (facts.watermark, facts.first_event, facts.last_event) if each is not None)
 
     def check(self) -> None:
         if not self.size:
             raise Invalid("a card is of a chain with at least one block", rule="card-size")
         if (self.chain is None) != (self.claims is None):
             raise Invalid("a card has facts and claims, or neither", rule="card-parts")
+        if self.chain is not None and (self.chain.first_event or "") > (self.chain.last_event or ""):
+            raise Invalid("the events of a card end before they begin", rule="card-events")
+        if self.claims is not None:
+            self.claims.check()
         if self.shards is not None:
             self._check_shards(self.shards)
         if self.sample is not None:

@@ -17,7 +17,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical
 from chain.statements.predicate import NS, Expiring, StatementPart
-from chain.visible import is_visible
+from chain.visible import is_one_line, is_visible
 
 NODE_CARD: Final = NS + "node-card/v1"
 MAX_NODE_NAME: Final = 64
@@ -26,7 +26,7 @@ MAX_ABOUT: Final = 256
 """Most characters of ``about``; the other two bound the name and the contact."""
 NODE_CARD_LIFETIME: Final = 90 * 86400 * instant.SECOND
 """Longest time that a card may be valid, in nanoseconds."""
-_ID_LIKE: Final = ("12d3koow", "did:", "z6mk", "odf:")
+ID_LIKE: Final = ("12d3koow", "did:", "z6mk", "odf:")
 """Beginnings of ids, in lower case: a name with one of them would be taken for an id."""
 
 
@@ -51,13 +51,13 @@ class NodeClaims(StatementPart, frozen=True, kw_only=True):
                     rule="node-card-text",
                     hint="one line without control characters and without marks that turn the direction of text",
                 )
-            if text != " ".join(text.split()):
+            if not is_one_line(text):
                 raise Invalid(
                     f"the {field} of a node has other spaces than single ones between words",
                     rule="node-card-text",
                     hint="one line, single spaces, none at its ends",
                 )
-        if self.name.casefold().startswith(_ID_LIKE):
+        if self.name.casefold().startswith(ID_LIKE):
             raise Invalid(
                 f"the name {self.name!r} looks like an id", rule="node-card-name", hint="choose a name of words"
             )

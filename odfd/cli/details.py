@@ -31,6 +31,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("state", view.state),
             ("published", _published(view)),
             ("on its card", f"{formatting.plural(detail.sample, 'row')} at most" if detail.sample else ""),
+            *_words(detail.words),
             ("shared with", ", ".join(view.shared_with)),
             ("withdrawn", _withdrawn(view)),
             ("head", f"#{view.blocks - 1}  {view.head or ''}" if view.blocks else "none: no block of it is here yet"),
@@ -99,6 +100,7 @@ def card(view: wire.CardView) -> str:
         [
             ("name", view.name),
             ("id", view.id),
+            *_words(view.words),
             ("publisher", view.publisher or "gives no name"),
             ("node", _node(view.node)),
             ("portal", f"rows of a private dataset: {clean(view.portal, 300)}" if view.portal else ""),
@@ -114,8 +116,10 @@ def card(view: wire.CardView) -> str:
             ("records", formatting.count(view.records)),
             ("blocks", formatting.count(view.blocks)),
             ("watermark", formatting.moment(view.watermark)),
+            ("events", _events(view)),
             ("created", formatting.moment(view.created_at)),
             ("updated", formatting.moment(view.updated_at)),
+            ("usually", f"updated every {formatting.span(view.update_interval)}" if view.update_interval else ""),
             ("inputs", ", ".join(view.inputs)),
             ("shards", f"{len(view.shards)} by {', '.join(view.shard_by)}" if view.shards else ""),
         ]
@@ -124,6 +128,28 @@ def card(view: wire.CardView) -> str:
     if view.more_columns:
         columns.append(f"  and {view.more_columns} more")
     return Stack([head, *(["columns", *columns] if columns else []), *_sample(view.sample)])
+
+
+def _words(words: wire.CardWords) -> list[tuple[str, str]]:
+    """Formats what a publisher says of a dataset on purpose, as one line each."""
+    area = words.area
+    box = "" if area is None else ", ".join(map(_degrees, (area.west, area.south, area.east, area.north)))
+    return [
+        ("title", clean(words.title, 128)),
+        ("place", clean(words.place, 128)),
+        ("area", f"{box} (west, south, east, north)" if box else ""),
+        ("frequency", f"{clean(words.frequency, 32)}, says its publisher" if words.frequency else ""),
+    ]
+
+
+def _degrees(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _events(view: wire.CardView) -> str:
+    if view.first_event is None:
+        return ""
+    return f"{formatting.moment(view.first_event)} to {formatting.moment(view.last_event)}"
 
 
 def _sample(sample: wire.CardRows | None) -> list[str]:

@@ -25,6 +25,7 @@ from chain.store.base import ChainStore
 from chain.store.database import Database
 from chain.store.seals import Sealed
 from chain.wording import plural
+from odfd.datasets.card_choices import CardChange, CardChoices, ChosenWords
 from odfd.datasets.card_samples import CardSamples
 from odfd.datasets.network_scopes import NetworkScopes
 from odfd.datasets.shares import MAX_PEERS, Shares
@@ -304,10 +305,12 @@ class Visibility:
         """Publishes everywhere by a user's decision; returns whether it was not public everywhere before."""
         return self.set_for_all([dataset], Mark.PUBLISHED, now)[0]
 
-    def publish_to(self, dataset: DatasetId, networks: Collection[str], now: Instant, rows: int | None = None) -> bool:
+    def publish_to(
+        self, dataset: DatasetId, networks: Collection[str], now: Instant, change: CardChange | None = None
+    ) -> bool:
         """Publishes in some networks by a user's decision; returns whether it was not public in one of them before.
 
-        ``rows``: how many rows its card shows from now on; ``None``: as before.
+        ``change``: what its card says from now on.
 
         Raises Refused for a dataset that is published everywhere, since a disclosure cannot be limited afterwards.
         """
@@ -325,8 +328,8 @@ class Visibility:
                 before = None
             scopes.add(dataset, networks, now)
             marks.put(dataset, Mark.PUBLISHED_TO, now)
-            if rows is not None:
-                CardSamples(connection).put(dataset, rows, now)
+            if change is not None:
+                CardChoices(connection).put(dataset, change, now)
             Shares(connection).clear(dataset)
         return not frozenset(networks) <= (before or frozenset())
 
@@ -335,11 +338,11 @@ class Visibility:
         return self.set_for_all([dataset], Mark.PRIVATE, now)[0]
 
     def set_for_all(
-        self, datasets: Sequence[DatasetId], mark: Mark, now: Instant, rows: int | None = None
+        self, datasets: Sequence[DatasetId], mark: Mark, now: Instant, change: CardChange | None = None
     ) -> list[bool]:
         """Sets the visibility of datasets for everybody, and removes shares, in one transaction.
 
-        ``rows``: how many rows the card of the first shows from now on. Returns of each whether its visibility changed.
+        ``change``: what the card of the first says from now on. Returns of each whether its visibility changed.
         """
         before = [self.is_public(each) if mark.is_public else self.is_told(each) for each in datasets]
         was_shared = []
@@ -349,16 +352,21 @@ class Visibility:
                 if mark.is_public:  # else the networks say where to withdraw it
                     NetworkScopes(connection).clear(dataset)
                 else:
-                    CardSamples(connection).clear(dataset)
+                    CardChoices(connection).clear(dataset)
                 was_shared.append(Shares(connection).clear(dataset))
-            if rows is not None and mark.is_public:
-                CardSamples(connection).put(datasets[0], rows, now)
+            if change is not None and mark.is_public:
+                CardChoices(connection).put(datasets[0], change, now)
         return [one is not mark.is_public or other for one, other in zip(before, was_shared, strict=True)]
 
     def shown_rows(self, dataset: DatasetId) -> int:
         """Returns how many rows its card shows while a dataset is published."""
         with self._database.read() as connection:
             return CardSamples(connection).of(dataset)
+
+    def card_words(self, dataset: DatasetId) -> ChosenWords:
+        """Returns what its card says by its publisher's decision while a dataset is published."""
+        with self._database.read() as connection:
+            return CardChoices(connection).words_of(dataset)
 
     def is_unsettled(self) -> bool:
         """Whether ``settle`` has not been called yet in the life of this state directory."""
@@ -441,10 +449,10 @@ def imported(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 
 def follow(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, now: Instant) -> None:
-    """Gives ``new`` the visibility of ``old``: the same mark, networks, shares and rows on the card."""
+    """Gives ``new`` the visibility of ``old``: the same mark, networks, shares, and decisions about the card."""
     marks, scopes, shares = Marks(connection), NetworkScopes(connection), Shares(connection)
-    mark, networks, samples = marks.of(old), scopes.of(old), CardSamples(connection)
-    samples.put(new, samples.of(old), now)
+    mark, networks = marks.of(old), scopes.of(old)
+    CardChoices(connection).follow(old, new, now)
     if mark is None:
         marks.drop(new, *Mark)
     else:
@@ -464,7 +472,7 @@ def deleted(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) ->
     """
     marks = Marks(connection)
     Shares(connection).clear(dataset)
-    CardSamples(connection).clear(dataset)
+    CardChoices(connection).clear(dataset)
     if marks.of(dataset) is Mark.MIRRORED:
         marks.drop(dataset, Mark.MIRRORED)
     else:

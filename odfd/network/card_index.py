@@ -28,7 +28,9 @@ MAX_MATCHES: Final = 200
 """Matching cards that one search returns at most: the best, by the caller's ranking."""
 MAX_WORDS: Final = 16
 _SCRIPT: Final = """
-CREATE VIRTUAL TABLE words USING fts5(name, publisher, keywords, description, columns, tokenize='unicode61');
+CREATE VIRTUAL TABLE words USING fts5(
+    name, title, publisher, place, keywords, description, columns, tokenize='unicode61'
+);
 CREATE TABLE cards (
     number INTEGER PRIMARY KEY,
     dataset BLOB NOT NULL UNIQUE,
@@ -36,9 +38,17 @@ CREATE TABLE cards (
     columns TEXT NOT NULL,
     updated INTEGER NOT NULL,
     expires INTEGER NOT NULL,
-    likeness TEXT NOT NULL
+    likeness TEXT NOT NULL,
+    titled TEXT NOT NULL
 ) STRICT;
 CREATE INDEX likenesses ON cards (likeness);
+CREATE INDEX titles ON cards (titled) WHERE titled != '';
+"""
+_ALIKE: Final = """
+SELECT COUNT(*) FROM (
+    SELECT number FROM cards WHERE likeness IN (?1, ?2) AND dataset != ?3
+    UNION SELECT number FROM cards WHERE titled != '' AND titled IN (?1, ?2) AND dataset != ?3
+)
 """
 _WORD: Final = re.compile(r"\w+")
 
@@ -93,11 +103,10 @@ class CardIndex:
         return [card for card in cards if card is not None and not card.is_withdrawal], known
 
     def namesakes(self, card: Card) -> int:
-        """Counts other datasets whose names look the same, as of the last ``search`` or ``latest``."""
+        """Counts other datasets with a name or title that looks like this one's, as of the last ``search`` or
+        ``latest``."""
         with self._lock:
-            row = self._db.execute(
-                "SELECT COUNT(*) FROM cards WHERE likeness = ? AND dataset != ?", (_likeness(card), card.dataset)
-            ).fetchone()
+            row = self._db.execute(_ALIKE, (*_likenesses(card), card.dataset)).fetchone()
         return int(row[0])
 
     def _bring_up_to_date(self) -> None:
@@ -121,11 +130,12 @@ class CardIndex:
         assert facts is not None, "it was not taken back"
         assert claims is not None, "it was not taken back"
         names = " ".join(each.name for each in facts.columns)
-        texts = (claims.name, claims.publisher, " ".join(facts.keywords), facts.description, names)
-        made = self._db.execute("INSERT INTO words VALUES (?, ?, ?, ?, ?)", texts)
+        keywords = " ".join(facts.keywords)
+        texts = (claims.name, claims.title, claims.publisher, claims.place, keywords, facts.description, names)
+        made = self._db.execute("INSERT INTO words VALUES (?, ?, ?, ?, ?, ?, ?)", texts)
         columns = "".join(f"/{each.name.casefold()}" for each in facts.columns) + "/"
         row = (made.lastrowid, card.dataset, facts.license.casefold(), columns, card.updated, card.expires)
-        self._db.execute("INSERT INTO cards VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _likeness(card)))
+        self._db.execute("INSERT INTO cards VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, *_likenesses(card)))
 
     def _forget(self, dataset: DatasetId) -> None:
         self._known.pop(dataset, None)
@@ -146,7 +156,7 @@ class CardIndex:
         source, order = "cards", "updated DESC, dataset"
         if words:
             source = "words JOIN cards ON cards.number = words.rowid"
-            order = "bm25(words, 4, 2, 3, 1, 1), dataset"
+            order = "bm25(words, 4, 4, 2, 2, 3, 1, 1), dataset"
             terms, parameters = [*terms, "words MATCH ?"], [*parameters, " ".join(f'"{word}"*' for word in words)]
         rows = self._db.execute(
             f"SELECT dataset FROM {source} WHERE {' AND '.join(terms)} ORDER BY {order} LIMIT ?",  # noqa: S608
@@ -155,6 +165,7 @@ class CardIndex:
         return [DatasetId(dataset) for (dataset,) in rows]
 
 
-def _likeness(card: Card) -> str:
+def _likenesses(card: Card) -> tuple[str, str]:
+    """Returns what names that look like the dataset's, and titles that look like its own, are mapped to."""
     assert card.claims is not None
-    return likeness(card.claims.name)
+    return likeness(card.claims.name), likeness(card.claims.title)

@@ -156,6 +156,7 @@ EVENT_KINDS: Final = {
     "dataset.shared": "some peers may have a private dataset",
     "dataset.unpublished": "others may no longer see a dataset",
     "dataset.updated": "the declaration of a dataset changed",
+    "dataset.words": "the card of a dataset has another title, place, area or frequency",
     "engine.proven": "another engine gives the same results, and is the dataset's engine now",
     "evidence.rechecked": "evidence against a dataset was run again here",
     "flow.created": "a flow was declared",

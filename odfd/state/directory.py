@@ -27,6 +27,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import (
     captures,
+    card_choices,
     card_samples,
     catalog,
     incidents,
@@ -88,7 +89,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
     webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
-    unmanaged, spool, invitation_tokens, incidents, card_samples,
+    unmanaged, spool, invitation_tokens, incidents, card_samples, card_choices,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``, which define the database's tables."""
 NAMES: Final = b"names"
@@ -98,6 +99,7 @@ _KEYS: Final = {
     **dict.fromkeys(
         (
             "card_samples",
+            "card_words",
             "damage",
             "held_extents",
             "network_scopes",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,8 +27,10 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.wording import plural
 from odfd.control.assembly import Context
+from odfd.datasets.card_choices import CardChoices
 from odfd.datasets.card_facts import cut, facts_of, shortened
 from odfd.datasets.card_samples import CardSamples
+from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, stated
 from odfd.datasets.sample_rows import sample_of
 from odfd.datasets.visibility import Visibility
 from odfd.network.shared_cards import SharedCards
@@ -86,6 +89,9 @@ class CardPublisher:
         self.served: Callable[[DatasetId], int] = lambda _: _ALL_BLOCKS
         """Counts the blocks that policy gives to others; set by who makes this. The rows of samples are of these."""
         self._shared = shared or SharedCards()
+        self._extents = EventExtents(partial(extent_in, home.objects.path))
+        self._unmeasured: set[DatasetId] = set()
+        """Datasets of whose event times the next check measures more."""
         self._home = home
         self._visibility = visibility
         self._announce = announce
@@ -145,7 +151,7 @@ class CardPublisher:
                 return _Settled(until)
             at, now = due(draft.before, draft.card), self._clock.now()
             if at > now:
-                return _Settled(at)
+                return _Settled(now if dataset in self._unmeasured else at)
             self._sign(draft)
             return _Settled(None if draft.card.is_withdrawal else now, draft.card, draft.shortened)
         except Fault as fault:
@@ -183,14 +189,17 @@ class CardPublisher:
         if not is_public:
             if before is None or before.is_withdrawal:
                 return None
+            self._extents.forget(dataset)
             # The dataset may be deleted: the published card is all that a withdrawal needs.
             return _Draft(key, before, _withdrawn(before, signing))
         card = self._card(dataset, epoch, signing)
         if card is None:
             return None
         state = load_state(self._home.chains.chain(dataset))
-        card = fitted(msgspec.structs.replace(card, sample=self._sample(card, before, state)))
+        whole, card = card.claims, fitted(msgspec.structs.replace(card, sample=self._sample(card, before, state)))
         short = () if card.chain is None else shortened(card.chain, state)
+        if card.claims != whole:
+            short = (*short, "title and place")
         missing = 0 if card.sample is None else card.sample.left_out
         return _Draft(key, before, card, (*short, f"sample ({plural(missing, 'row')} left out)") if missing else short)
 
@@ -243,13 +252,19 @@ class CardPublisher:
         claims = PublisherClaims(
             name=cut(self._home.name_of(dataset), cards.MAX_NAME), publisher=cut(self._publisher, cards.MAX_NAME)
         )
+        with self._home.database.read() as connection:
+            member = tables.member_of(connection, dataset)
+            if member is None or member.dataset == dataset:
+                claims = CardChoices(connection).words_of(dataset).onto(claims)
         if self._names_node():
             node = self._home.keys.node_key()
             signature = cards.vouch(node, dataset, signing["author"])
             claims = msgspec.structs.replace(claims, node=node.did, node_signature=signature)
-        facts = facts_of(load_state(chain), chain.block_at(0).system_time)
-        shards, records = self._shards(dataset)
-        facts = msgspec.structs.replace(facts, records=facts.records + records)
+        state = load_state(chain)
+        facts = facts_of(state, chain.block_at(0).system_time)
+        shards, others = self._shards(dataset)
+        records = sum(each.next_offset for each in (state, *others))
+        facts = msgspec.structs.replace(facts, records=records, **self._times(state, others))
         return Card(
             **signing,
             dataset=dataset,
@@ -261,16 +276,38 @@ class CardPublisher:
             shards=shards,
         )
 
-    def _shards(self, dataset: DatasetId) -> tuple[CardShards | None, int]:
-        """Returns the shards of the dataset's collection, and for the first the records of the others."""
+    def _shards(self, dataset: DatasetId) -> tuple[CardShards | None, list[ChainState]]:
+        """Returns the shards of the dataset's collection, and for the first the states of the others."""
         with self._home.database.read() as connection:
             member = tables.member_of(connection, dataset)
         if member is None:
-            return None, 0
+            return None, []
         keys = b"".join(each.public_key for each in member.shards)
         others = member.shards[1:] if member.dataset == dataset else ()
-        records = sum(load_state(self._home.chains.chain(each)).next_offset for each in others)
-        return CardShards(function=FUNCTION, by=member.row.by, keys=keys), records
+        states = [load_state(self._home.chains.chain(each)) for each in others]
+        return CardShards(function=FUNCTION, by=member.row.by, keys=keys), states
+
+    def _times(self, state: ChainState, others: Sequence[ChainState]) -> dict[str, Any]:
+        """Returns what a card says of the times of rows and updates; the former of all shards together."""
+        dataset, is_whole = state.dataset, True
+        assert dataset is not None, "its first block names it"
+        known: EventSpan | None = EventSpan()
+        for each in (state, *others):
+            found = self._measured(each)
+            is_whole &= found.is_whole
+            known = None if known is None or found.extent is None else known.union(found.extent)
+        (self._unmeasured.discard if is_whole else self._unmeasured.add)(dataset)
+        first, last = stated(known)
+        interval = interval_of(self._home.chains.chain(dataset))
+        return {"first_event": first, "last_event": last, "update_interval": interval}
+
+    def _measured(self, state: ChainState) -> Measured:
+        dataset = state.dataset
+        assert dataset is not None, "its first block names it"
+        with self._home.database.read() as connection:
+            epoch, before = Ledger(connection).chain(dataset).epoch, Cards(connection).of(dataset)
+        chain, first = self._home.chains.chain(dataset), self._home.held_from(dataset)
+        return self._extents.measure(chain, state, epoch, first, before)
 
     def _sign(self, draft: _Draft) -> None:
         """Signs and stores a draft. Raises Invalid if others would refuse the card."""

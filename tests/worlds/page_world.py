@@ -509,6 +509,12 @@ def _card(name: str) -> wire.CardView:
         columns=tuple(wire.CardColumn(name=each, type=LOUD) for each in ATTACKS),
         more_columns=1,
         sample=wire.CardRows(columns=ATTACKS, rows=(ATTACKS, (LOUD, *ATTACKS[1:-1], None)), left_out=2),
+        words=wire.CardWords(
+            title=LOUD, place=LOUD, area=wire.CardArea(west=-1, south=2, east=3, north=4), frequency=LOUD
+        ),
+        first_event=LOUD,
+        last_event=LOUD,
+        update_interval=60,
         inputs=ATTACKS,
         created_at=LOUD,
         updated_at=LOUD,

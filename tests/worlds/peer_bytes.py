@@ -28,6 +28,7 @@ from chain.model.block import MetadataBlock
 from chain.model.events import DatasetKind, Seed
 from chain.multihash import Multihash
 from chain.statements import answer, canonical, checkpoint, cosignature, envelope, keys, proof, statement, submission
+from chain.statements.area import Area
 from chain.statements.keys import SigningKey
 from chain.store.base import Head
 from chain.store.shards import Conflicting, Proposal, Same, Shard
@@ -115,7 +116,7 @@ SEALED = [
     (GOLDEN / "trust" / name).read_bytes()
     for name in (
         *("head.json", "attestation.json", "observation.json", "policy.json"),
-        *("card.json", "card-of-a-node.json", "card-with-a-sample.json", "node-card.json"),
+        *("card.json", "card-of-a-node.json", "card-with-a-sample.json", "card-with-words.json", "node-card.json"),
     )
 ]
 PROOFS = [(GOLDEN / "trust" / name).read_bytes() for name in ("fork.json", "double-vote.json")]
@@ -632,6 +633,7 @@ TARGETS: Sequence[Target] = (
     simple(DatasetId.parse, [str(DATASET).encode()], text_of(DatasetId.parse)),
     simple(KeyDid.parse, [str(KEY.did).encode()], text_of(KeyDid.parse)),
     simple(multibase.decode, [str(SID).encode()], text_of(multibase.decode, spelled=False)),
+    simple(Area.parse, [b"-15.35,47,15.54,47.14"], text_of(Area.parse, spelled=False)),
     simple(instant.parse, [b"2026-11-20T08:00:00Z"], text_of(instant.parse, spelled=False)),
     Target(Kubo.record, KUBO_ANSWERS, kubo, dear=20),
     Target(IpfsTransport.bring_blocks, archives(), unpacking, dear=10),

@@ -17,8 +17,10 @@ from chain.statements.card import MAX_SAMPLE, MAX_WORD
 from chain.statements.envelope import Signed
 from chain.wording import agree, plural
 from config.model import Settings
+from odfd.api.views.card_views import words_view
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.datasets.card_choices import CardChange, ChosenWords
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.visibility import Mark, Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
@@ -67,7 +69,7 @@ class VisibilityService:
 
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Publishes datasets, everywhere or in some networks. Raises NotFound, Refused, Invalid."""
-        _check_sample(request)
+        change = _change_of(request)
         wanted = await self._wanted(request)
         networks = self._networks_named(request.to)
         theirs = await trio.to_thread.run_sync(
@@ -76,26 +78,38 @@ class VisibilityService:
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
         kept = [self._view(entry, False, [_is_theirs(entry).message]) for entry in theirs]
-        mine, rows = [each for each in wanted if each not in theirs], request.sample
-        if rows is not None:
-            await trio.to_thread.run_sync(self._check_own, mine)
-        views = [*kept, *[await self._all(each, True, networks, rows) for each in mine]]
+        mine = [each for each in wanted if each not in theirs]
+        if change:
+            await trio.to_thread.run_sync(self._check_own, mine, change)
+        views = [*kept, *[await self._all(each, True, networks, change) for each in mine]]
         return views if self._joined() else _unfound(views)
 
-    def _check_own(self, entries: Sequence[DatasetEntry]) -> None:
+    def _check_own(self, entries: Sequence[DatasetEntry], change: CardChange) -> None:
         """Raises Refused for a dataset whose card others sign."""
+        what, rule = (
+            ("which rows its card shows", "sample") if change.rows is not None else ("what its card says", "words")
+        )
         for entry in entries:
             if not self._home.keys.has_dataset_key(entry.id):
                 raise Refused(
-                    f"{entry.name} is a mirror: only its publisher says which rows its card shows",
-                    rule="sample-of-others",
-                    hint=f"odfctl publish {entry.name} without --sample serves it like any other",
+                    f"{entry.name} is a mirror: only its publisher says {what}",
+                    rule=f"{rule}-of-others",
+                    hint=f"odfctl publish {entry.name} without options for its card serves it like any other",
                 )
 
-    def _sample_changed(self, entry: DatasetEntry, rows: int) -> None:
+    def _on_card(self, dataset: DatasetId) -> tuple[int, ChosenWords]:
+        return self._visibility.shown_rows(dataset), self._visibility.card_words(dataset)
+
+    def _card_changed(self, entry: DatasetEntry, before: tuple[int, ChosenWords], now: tuple[int, ChosenWords]) -> None:
         self._changed(entry.id)
-        text = f"its card shows up to {plural(rows, 'row')}" if rows else "its card shows no rows"
-        self._events.emit("dataset.sample", entry.name, text, about=about(entry.id), id=str(entry.id))
+        rows, words = now
+        if rows != before[0]:
+            text = f"its card shows up to {plural(rows, 'row')}" if rows else "its card shows no rows"
+            self._events.emit("dataset.sample", entry.name, text, about=about(entry.id), id=str(entry.id))
+        if words != before[1]:
+            said = [name for name, value in msgspec.structs.asdict(words).items() if value]
+            text = f"its card states its {', '.join(said)}" if said else "its card states nothing but its name"
+            self._events.emit("dataset.words", entry.name, text, about=about(entry.id), id=str(entry.id))
 
     def _networks_named(self, names: Sequence[str]) -> frozenset[str]:
         """Returns the joined networks with these names. Raises NotFound for one that is not joined."""
@@ -166,7 +180,7 @@ class VisibilityService:
         self._shards(entry, True)
 
     async def _all(
-        self, entry: DatasetEntry, public: bool, networks: Collection[str] = (), rows: int | None = None
+        self, entry: DatasetEntry, public: bool, networks: Collection[str] = (), change: CardChange | None = None
     ) -> wire.VisibilityView:
         """Publishes or withdraws a dataset with all its shards; returns the view of the first, which has its name.
 
@@ -175,10 +189,14 @@ class VisibilityService:
         first, *others = await trio.to_thread.run_sync(self._shards, entry, public)
         former = [] if public else await trio.to_thread.run_sync(self._former_told, first)
         chains = (first, *others, *former)
-        before = await trio.to_thread.run_sync(self._visibility.shown_rows, first.id)
-        changes = await trio.to_thread.run_sync(self._set, chains, public, networks, rows)
-        if is_shown := rows is not None and rows != before:
-            self._sample_changed(first, rows or 0)
+        if change and not networks:  # what a card says of a dataset shows it to nobody else
+            limits = await trio.to_thread.run_sync(self._limits, first.id)
+            networks = limits or ()
+        before = await trio.to_thread.run_sync(self._on_card, first.id)
+        changes = await trio.to_thread.run_sync(self._set, chains, public, networks, change)
+        after = await trio.to_thread.run_sync(self._on_card, first.id)
+        if is_shown := bool(change) and after != before:
+            self._card_changed(first, before, after)
         views = [await self._one(each, is_new, public=public) for each, is_new in zip(chains, changes, strict=True)]
         notes = [f"{len(others) + 1} shards, each with an id of its own"] if others else []
         if former:
@@ -211,6 +229,7 @@ class VisibilityService:
             id=str(entry.id),
             published=self._visibility.is_told(entry.id),
             sample=self._visibility.shown_rows(entry.id),
+            words=words_view(self._visibility.card_words(entry.id)),
             networks=self._limits(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
             changed=changed,
@@ -237,16 +256,16 @@ class VisibilityService:
         return None if scope is None or not self._visibility.is_told(dataset) else tuple(sorted(scope))
 
     def _set(
-        self, entries: Sequence[DatasetEntry], public: bool, networks: Collection[str], rows: int | None
+        self, entries: Sequence[DatasetEntry], public: bool, networks: Collection[str], change: CardChange | None
     ) -> Sequence[bool]:
         """Sets the visibility of the shards of a dataset; returns of each whether that changed anything."""
         now = self._clock.now()
         if networks:
             first, *others = entries
-            asked = [(first, rows), *((each, None) for each in others)]
+            asked = [(first, change), *((each, None) for each in others)]
             return [_publish_to(self._visibility, each, networks, now, shown) for each, shown in asked]
         mark = Mark.PUBLISHED if public else Mark.PRIVATE
-        return self._visibility.set_for_all([each.id for each in entries], mark, now, rows)
+        return self._visibility.set_for_all([each.id for each in entries], mark, now, change)
 
     async def _one(self, entry: DatasetEntry, changed: bool, *, public: bool) -> wire.VisibilityView:
         if changed:
@@ -315,15 +334,27 @@ class VisibilityService:
         return ", ".join(names[:SHOWN]) + more
 
 
-def _check_sample(request: wire.VisibilityRequest) -> None:
-    """Raises Invalid for a sample that a card cannot have, or of datasets that nobody named."""
-    if request.sample is None:
-        return
-    if not 0 <= request.sample <= MAX_SAMPLE:
+def _change_of(request: wire.VisibilityRequest) -> CardChange:
+    """Returns what a request says of cards. Raises Invalid for what no card can have, or of datasets nobody named."""
+    if request.sample is not None and not 0 <= request.sample <= MAX_SAMPLE:
         raise Invalid(f"a sample of {plural(request.sample, 'row')}", rule="sample-rows", hint=f"0 to {MAX_SAMPLE}")
-    if request.all:
+    if request.all and request.sample is not None:
         hint = "odfctl publish NAME --sample N"
         raise Invalid("a sample shows rows to everybody: name the datasets", rule="sample-all", hint=hint)
+    change = CardChange(
+        rows=request.sample,
+        title=request.title,
+        place=request.place,
+        area=request.area,
+        frequency=request.frequency,
+    ).checked()
+    if change.words and (request.all or len(request.refs) > 1):
+        raise Invalid(
+            "title, place, area and frequency are of one dataset",
+            rule="words-all",
+            hint="odfctl publish NAME --title TEXT",
+        )
+    return change
 
 
 def _unfound(views: Sequence[wire.VisibilityView]) -> Sequence[wire.VisibilityView]:
@@ -334,11 +365,11 @@ def _unfound(views: Sequence[wire.VisibilityView]) -> Sequence[wire.VisibilityVi
 
 
 def _publish_to(
-    visibility: Visibility, entry: DatasetEntry, networks: Collection[str], now: Instant, rows: int | None
+    visibility: Visibility, entry: DatasetEntry, networks: Collection[str], now: Instant, change: CardChange | None
 ) -> bool:
     """Publishes a dataset in some networks. Raises Refused with the name that a person knows."""
     try:
-        return visibility.publish_to(entry.id, networks, now, rows)
+        return visibility.publish_to(entry.id, networks, now, change)
     except Refused as fault:
         hint = (fault.hint or "").replace("NAME", entry.name)
         raise Refused(fault.message.replace("it", entry.name, 1), rule=fault.rule, hint=hint) from fault

@@ -21,6 +21,7 @@ from chain.wording import agree, plural, size
 from odfd.control import wire
 from odfd.datasets import row_counts
 from odfd.datasets.captures import CAPTURED, CAPTURES
+from odfd.datasets.card_choices import WORDS
 from odfd.datasets.card_samples import SAMPLES
 from odfd.datasets.network_scopes import SCOPES
 from odfd.datasets.read_holds import HOLDS
@@ -147,6 +148,7 @@ class Doctor:
                 SHARES,
                 SCOPES,
                 SAMPLES,
+                WORDS,
                 HOLDS,
                 CAPTURES,
                 CAPTURED,

@@ -20,6 +20,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.statements.card import Card
 from odfd.api.network.node_views import publisher_node
+from odfd.api.views.card_views import rows_on, words_view
 from odfd.api.views.holder_counts import HolderCounts, Spread
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
@@ -49,15 +50,6 @@ def _as_name(text: str) -> str:
     """Returns what a part of a dataset's name may have of a text: ``Universität Graz`` gives ``Universitat-Graz``."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return re.sub(r"[^A-Za-z0-9]+", "-", plain).strip("-")[:MAX_PUBLISHER].rstrip("-")
-
-
-def _rows_on(card: Card) -> wire.CardRows | None:
-    facts, sample = card.chain, card.sample
-    if sample is None or facts is None:
-        return None
-    rows = tuple(tuple(cell if isinstance(cell, str) else None for cell in row) for row in sample.rows)
-    names = tuple(facts.columns[place].name for place in sample.columns)
-    return wire.CardRows(columns=names, rows=rows, left_out=sample.left_out)
 
 
 class CardStanding(NamedTuple):
@@ -221,7 +213,11 @@ class SearchService:
             more_columns=facts.more_columns,
             inputs=tuple(map(str, facts.inputs)),
             portal=facts.portal,
-            sample=_rows_on(card),
+            sample=rows_on(card),
+            words=words_view(claims),
+            first_event=facts.first_event,
+            last_event=facts.last_event,
+            update_interval=facts.update_interval,
             shards=() if card.shards is None else tuple(map(str, card.shards.ids)),
             shard_by=() if card.shards is None else card.shards.by,
             blocks=card.size,

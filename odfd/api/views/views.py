@@ -21,6 +21,7 @@ from chain.store.seals import ROW_DAMAGED
 from chain.store.shards import SEALED
 from engines.contract import RowCounts
 from odfd.api.views.cache import DAMAGED, WITHDRAWN, ViewCache, ViewRefresher
+from odfd.api.views.card_views import words_view
 from odfd.api.views.derivative_index import DerivativeIndex
 from odfd.api.views.hold_views import holds_of
 from odfd.api.views.portal_views import portal_facts
@@ -158,6 +159,7 @@ class DatasetViews:
             holds=holds_of(self._home, entry.id),
             portal=portal_facts(self._home, entry.id, state),
             sample=self._visibility.shown_rows(entry.id),
+            words=words_view(self._visibility.card_words(entry.id)),
         )
 
     def _rows(self, dataset: DatasetId) -> wire.RowTotals | None:

@@ -16,6 +16,7 @@ from odfd.control.client import part
 from odfd.errors import Usage
 
 commands = Commands()
+_ON_CARD = ("sample", "title", "place", "area", "frequency")
 _DATASETS = (
     argument("refs", nargs="*", metavar="NAME"),
     argument("--all", action="store_true", help="all datasets of this node"),
@@ -40,11 +41,26 @@ _DATASETS = (
         metavar="N",
         help="show the N newest rows on the card, at most 20, to whoever may find it; 0: none, as at first",
     ),
+    argument("--title", metavar="TEXT", help='a title for the card, beside the name; "": none'),
+    argument("--place", metavar="TEXT", help='the place that the rows are about, in words; "": none'),
+    argument(
+        "--area",
+        metavar="W,S,E,N",
+        help='the area that the rows are about, in degrees, like 15.35,47,15.54,47.14; "": none. '
+        "Of one that begins with a minus: --area=-9.23,38.69,-9.09,38.80",
+    ),
+    argument(
+        "--frequency",
+        metavar="WORD",
+        help="how often rows are added: continuous, hourly, daily, weekly, monthly, quarterly, annual, irregular, "
+        'never; "": not said',
+    ),
     description=(
         "Announce datasets and serve them: to peers of the network, and over HTTP and IPFS if the settings "
         "say so. An unpublished dataset is invisible to others. --all publishes the datasets that exist now; "
         "the setting policy.publish.datasets also publishes future ones. With --to, only members of these "
-        "networks see them: not other networks, nor anybody over HTTP, IPFS or repositories."
+        "networks see them: not other networks, nor anybody over HTTP, IPFS or repositories. A title, a place, an area "
+        "and a frequency are your words on the card of one dataset, until you say others or unpublish it."
     ),
     example="nyc.flights",
 )
@@ -53,7 +69,10 @@ def _change(session: Session, args: argparse.Namespace) -> None:
     if bool(args.refs) == args.all:
         raise Usage(f"{word} names datasets, or --all", hint=f"odfctl {word} NAME")
     request = wire.VisibilityRequest(
-        refs=tuple(args.refs), all=args.all, to=tuple(getattr(args, "to", ())), sample=getattr(args, "sample", None)
+        refs=tuple(args.refs),
+        all=args.all,
+        to=tuple(getattr(args, "to", ())),
+        **{name: getattr(args, name, None) for name in _ON_CARD},
     )
     rows = session.client.post(f"/node/v1alpha1/{word}", list[wire.VisibilityView], request)
     session.answer(rows, lambda rows: render(_COLUMNS, rows))

@@ -35,9 +35,9 @@ _AGAIN: Final = 0.25
     ),
     argument("--wait", metavar="SPAN", help="repeat the search for this long until something is found: 30s, 1m"),
     argument("--limit", type=how_many, default=20, metavar="N", help="maximum number of results (20)"),
-    description="Find datasets in the network by their cards: name, keywords, description, columns. Datasets on which "
-    "this node relies most come first, then those that peers in most blocks of addresses serve; the publisher's own "
-    "words do not count. odfctl describe dataset did:odf:… shows a dataset before you mirror it.",
+    description="Find datasets in the network by their cards: name, title, place, keywords, description, columns. "
+    "Datasets on which this node relies most come first, then those that peers in most blocks of addresses serve; the "
+    "publisher's own words do not count. odfctl describe dataset did:odf:… shows a dataset before you mirror it.",
     example="air quality --license CC-BY-4.0 --since 30d",
 )
 def _search(session: Session, args: argparse.Namespace) -> None:
@@ -52,6 +52,7 @@ def _search(session: Session, args: argparse.Namespace) -> None:
     now = session.clock.now()
     columns: tuple[TableColumn[wire.CardView], ...] = (
         TableColumn("NAME", lambda row: row.name),
+        TableColumn("TITLE", lambda row: row.words.title, most=40, optional=True),
         TableColumn("PUBLISHER", lambda row: row.publisher or formatting.NOTHING),
         TableColumn("NODE", lambda row: kinds.node(row.node), most=100, optional=True),
         TableColumn("STANDING", lambda row: row.standing),

@@ -16,6 +16,7 @@ from odfd.control.lean import import_msgspec
 if TYPE_CHECKING:
     from odfd.control.wire.alteration import *
     from odfd.control.wire.authority import *
+    from odfd.control.wire.cards import *
     from odfd.control.wire.datasets import *
     from odfd.control.wire.endpoints import *
     from odfd.control.wire.gaps import *
@@ -46,6 +47,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration", "endpoints", "portals", "reclocking", "gaps",
+    "renditions", "alteration", "endpoints", "portals", "reclocking", "gaps", "cards",
 )  # fmt: skip
 """Modules in the order of search: those that most commands need first, then the quickest to load."""

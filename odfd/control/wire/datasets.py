@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from odfd.control.wire.cards import CardWords
 from odfd.control.wire.portals import PortalFacts
 from odfd.control.wire.queries import HoldView
 from odfd.control.wire.value import Problem, Request, Value
@@ -203,6 +204,7 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     """``None``: it is not a portal."""
     sample: int = 0
     """Most rows of it that its card shows to those who do not have it."""
+    words: CardWords = CardWords()
 
 
 class BlockView(Value, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from odfd.control.wire.cards import CardColumn, CardRows, CardWords
 from odfd.control.wire.value import Problem, Request, Value
 
 
@@ -211,21 +212,6 @@ class Announced(Value, frozen=True, kw_only=True):
     """How it was first met, if it is mirrored."""
 
 
-class CardColumn(Value, frozen=True, kw_only=True):
-    name: str
-    type: str
-
-
-class CardRows(Value, frozen=True, kw_only=True):
-    """The newest rows of a dataset on its card."""
-
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str | None, ...], ...] = ()
-    """Values as texts, cut to 64 characters; ``None`` where there is none."""
-    left_out: int = 0
-    """Number of further rows that have no room in the card."""
-
-
 class CardView(Value, frozen=True, kw_only=True):
     """The publisher's description of a dataset, and how far this node relies on it."""
 
@@ -271,6 +257,13 @@ class CardView(Value, frozen=True, kw_only=True):
     created_at: str
     updated_at: str
     watermark: str | None = None
+    first_event: str | None = None
+    """The least event time of its rows, by the statistics of its slices; ``None``: not known."""
+    last_event: str | None = None
+    update_interval: int = 0
+    """Usual number of seconds between its newest blocks with rows; 0: not known."""
+    words: CardWords = CardWords()
+    """What its publisher says of it on purpose."""
     signed_at: str
     expires_at: str
     sample: CardRows | None = None
@@ -366,6 +359,15 @@ class VisibilityRequest(Request, frozen=True, kw_only=True):
     sample: int | None = None
     """Number of rows that the cards of the named datasets show to everybody who gets them, 0 to 20; ``None``: as
     before, and none at first."""
+    title: str | None = None
+    """A title for the cards of the named datasets; empty: none any more; ``None``: as before, like the three below."""
+    place: str | None = None
+    """The place that their rows are about, in words."""
+    area: str | None = None
+    """The area that their rows are about: ``W,S,E,N`` in degrees."""
+    frequency: str | None = None
+    """How often rows are added, as the publisher says: ``continuous``, ``hourly``, ``daily``, ``weekly``, ``monthly``,
+    ``quarterly``, ``annual``, ``irregular`` or ``never``."""
 
 
 class ShareRequest(Request, frozen=True, kw_only=True):
@@ -394,6 +396,8 @@ class VisibilityView(Value, frozen=True, kw_only=True):
     """Networks to which its publication is limited; ``None``: no limit."""
     sample: int = 0
     """Most rows of it that its card shows."""
+    words: CardWords = CardWords()
+    """What its card says of it by its publisher's decision."""
 
 
 class PublishRequest(Request, frozen=True, kw_only=True):

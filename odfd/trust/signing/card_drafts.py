@@ -51,7 +51,10 @@ def fitted(card: Card) -> Card:
     if sample is not None:
         card = msgspec.structs.replace(card, sample=CardSample(left_out=sample.total))
     while card.chain is not None and len(encode(card)) > MAX_PAYLOAD:
-        card = msgspec.structs.replace(card, chain=_shorter(card.chain))
+        shorter = msgspec.structs.replace(card, chain=_shorter(card.chain))
+        if shorter == card and (shorter := _without_words(card)) == card:
+            break  # too large whatever is left out: nobody takes it, and its publisher is told
+        card = shorter
     return card if sample is None or card.chain is None else _with_rows(card, sample, len(card.chain.columns))
 
 
@@ -81,6 +84,15 @@ def _shorter(facts: ChainFacts) -> ChainFacts:
     return msgspec.structs.replace(facts, **{longest: kept}, more_columns=facts.more_columns + more)
 
 
+def _without_words(card: Card) -> Card:
+    """Drops the longer of the publisher's texts, if its node signs a card of many shards with long names."""
+    claims = card.claims
+    if claims is None:
+        return card
+    longest = max("place", "title", key=lambda name: len(getattr(claims, name).encode()))
+    return msgspec.structs.replace(card, claims=msgspec.structs.replace(claims, **{longest: ""}))
+
+
 def _is_far(before: Card, now_said: Card) -> bool:
     if before.epoch != now_said.epoch:
         return True
@@ -93,13 +105,15 @@ def _is_far(before: Card, now_said: Card) -> bool:
 def _counted(card: Card) -> object:
     facts = card.chain
     rows = card.sample and card.sample.rows
-    return card.epoch, card.size, card.head, rows, facts and (facts.records, facts.updated_at, facts.watermark)
+    times = facts and (facts.updated_at, facts.watermark, facts.first_event, facts.last_event, facts.update_interval)
+    return card.epoch, card.size, card.head, rows, facts and facts.records, times
 
 
 def _described(card: Card) -> object:
     facts = card.chain
     if facts is None:
         return None
-    plain = msgspec.structs.replace(facts, records=0, updated_at=facts.created_at, watermark=None)
+    counts = {"watermark": None, "first_event": None, "last_event": None, "update_interval": 0}
+    plain = msgspec.structs.replace(facts, records=0, updated_at=facts.created_at, **counts)
     sample = card.sample and (card.sample.columns, card.sample.total)
     return plain, card.claims, card.shards, sample

@@ -172,6 +172,24 @@ def with_a_sample() -> Card:
     return msgspec.structs.replace(card(), sample=sample)
 
 
+def with_words() -> Card:
+    """A card with what its publisher says on purpose, and the times of its rows."""
+    plain = card()
+    assert plain.chain is not None
+    assert plain.claims is not None
+    facts = msgspec.structs.replace(
+        plain.chain, first_event="2013-01-01T05:00:00Z", last_event="2013-12-31T23:00:00Z", update_interval=86400
+    )
+    claims = msgspec.structs.replace(
+        plain.claims,
+        title="Delays of flights from New York",
+        place="New York, USA",
+        area="-74.3,40.4,-73.6,41",
+        frequency="daily",
+    )
+    return msgspec.structs.replace(plain, chain=facts, claims=claims)
+
+
 SEALED = {
     "head.json": (head(), OWNER),
     "head-of-a-node.json": (head(node=VALIDATOR.did), OWNER),
@@ -184,6 +202,7 @@ SEALED = {
     "card-of-a-node.json": (vouched(), OWNER),
     "card-of-shards.json": (of_shards(), OWNER),
     "card-with-a-sample.json": (with_a_sample(), OWNER),
+    "card-with-words.json": (with_words(), OWNER),
     "node-card.json": (node_card(), VALIDATOR),
 }
 

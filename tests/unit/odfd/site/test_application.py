@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -13,7 +14,8 @@ import pytest
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
-from chain.statements.card import Card, CardColumn, CardSample, ChainFacts, PublisherClaims
+from chain.statements.card import FREQUENCIES, Card, CardColumn, CardSample, ChainFacts, PublisherClaims
+from odfd.published import dcat
 from odfd.site import application
 from odfd.site.application import Site
 from odfd.site.ports import ShownDataset
@@ -132,6 +134,94 @@ async def test_a_catalogue_for_portals(shelf: Shelf) -> None:
     sample = shown["adms:sample"]["dcat:accessURL"]["@id"]
     assert sample.startswith("data:application/json,%5B%7B%22pm10%22%3A")
     assert json.loads(unquote(sample.partition(",")[2])) == [{"pm10": "<script>"}, {}]
+
+
+def described(facts: dict[str, Any], **words: str) -> dict[str, Any]:
+    """The one dataset of a catalogue, by what its card says."""
+    assert CARD.chain is not None
+    assert CARD.claims is not None
+    chain = msgspec.structs.replace(CARD.chain, **facts)
+    card = msgspec.structs.replace(CARD, chain=chain, claims=msgspec.structs.replace(CARD.claims, **words))
+    made = dcat.catalogue([("air", card)])
+    (shown,) = made["dcat:dataset"]
+    text = json.dumps(shown)
+    assert {each.partition(":")[0] for each in re.findall(r'"@type": "([a-z]+:)', text)} <= made["@context"].keys()
+    return dict(shown)
+
+
+def test_a_catalogue_says_title_place_times_and_frequency_in_the_words_of_dcat_and_of_schema_org() -> None:
+    events = {"first_event": "2024-01-01T00:00:00Z", "last_event": "2024-03-01T00:00:00Z"}
+    shown = described(events, title="Fine dust", place="Graz", area="-15.5,46.9,15.5,47.2", frequency="hourly")
+    assert (shown["dct:title"], shown["schema:name"], shown["schema:alternateName"]) == (
+        "Fine dust",
+        "Fine dust",
+        "air",
+    )
+    assert shown["dct:accrualPeriodicity"] == {
+        "@id": "http://publications.europa.eu/resource/authority/frequency/HOURLY"
+    }
+    assert shown["dct:temporal"] == {
+        "@type": "dct:PeriodOfTime",
+        "dcat:startDate": {"@type": "xsd:dateTime", "@value": "2024-01-01T00:00:00Z"},
+        "dcat:endDate": {"@type": "xsd:dateTime", "@value": "2024-03-01T00:00:00Z"},
+    }
+    assert shown["schema:temporalCoverage"] == "2024-01-01T00:00:00Z/2024-03-01T00:00:00Z"
+    box = "POLYGON((-15.5 46.9,15.5 46.9,15.5 47.2,-15.5 47.2,-15.5 46.9))"
+    assert shown["dct:spatial"] == {
+        "@type": "dct:Location",
+        "skos:prefLabel": "Graz",
+        "dcat:bbox": {"@type": "geo:wktLiteral", "@value": box},
+    }, "WKT: longitude first"
+    assert shown["schema:spatialCoverage"] == {
+        "@type": "schema:Place",
+        "schema:name": "Graz",
+        "schema:geo": {"@type": "schema:GeoShape", "schema:box": "46.9 -15.5 47.2 15.5"},
+    }, "schema.org: latitude first"
+
+
+def test_a_catalogue_of_a_card_without_words_says_only_what_is_known() -> None:
+    shown = described({})
+    assert (shown["dct:title"], shown["schema:name"]) == ("air", "air")
+    assert "dcat:startDate" not in shown["dct:temporal"], "the watermark tells an end alone"
+    absent = {"schema:alternateName", "dct:accrualPeriodicity", "dct:spatial", "schema:spatialCoverage"}
+    assert not (absent | {"schema:temporalCoverage"}) & shown.keys()
+
+
+def test_areas_of_a_point_and_across_the_180th_meridian() -> None:
+    point = described({}, area="15.4,47,15.4,47")
+    assert point["dct:spatial"]["dcat:centroid"]["@value"] == "POINT(15.4 47)"
+    assert point["schema:spatialCoverage"]["schema:geo"] == {
+        "@type": "schema:GeoCoordinates",
+        "schema:latitude": 47.0,
+        "schema:longitude": 15.4,
+    }
+    fiji = described({}, area="177,-21,-178,-12")
+    halves = "((177 -21,180 -21,180 -12,177 -12,177 -21)),((-180 -21,-178 -21,-178 -12,-180 -12,-180 -21))"
+    assert fiji["dct:spatial"]["dcat:bbox"]["@value"] == f"MULTIPOLYGON({halves})"
+    boxes = [each["schema:box"] for each in fiji["schema:spatialCoverage"]["schema:geo"]]
+    assert boxes == ["-21 177 -12 180", "-21 -180 -12 -178"]
+    assert described({}, place="Fiji")["dct:spatial"] == {"@type": "dct:Location", "skos:prefLabel": "Fiji"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "claimed", "code"),
+    [
+        (86_400, "", "DAILY"),
+        (80_000, "", "DAILY"),
+        (50_000, "", None),
+        (3_600, "weekly", "WEEKLY"),
+        (0, "continuous", "UPDATE_CONT"),
+        (31 * 86_400, "", "MONTHLY"),
+        (0, "annual", "ANNUAL"),
+        (86_400, "fortnightly", None),
+    ],
+)
+def test_the_frequency_of_a_catalogue_is_the_publishers_or_the_measured_one(
+    seconds: int, claimed: str, code: str | None
+) -> None:
+    assert set(dcat._FREQUENCIES) == set(FREQUENCIES)
+    shown = described({"update_interval": seconds}, frequency=claimed).get("dct:accrualPeriodicity", {})
+    assert shown.get("@id", "").rpartition("/")[2] == (code or "")
 
 
 @pytest.mark.parametrize(

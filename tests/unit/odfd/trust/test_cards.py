@@ -73,6 +73,13 @@ def showing(*towns: str) -> Card:
     return msgspec.structs.replace(made(), sample=CardSample(columns=(0,), rows=tuple((town,) for town in towns)))
 
 
+def saying(seconds: int = 0, **words: str) -> Card:
+    """A card with the publisher's words about the dataset."""
+    card = made(seconds)
+    assert card.claims is not None
+    return msgspec.structs.replace(card, claims=msgspec.structs.replace(card.claims, **words))
+
+
 def withdrawn(seconds: int = 0, owner: SigningKey = OWNER) -> Card:
     return msgspec.structs.replace(made(seconds, owner, owner=owner), chain=None, claims=None)
 
@@ -140,6 +147,85 @@ def test_a_sample_that_does_not_fit_its_card_is_invalid(wrong: dict[str, Any]) -
         statement.decode_any(statement.encode(damaged))
     with pytest.raises(Invalid):
         statement.decode_any(statement.encode(msgspec.structs.replace(whole, chain=None, claims=None)))
+
+
+WORDS = {"title": "Fine dust of Graz", "place": "Graz, Austria", "area": "15.35,47,15.54,47.14", "frequency": "hourly"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"title": "\x1b[2Jdust"},
+        {"title": "\u202edust"},
+        {"title": "du\u200bst"},
+        {"title": "dust\nstanding  reproduced"},
+        {"title": " dust"},
+        {"title": "dust  of Graz"},
+        {"title": "did:odf:fed01"},
+        {"title": "x" * (cards.MAX_NAME + 1)},
+        {"place": "\x9b31m"},
+        {"place": "x" * (cards.MAX_NAME + 1)},
+        {"area": "nan,nan,nan,nan"},
+        {"area": "NaN,0,1,1"},
+        {"area": "inf,0,1,1"},
+        {"area": "181,0,1,1"},
+        {"area": "0,-91,1,1"},
+        {"area": "0,2,1,1"},
+        {"area": "1,2,3"},
+        {"area": "15.350,47,15.54,47.14"},
+        {"area": "15.35, 47, 15.54, 47.14"},
+        {"area": "0" * 99},
+        {"frequency": "Daily"},
+        {"frequency": "x" * 33},
+        {"frequency": "daily\n"},
+    ],
+)
+def test_hostile_words_on_a_card_make_it_invalid(wrong: dict[str, str]) -> None:
+    whole = saying(**WORDS)
+    assert statement.decode_any(statement.encode(whole)) == whole
+    with pytest.raises(Invalid):
+        statement.decode_any(statement.encode(saying(**{**WORDS, **wrong})))
+
+
+def test_words_of_a_later_version_are_taken() -> None:
+    later = saying(frequency="fortnightly")
+    assert statement.decode_any(statement.encode(later)) == later
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"first_event": "2024-02-01T00:00:00Z", "last_event": "2024-01-01T00:00:00Z"},
+        {"first_event": "2024-02-01T00:00:00Z"},
+        {"first_event": "2024-02-31T00:00:00Z", "last_event": "2024-03-01T00:00:00Z"},
+        {"last_event": "+12024-03-01T00:00:00Z"},
+        {"update_interval": -1},
+        {"update_interval": 2**53},
+    ],
+)
+def test_impossible_times_on_a_card_make_it_invalid(times: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        statement.decode_any(statement.encode(made(**times)))
+
+
+def test_a_card_too_large_for_its_words_goes_without_and_one_too_large_whatever_is_left_out_ends() -> None:
+    globe = "\N{EARTH GLOBE EUROPE-AFRICA}"
+    keys = b"".join(SigningKey(bytes([place]) * 32).public for place in range(1, cards.MAX_SHARDS))
+    shards = cards.CardShards(
+        function="xxhash64", by=tuple(f"{place:064}" for place in range(16)), keys=OWNER.public + keys
+    )
+    card = msgspec.structs.replace(
+        saying(title=globe * 128, place=globe * 100, area=WORDS["area"], name=globe * 128, publisher=globe * 20),
+        shards=shards,
+    )
+    short = fitted(card)
+    assert len(statement.encode(short)) <= MAX_PAYLOAD
+    assert short.claims is not None
+    assert (short.claims.title, short.claims.place, short.claims.area) == ("", globe * 100, WORDS["area"])
+    assert card.chain is not None
+    facts = msgspec.structs.replace(card.chain, license_url="https://" + globe * 240, portal=globe * 250)
+    with pytest.raises(Invalid):
+        signed(fitted(msgspec.structs.replace(card, chain=facts)))
 
 
 def test_a_sample_larger_than_a_card_is_refused_and_none_is_signed() -> None:
@@ -216,6 +302,11 @@ def test_of_one_version_the_latest_holds(database: Database, heard: list[Card]) 
         (showing("Graz"), showing("Graz", "Linz"), NOW + LEAST),
         (showing("Graz"), showing("Linz"), NOW + COUNTED),
         (showing("Graz"), showing("Graz"), NOW + RENEWED),
+        (made(), saying(5, title="Fine dust"), NOW + LEAST),
+        (saying(area="1,2,3,4"), made(5), NOW + LEAST),
+        (saying(title="Fine dust"), saying(5, title="Fine dust"), NOW + RENEWED),
+        (made(), made(5, first_event="2024-01-01T00:00:00Z", last_event="2024-02-01T00:00:00Z"), NOW + COUNTED),
+        (made(update_interval=60), made(5, update_interval=61), NOW + COUNTED),
     ],
 )
 def test_when_a_card_is_signed_anew(before: Card | None, after: Card, at: int) -> None:
@@ -262,6 +353,7 @@ def test_every_card_fits(
         (CardQuery(words="GRAZ fine"), True),
         (CardQuery(words="gra hou"), True),
         (CardQuery(words="dust snow"), False),
+        (CardQuery(words="PARTICULATE styr"), True),
         (CardQuery(words="pm10 stat"), True),
         (CardQuery(words='"; DROP TABLE words; -- NEAR('), False),
         (CardQuery(words="' * OR \" "), False),
@@ -277,7 +369,7 @@ def test_every_card_fits(
     ],
 )
 def test_what_is_found(database: Database, query: CardQuery, found: bool) -> None:
-    keep(database, made())
+    keep(database, saying(title="Particulate matter", place="Styria"))
     cards_, known = CardIndex([database.read]).search(query, NOW)
     assert [card.dataset for card in cards_] == [OWNER.dataset_id] * found
     assert known == 1
@@ -307,6 +399,29 @@ def test_names_that_look_alike_are_counted(database: Database, name: str, alike:
     index = CardIndex([database.read])
     index.search(CardQuery(), NOW)
     assert index.namesakes(made()) == alike
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "alike"),
+    [
+        ("Fine dust of Graz", "Fine dust \u043ef Graz", 1),
+        ("", "dvst", 0),
+        ("", "du\u0455t", 1),
+        ("Fine dust", "Snow", 0),
+        ("", "", 0),
+    ],
+)
+def test_titles_that_look_like_a_name_or_a_title_are_counted(
+    database: Database, mine: str, theirs: str, alike: int
+) -> None:
+    """Whoever takes another's title, or its name as a title, is counted as a namesake of both."""
+    other = made(key=STRANGER, owner=STRANGER, name="other")
+    assert other.claims is not None
+    other = msgspec.structs.replace(other, claims=msgspec.structs.replace(other.claims, title=theirs))
+    keep(database, saying(title=mine), other)
+    index = CardIndex([database.read])
+    index.search(CardQuery(), NOW)
+    assert (index.namesakes(saying(title=mine)), index.namesakes(other)) == (alike, alike)
 
 
 def test_a_card_of_as_many_shards_as_there_may_be_fits() -> None:
