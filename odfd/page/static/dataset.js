@@ -68,7 +68,7 @@ function Acts({ one, detail, again }) {
     ${one.kind === "derivative" && html`<${Act} label="Re-run" title=${`Run all of ${shown(one.name, 80)} again?`} command=${`odfctl verify ${word(one.name)} --level reproduced`}
       says="The node runs every transform of it again on its own engine and compares each row. Nothing is changed; it costs what computing it once cost."
       act=${() => ask("POST", `/dataset/v1alpha1/datasets/${part(one.name)}/verify`, { level: "reproduced" })} then=${verified} />`}
-    <${Publish} one=${one} again=${again} />
+    <${Publish} one=${one} detail=${detail} again=${again} />
     <a class="button" href=${`#/sql?q=${part(`SELECT * FROM ${quoted(one.name)} LIMIT 20`)}`}>Query</a>
     ${mirror && html`<${Act} label="Stop mirroring" kind="plain" title=${`Stop mirroring ${shown(one.name, 80)}?`} command=${`odfctl mirror remove ${word(one.name)}`}
       says="The node follows it no more. What is here stays until it is collected."

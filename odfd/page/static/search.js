@@ -3,7 +3,7 @@
 import { useEffect, useState } from "/vendor/hooks.js";
 import { ask } from "/api.js";
 import { Answer, Facts, Failed, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
-import { count, link, part, plural, shown, withdrawn } from "/text.js";
+import { count, link, part, plural, shown, span, withdrawn } from "/text.js";
 import { scripts } from "/words.js";
 import { Mirror } from "/mirror.js";
 
@@ -69,12 +69,15 @@ function Hit({ one, again }) {
     <div class="row"><h2 class="grow"><a href=${`#/search/${part(one.id)}`}><${Text} of=${one.name} most=${120} /></a></h2>
       <${Standing} of=${one.standing} /><${Take} one=${one} again=${again} /></div>
     <${Alike} one=${one} />
+    ${one.words.title && html`<p><${Text} of=${one.words.title} most=${128} /></p>`}
     ${one.description && html`<p><${Text} of=${one.description} most=${240} /></p>`}
     <${Facts} of=${[
       ["Publisher", html`<${Publisher} one=${one} />`],
       ["License", html`<${License} one=${one} />`],
       ["Size", html`${plural(one.records, "record")} in ${plural(one.blocks, "block")}`],
       ["Changed", html`<${When} at=${one.updatedAt} />`],
+      one.firstEvent && ["Rows of", html`<${Events} one=${one} />`],
+      one.words.place && ["Place", html`<${Text} of=${one.words.place} most=${128} />`],
       ["Who serves it", html`<${Served} one=${one} />`],
       ["Id", html`<${Id} of=${one.id} />`],
     ]} />
@@ -109,6 +112,15 @@ function Alike({ one }) {
 function Publisher({ one }) {
   return html`${one.publisher ? html`<${Text} of=${one.publisher} most=${80} />` : html`<span class="quiet">no name</span>`} <${Id} of=${one.author} />`;
 }
+
+/** The first and the last event time of its rows. */
+function Events({ one }) {
+  return html`<${When} at=${one.firstEvent} /> to <${When} at=${one.lastEvent} />`;
+}
+
+const degrees = (value, positive, negative) => `${Math.abs(value)}° ${value < 0 ? negative : positive}`;
+const box = ({ west, south, east, north }) =>
+  `${degrees(west, "E", "W")} to ${degrees(east, "E", "W")}, ${degrees(south, "N", "S")} to ${degrees(north, "N", "S")}`;
 
 function License({ one }) {
   const site = link(one.licenseUrl);
@@ -150,14 +162,22 @@ export function Card({ name: id }) {
         ${one.keywords.length > 0 && html`<p>${one.keywords.map((each) => html`<a class="label" href=${`#/search?q=${part(each)}`}><${Text} of=${each} most=${64} /></a> `)}</p>`}
         <${Facts} of=${[
           ["Records", count(one.records)], ["Blocks", count(one.blocks)], ["License", html`<${License} one=${one} />`],
-          ["Watermark", html`<${When} at=${one.watermark} />`], ["Changed", html`<${When} at=${one.updatedAt} />`], ["Created", html`<${When} at=${one.createdAt} />`],
+          ["Watermark", html`<${When} at=${one.watermark} />`], one.firstEvent && ["Rows of", html`<${Events} one=${one} />`],
+          one.updateInterval > 0 && ["Usually updated", `every ${span(one.updateInterval)}`], ["Changed", html`<${When} at=${one.updatedAt} />`], ["Created", html`<${When} at=${one.createdAt} />`],
         ]} />
         ${one.inputs.length > 0 && html`<p>Derived from ${one.inputs.map((each) => html`<a href=${`#/search/${part(each)}`}><${Id} of=${each} /></a> `)}</p>`}
       </section>
       <div>
         <section aria-labelledby="claims"><h2 id="claims">What its publisher says</h2>
           <p class="quiet">Nothing checks it.</p>
-          <${Facts} of=${[["Name of the dataset", html`<${Text} of=${one.name} most=${128} />`], ["Calls itself", one.publisher ? html`<${Text} of=${one.publisher} most=${128} />` : "nothing"]]} />
+          <${Facts} of=${[
+            ["Name of the dataset", html`<${Text} of=${one.name} most=${128} />`],
+            one.words.title && ["Title", html`<${Text} of=${one.words.title} most=${128} />`],
+            one.words.place && ["Place", html`<${Text} of=${one.words.place} most=${128} />`],
+            one.words.area && ["Area", box(one.words.area)],
+            one.words.frequency && ["Rows are added", html`<${Text} of=${one.words.frequency} most=${32} />`],
+            ["Calls itself", one.publisher ? html`<${Text} of=${one.publisher} most=${128} />` : "nothing"],
+          ]} />
         </section>
         <section aria-labelledby="here"><h2 id="here">What this node knows</h2>
           <${Facts} of=${[

@@ -61,6 +61,12 @@ export function ago(text, now = Date.now()) {
   return seconds > 0 ? `${said} ago` : `in ${said}`;
 }
 
+/** A number of seconds in the unit that suits it. */
+export function span(seconds) {
+  const [unit, size] = STEPS.find(([, each]) => seconds >= each) || STEPS[3];
+  return `${Math.round(seconds / size)} ${unit}`;
+}
+
 /** The beginning and the end of an id that is too long to read. */
 export function short(id) {
   const text = shown(id || "–", 200);

@@ -15,6 +15,7 @@ from chain.ids import DatasetId
 from config import model
 from config.render import toml
 from odfd.control import wire
+from odfd.datasets.card_choices import ChosenWords
 from odfd.datasets.catalog import default_name
 from odfd.resources import selectors
 from worlds.eventually import PATIENCE
@@ -245,12 +246,41 @@ def test_who_may_see_a_dataset_is_chosen_before_it_is_published(seen: Seen, lie:
     assert "Others may see it" in dialog.inner_text()
     dialog.get_by_label("wires").check()
     assert "Members of wires may see it" in dialog.inner_text()
-    assert "odfctl publish bob.cities --to wires" in dialog.inner_text()
+    dialog.get_by_label("Title").fill("Cities that bob counted")
+    dialog.get_by_label("Newest rows to show").fill("2")
+    dialog.get_by_label("Area").fill("-9.5,46.4,17.2,49")
+    dialog.get_by_label("Rows are added").select_option("daily")
+    assert "sees its 2 newest rows" in dialog.inner_text()
+    said = "--to wires --title 'Cities that bob counted' --sample 2 --frequency daily --area=-9.5,46.4,17.2,49"
+    assert f"odfctl publish bob.cities {said}" in dialog.inner_text()
+    dialog.get_by_label("Area").fill("9.5,46.4,17.2,149")
+    dialog.get_by_role("button", name="Publish", exact=True).click()
+    dialog.get_by_text("is not on Earth").wait_for()
+    assert [each for each in seen.wrong if "422" not in each] == [], "the browser's own word for a refusal"
+    seen.wrong.clear()
+    dialog.get_by_label("Area").fill("9.5,46.4,17.2,49")
     dialog.get_by_role("button", name="Publish", exact=True).click()
     seen.tab.get_by_role("button", name="Unpublish", exact=True).wait_for()
     dataset = lie.more.dataset("bob.cities")
     assert lie.more.parts.visibility.within("wires")([dataset])
+    assert lie.more.parts.visibility.shown_rows(dataset) == 2
+    assert lie.more.parts.visibility.card_words(dataset) == ChosenWords(
+        title="Cities that bob counted", area="9.5,46.4,17.2,49", frequency="daily"
+    )
     assert not lie.more.parts.visibility.within("others")([dataset])
+    dialog.get_by_role("button", name="Close").click()
+    seen.tab.get_by_role("button", name="Card", exact=True).click()
+    dialog = seen.tab.get_by_role("dialog", name="What does the card of bob.cities say?")
+    assert dialog.get_by_label("Area").input_value() == "9.5,46.4,17.2,49"
+    dialog.get_by_label("Title").fill("")
+    dialog.get_by_label("Newest rows to show").fill("")
+    assert "odfctl publish bob.cities --title '' --sample 0" in dialog.inner_text()
+    dialog.get_by_role("button", name="Card", exact=True).click()
+    dialog.get_by_text("Its next card says so.").wait_for()
+    assert lie.more.parts.visibility.shown_rows(dataset) == 0
+    assert lie.more.parts.visibility.card_words(dataset) == ChosenWords(area="9.5,46.4,17.2,49", frequency="daily")
+    assert not lie.more.parts.visibility.within("others")([dataset]), "a word on a card shows nothing to anybody else"
+    lie.told("visibility", "publish", wire.VisibilityRequest(refs=("bob.cities",), area="", frequency=""))
     lie.told("visibility", "publish", wire.VisibilityRequest(refs=("bob.cities",)))
 
 
