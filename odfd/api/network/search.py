@@ -40,6 +40,10 @@ MAX_FOUND: Final = 200
 MAX_PUBLISHER: Final = 40
 """Characters of a publisher's name that become part of a dataset's."""
 ANNOUNCED: Final = "announced"
+STANDINGS: Final = (
+    ANNOUNCED, "chain", "data", "observed", "attested", "reproduced", "accused", "refuted", "forked", "damaged",
+)  # fmt: skip
+"""First words of standings, by which a search can be restricted."""
 _FORKED: Final = "forked"
 _ACCUSED: Final = "accused"
 _STOPS: Final = frozenset({_FORKED, _ACCUSED, "refuted", "damaged"})
@@ -57,6 +61,11 @@ class CardStanding(NamedTuple):
 
     rank: int
     text: str
+
+    @property
+    def word(self) -> str:
+        """Its first word: ``attested`` of ``attested 2/3``."""
+        return re.split(r"[ :]", self.text, maxsplit=1)[0]
 
 
 class SearchService:
@@ -85,12 +94,15 @@ class SearchService:
         """Searches cards and ranks what is found. Raises Invalid."""
         if not 0 < request.limit <= MAX_FOUND:
             raise Invalid(f"a search for {request.limit:,}", rule="search-limit", hint=f"1 to {MAX_FOUND}")
+        if unknown := [each for each in request.standing if each not in STANDINGS]:
+            hint = f"one of {', '.join(STANDINGS)}"
+            raise Invalid(f"no standing is called {unknown[0][:60]!r}", rule="search-standing", hint=hint)
         now = self._clock.now()
         since = None if request.updated_within is None else Instant(now - request.updated_within * SECOND)
         query = CardQuery(words=request.words, license=request.license, column=request.column, updated_after=since)
         cards, known = await trio.to_thread.run_sync(self.index.search, query, now)
         counts = self._holders.spread([card.dataset for card in cards])
-        shown = await trio.to_thread.run_sync(self._ranked, cards, counts, request.attested)
+        shown = await trio.to_thread.run_sync(self._ranked, cards, counts, request.attested, request.standing)
         return wire.SearchView(
             found=shown[: request.limit],
             more=len(shown[request.limit :]),
@@ -112,7 +124,13 @@ class SearchService:
 
     def _withdrawn(self, request: wire.SearchRequest) -> tuple[wire.WithdrawnCopy, ...]:
         """Lists copies here that a search by words finds by their names, as a card that withdraws has no others."""
-        if request.license or request.column or request.updated_within is not None or request.attested:
+        if (
+            request.license
+            or request.column
+            or request.updated_within is not None
+            or request.attested
+            or request.standing
+        ):
             return ()
         words = request.words.casefold().split()
         views = (self._views.dataset(entry) for entry in self._withdrawn_entries(words))
@@ -141,7 +159,7 @@ class SearchService:
         return (card.claims.name, f"{publisher}.{card.claims.name}") if publisher else (card.claims.name,)
 
     def _ranked(
-        self, cards: Sequence[Card], counts: Mapping[DatasetId, Spread], attested: int
+        self, cards: Sequence[Card], counts: Mapping[DatasetId, Spread], attested: int, standing: Sequence[str] = ()
     ) -> tuple[wire.CardView, ...]:
         found = {card.dataset for card in cards}
         entries = {entry.id: entry for entry in self._views.cache.entries() if entry.id in found}
@@ -149,6 +167,7 @@ class SearchService:
         held = {dataset: self._views.dataset(entry) for dataset, entry in entries.items()}
         standings = {card.dataset: self._standing(card.dataset, held.get(card.dataset)) for card in cards}
         wanted = [card for card in cards if not attested or standings[card.dataset].rank >= attested]
+        wanted = [card for card in wanted if not standing or standings[card.dataset].word in standing]
         wanted.sort(key=lambda card: (standings[card.dataset].rank, *reversed(counts[card.dataset])), reverse=True)
         nodes = self.names()
         return tuple(

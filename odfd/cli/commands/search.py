@@ -33,6 +33,14 @@ _AGAIN: Final = 0.25
     argument(
         "--attested", type=int, default=0, metavar="K", help="confirmed by K of the validators on this node's list"
     ),
+    argument(
+        "--standing",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="with this standing here: announced, chain, data, observed, attested, reproduced, accused, refuted, "
+        "forked or damaged; several times: with one of these",
+    ),
     argument("--wait", metavar="SPAN", help="repeat the search for this long until something is found: 30s, 1m"),
     argument("--limit", type=how_many, default=20, metavar="N", help="maximum number of results (20)"),
     description="Find datasets in the network by their cards: name, title, place, keywords, description, columns. "
@@ -47,6 +55,7 @@ def _search(session: Session, args: argparse.Namespace) -> None:
         column=args.column,
         updated_within=None if args.since is None else round(seconds(args.since)),
         attested=args.attested,
+        standing=tuple(args.standing),
         limit=args.limit,
     )
     now = session.clock.now()

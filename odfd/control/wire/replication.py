@@ -283,6 +283,8 @@ class SearchRequest(Request, frozen=True, kw_only=True):
     """Seconds since the last update, at most."""
     attested: int = 0
     """Number of groups of validators that must have attested it, of those that count here."""
+    standing: tuple[str, ...] = ()
+    """First words of standings, one of which it must have here: ``data``, ``attested``, ``reproduced``."""
     limit: int = 20
 
 

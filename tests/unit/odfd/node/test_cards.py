@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from chain import instant
-from chain.errors import NotFound
+from chain.errors import Invalid, NotFound
 from config import model
 from odfd.api.network.search import _as_name
 from odfd.api.network.site_library import NodeSiteLibrary
@@ -66,12 +66,23 @@ async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: An
         assert (found.license, found.keywords, found.namesakes) == ("CC0", ("people",), 0)
         assert [each.name for each in found.columns if each.name == "city"] == ["city"]
         assert await search(bob, attested=1) == []
+        assert [
+            len(await search(bob, standing=each)) for each in (("announced",), ("data", "announced"), ("data",))
+        ] == [
+            1,
+            1,
+            0,
+        ]
+        with pytest.raises(Invalid, match="no standing is called 'good'") as told:
+            await search(bob, standing=("good",))
+        assert "reproduced" in told.value.hint
         assert (await bob.api.search.card(found.id)).id == found.id
 
         named = bob.api.mirrors.add(wire.MirrorRequest(source=found.id))
         assert (await bob.done(named)).name == "cities", "as its publisher calls it"
         (held,) = await search(bob, column="city")
         assert (held.local_name, held.standing) == ("cities", "data")
+        assert [len(await search(bob, standing=(each,))) for each in ("announced", "data")] == [0, 1]
 
         (card,) = [card for name, card in site_of(bob).cards(9) if name == "cities"]
         assert str(card.dataset) == found.id
