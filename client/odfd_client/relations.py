@@ -132,12 +132,17 @@ class Query:
 
     _columns: Sequence[str] = ()
 
-    def files(self, *, keep: bool = False) -> SliceFiles | None:  # noqa: ARG002
+    def files(self, *, keep: bool = False, offsets: tuple[int, int] | None = None) -> SliceFiles | None:  # noqa: ARG002
         """Returns the slices that hold the rows; ``None`` if they are not a whole log, or the node is remote.
 
-        ``keep``: their descriptors stay open until ``close``.
+        ``keep``: their descriptors stay open until ``close``. ``offsets``: only slices with rows of these offsets, from
+        the first to the last.
         """
         return None
+
+    def listed(self) -> SliceFiles | None:
+        """Returns the schema and the offsets of the slices, without their files; ``None`` as for ``files``."""
+        return self.files()
 
     def _known(self) -> NodeMetadata:
         if self._told is None:
@@ -187,19 +192,29 @@ class Dataset(Query):
         super().__init__(transport, selection.sql(), pins, demand)
         self._selection, self._columns = selection, selection.columns
 
-    def files(self, *, keep: bool = False) -> SliceFiles | None:
+    def files(self, *, keep: bool = False, offsets: tuple[int, int] | None = None) -> SliceFiles | None:
+        return self._slices({} if offsets is None else {"offsets": offsets}, keep=keep)
+
+    def listed(self) -> SliceFiles | None:
+        return self._slices({"listed": True})
+
+    def _slices(self, wanted: dict[str, object], *, keep: bool = False) -> SliceFiles | None:
         asked = self._selection
         is_whole = not asked.current and asked.where is None and asked.limit is None and _distinct(asked.columns)
         if self._transport.is_remote or not is_whole or len(self._pins) > 1:
             return None
         times = [{"kind": _KINDS[words], "value": said} for words, said in asked.clauses]
-        body = {"dataset": asked.name, "times": times} | reading_of(self._pins, self._demand)
+        body = {"dataset": asked.name, "times": times} | reading_of(self._pins, self._demand) | wanted
         try:
             files = slice_files(self._transport, body, keep=keep)
         except Refused as refusal:
             if refusal.rule != "query-slices":
                 raise
             return None
+        except Invalid as error:
+            if not wanted or error.rule != "request":
+                raise
+            return self._slices({}, keep=keep)  # the node is older, and gives whole logs
         if files is None:
             return None
         if not {*asked.columns} <= {*files.schema.names}:
@@ -210,7 +225,7 @@ class Dataset(Query):
 
     def _known(self) -> NodeMetadata:
         if self._told is None:
-            self.files()
+            self.listed()
         return super()._known()
 
     def at(self, when: str | datetime.date) -> Dataset:
@@ -269,7 +284,7 @@ class Dataset(Query):
 
     def last_offset(self) -> int:
         """Returns the offset of the last row of the log of one chain at this cut; -1: there is none."""
-        if (files := self.files()) is not None:
+        if (files := self.listed()) is not None:
             return files.last_offset
         text = f'SELECT max("offset") AS last FROM {self._selection.source()}'
         (found,) = Query(self._transport, (text, None), self.pins, self._demand).to_arrow().to_pylist()

@@ -24,20 +24,26 @@ def connect(
     certificates (PEM) that verify the node's own at ``https`` or ``grpc+tls``, in place of the system's. Raises
     Unreachable if no node answers, Refused for an invalid token, Invalid.
     """
+    transport = transport_to(socket, token, ca_file)
+    transport.get("/node/v1alpha1/datasets")
+    return Client(transport)
+
+
+def transport_to(
+    socket: str | os.PathLike[str] | None, token: str = "", ca_file: str | os.PathLike[str] | None = None
+) -> Transport:
+    """Returns the way to a node, as ``connect`` takes it, without a request. Raises Invalid."""
     if ca_file is not None and not (is_url(socket) and str(socket).startswith(("https:", "grpc+tls:"))):
         raise Invalid("certificates are for TLS", rule="url", hint="https://HOST:PORT, or grpc+tls://HOST:PORT")
     if is_url(socket) and str(socket).startswith("grpc"):
         from odfd_client.flight_transport import FlightTransport
 
-        transport: Transport = FlightTransport(str(socket), token, ca_file)
-    elif is_url(socket):
-        transport = Transport(str(socket), ca_file, token)
-    elif token:
+        return FlightTransport(str(socket), token, ca_file)
+    if is_url(socket):
+        return Transport(str(socket), ca_file, token)
+    if token:
         raise Invalid("a token is for a URL", rule="url", hint="https://HOST:PORT, or grpc+tls://HOST:PORT")
-    else:
-        transport = Transport(socket_path(socket, os.environ), ca_file)
-    transport.get("/node/v1alpha1/datasets")
-    return Client(transport)
+    return Transport(socket_path(socket, os.environ), ca_file)
 
 
 class Client:

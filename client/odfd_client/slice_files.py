@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from odfd_client.answer_stream import Frames
-from odfd_client.errors import Bug, Environment
+from odfd_client.errors import Bug, Environment, OdfdError
 from odfd_client.transport import Transport, parsed
 from odfd_client.values import NodeMetadata
 
 _BATCH = 1 << 16
-"""Rows of a batch for a listener."""
+"""Rows of a batch."""
+AT_ONCE = 512
+"""Files that a node gives to one request."""
 OFFSET = "offset"
 """The column of offsets."""
 _SAME = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.float64())
@@ -41,11 +43,16 @@ class SliceFile:
 class SliceFiles:
     """The slices of one cut."""
 
+    again: Callable[[], object] | None = None
+    """Asks the node to hash the files again. Raises its fault if one is damaged."""
+
     def __init__(
         self, told: NodeMetadata, schema: pa.Schema, files: Sequence[SliceFile], rows: int, *, more: bool = False
     ) -> None:
         """``more``: the cut has later rows in more files."""
         self.told, self.schema, self._files, self._rows, self.more = told, schema, files, rows, more
+        self.spans: Sequence[tuple[int, int]] = [(each.first, each.last) for each in files]
+        """Offsets of the first and the last row of each slice, in order; also of slices that were only listed."""
 
     @property
     def paths(self) -> list[str]:
@@ -61,7 +68,7 @@ class SliceFiles:
     @property
     def last_offset(self) -> int:
         """The offset of the last row of the log; -1: there is none."""
-        return self._files[-1].last if self._files else -1
+        return self.spans[-1][1] if self.spans else -1
 
     def table(self, columns: Sequence[str]) -> pa.Table:
         """Reads a table. Raises Bug if the number of rows differs from the node's."""
@@ -86,29 +93,51 @@ class SliceFiles:
             yield
         except (pa.ArrowException, OSError) as error:
             names = ", ".join(pin.name for pin in self.told.pins)
+            reason = "all match their hashes, so its author published it so; " if self.check_again(error) else ""
             raise Environment(
                 f"a slice of {names} cannot be read: {error}",
                 rule="slice-unreadable",
-                hint=f"its bytes were lost since the node hashed it: odfctl verify {names} tells which",
+                hint=f"{reason}odfctl verify {names} tells more",
             ) from error
 
-    def between(self, columns: Sequence[str], first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of offsets ``first`` to ``last``. Raises Bug if the files have fewer or more."""
-        import pyarrow.compute as pc
+    def check_again(self, error: Exception) -> bool:
+        """Raises the fault of the slice that is damaged by now, after an error of a reader. Returns whether all are
+        sound; False also if the node does not tell.
 
-        count, expected = 0, 0
+        The disk may lose bytes after the node hashed them. Only the node can tell which slice it is, and what to do.
+        """
+        try:
+            if self.again is not None:
+                self.again()
+                return True
+        except Environment as fault:
+            raise fault from error
+        except OdfdError:
+            return False
+        return False
+
+    def between(self, columns: Sequence[str], first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of offsets ``first`` to ``last``, those of small slices in common batches.
+
+        Raises Bug if the files have fewer or more. Rows are read in the caller's thread alone: several tasks of Spark
+        share the cores already.
+        """
+        schema = self.schema if not columns else pa.schema([self.schema.field(name) for name in columns])
+        count, expected, kept, size = 0, 0, [], 0
         for each in self._files:
             low, high = max(first, each.first), min(last, each.last)
-            if low > high:
-                continue
-            is_whole = (low, high) == (each.first, each.last)
-            among = None if is_whole else (pc.field("offset") >= low) & (pc.field("offset") <= high)
-            for batch in self._batches(self._read([each], columns, among)):
-                count += batch.num_rows
-                yield batch
-            expected += high - low + 1
-        if count != expected:
-            raise Bug(f"the slices have {count} rows of offsets {first} to {last}, not {expected}", rule="answer")
+            expected += max(0, high - low + 1)
+            for batch in self._batches(_span(each, schema, low, high) if low <= high else ()):
+                kept.append(batch)
+                size += batch.num_rows
+                if size >= _BATCH:
+                    yield from _joined(kept)
+                    count, kept, size = count + size, [], 0
+        yield from _joined(kept)
+        if count + size != expected:
+            raise Bug(
+                f"the slices have {count + size} rows of offsets {first} to {last}, not {expected}", rule="answer"
+            )
 
     def after(self, columns: Sequence[str], offset: int) -> Iterator[pa.RecordBatch]:
         """Yields the rows after an offset, with ``columns``; reads them in the caller's thread alone.
@@ -135,6 +164,49 @@ class SliceFiles:
         form = ds.ParquetFileFormat()
         parts = [form.make_fragment(pa.py_buffer(each.content)) for each in files]
         return ds.FileSystemDataset(parts, self.schema, form)
+
+
+def _span(file: SliceFile, schema: pa.Schema, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of these offsets, with the types of ``schema``. Decodes no other row groups.
+
+    A slice has consecutive offsets, so that they follow from the numbers of rows of its groups.
+    """
+    import pyarrow.parquet as pq
+
+    source = pq.ParquetFile(pa.BufferReader(pa.py_buffer(file.content)), pre_buffer=False)
+    said, rows = source.metadata, file.last - file.first + 1
+    if said.num_rows != rows:
+        raise Bug(f"a slice has {said.num_rows} rows, not {rows}", rule="answer")
+    groups: list[int] = []
+    start, skipped = file.first, 0
+    for group in range(said.num_row_groups):
+        after = start + said.row_group(group).num_rows
+        if start <= last and after > first:
+            skipped = skipped if groups else max(0, first - start)
+            groups.append(group)
+        start = after
+    left = last - first + 1
+    for whole in source.iter_batches(_BATCH, row_groups=groups, columns=schema.names, use_threads=False):
+        batch = whole.slice(skipped, left)
+        skipped -= min(skipped, whole.num_rows)
+        left -= batch.num_rows
+        if batch.num_rows:
+            yield typed(batch, schema)
+
+
+def typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the columns of a schema with exactly its types."""
+    if batch.schema.equals(schema):
+        return batch
+    return pa.RecordBatch.from_arrays([batch.column(each.name).cast(each.type) for each in schema], schema=schema)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    """Returns the rows in one batch, for receivers to whom each batch costs time."""
+    if len(batches) < 2:
+        return batches
+    joined: Sequence[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def _in_this_thread(file: SliceFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -203,10 +275,14 @@ def ask_slices(transport: Transport, body: Mapping[str, object], *, keep: bool =
         if kind != b"E":
             raise Bug("what came is no frame of slices", rule="query-frame")
         end = parsed(content)
-        files = _mapped(exchange.descriptors(), count, end["offsets"], keep=keep and schema is not None)
+        spans = end["offsets"]
+        is_listed = body.get("listed") is True
+        files = [] if is_listed else _mapped(exchange.descriptors(), count, spans, keep=keep and schema is not None)
         found = None
         if schema is not None:
             found = SliceFiles(told, schema, files, int(end["rows"]), more=end.get("more") is True)
+            found.spans = [(int(first), int(last)) for first, last in spans]
+            found.again = lambda: ask_slices(transport, {**body, "again": True, "listed": False}).files
         return SliceAnswer(found, told, end.get("ended") is True)
     finally:
         exchange.close()

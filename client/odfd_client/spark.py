@@ -2,14 +2,15 @@
 
 Needs pyspark 4.1, which ``odfd_client`` does not install; call ``spark.dataSource.register(OdfDataSource)`` once. A
 batch is read at the cut that the driver saw, in ``partitions`` tasks by ranges of offsets; each shard of a collection
-has one task at least. The offsets of a stream are positions in the chain, or in each shard: the offset of a row, and
-the block up to which was read. So a batch that Spark repeats, also after a restart, has the same rows, and a rewritten
-history ends the stream.
+has one task at least. By default there is a task for each core where tasks read slices of their own machine, else one.
+The offsets of a stream are positions in the chain, or in each shard: the offset of a row, and the block up to which was
+read. So a batch that Spark repeats, also after a restart, has the same rows, and a rewritten history ends the stream.
 
 Options: ``node`` (a socket or a URL that executors can reach too; by default as ``connect()``), or ``repository`` (a
 place for ``open_repository`` that executors can reach too); ``token`` and ``caFile`` as for ``connect()``,
-``current``, ``asOf``, ``atBlock``, ``asAt``, ``partitions``, ``pushFilters``. A stream follows the whole log; it takes
-no time and no ``current``.
+``current``, ``asOf``, ``atBlock``, ``asAt``, ``columns``, ``partitions``, ``pushFilters``. Spark does not tell a Python
+source which columns a query uses, so ``columns`` (``city, celsius``) names those to read. A stream follows the whole
+log; it takes no time and no ``current``.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as spark
@@ -32,15 +36,17 @@ from pyspark.sql.types import StructType
 
 from odfd_client.errors import Invalid, NotFound
 from odfd_client.expressions import Predicate, col
-from odfd_client.relations import Dataset
+from odfd_client.relations import Dataset, Selection
 from odfd_client.repositories import Repository, open_repository
-from odfd_client.session import Client, connect
-from odfd_client.slice_files import SliceFiles
+from odfd_client.session import Client, connect, transport_to
+from odfd_client.slice_files import AT_ONCE, SliceFiles, typed
 from odfd_client.values import Pin, Position
 
 _MOST_PARTITIONS = 1024
+_WORTH_A_TASK = 200_000
+"""Rows for which another task pays."""
 _OF_CUTS = ("current", "asof", "atblock", "asat")
-_KNOWN = (*_OF_CUTS, "node", "repository", "token", "cafile", "partitions", "path", "pushfilters")
+_KNOWN = (*_OF_CUTS, "node", "repository", "token", "cafile", "columns", "partitions", "path", "pushfilters")
 _COMPARED = {
     spark.EqualTo: "__eq__",
     spark.GreaterThan: "__gt__",
@@ -59,24 +65,27 @@ class _ReadOptions:
     current: bool
     clauses: tuple[tuple[str, str], ...]
     partitions: int
+    """0: as many as suit."""
     token: str = field(repr=False)
     ca_file: str | None
     pushes: bool = False
     where: Predicate | None = None
     """Filter for rows, so that the node need not send the others."""
     repository: str | None = None
+    columns: tuple[str, ...] = ()
+    """Names of the columns that are read; empty: all."""
 
     @classmethod
     def of(cls, options: Any) -> _ReadOptions:
         """Parses Spark's options. Raises Invalid."""
         said = {key.lower(): str(value) for key, value in options.items()}
         if unknown := sorted(set(said) - set(_KNOWN)):
-            hint = "node, repository, token, caFile, current, asOf, atBlock, asAt, partitions and pushFilters are"
+            hint = "node, repository, token, caFile, current, asOf, atBlock, asAt, columns, partitions, pushFilters are"
             raise Invalid(f"{unknown[0]} is no option of the format odf", rule="spark-option", hint=hint)
         if not said.get("path"):
             raise Invalid("no dataset is named", rule="spark-option", hint='load("weather")')
-        count = said.get("partitions", "1")
-        if not count.isdecimal() or not 1 <= int(count) <= _MOST_PARTITIONS:
+        count = said.get("partitions", "")
+        if count and not (count.isdecimal() and 1 <= int(count) <= _MOST_PARTITIONS):
             raise Invalid(f"partitions is a number from 1 to {_MOST_PARTITIONS}, not {count!r}", rule="spark-option")
         clauses = tuple((key, said[key]) for key in _OF_CUTS[1:] if key in said)
         current = said.get("current", "false").lower() == "true"
@@ -85,7 +94,12 @@ class _ReadOptions:
         repository = said.get("repository")
         if repository is not None and "node" in said:
             raise Invalid("rows come from a node or from a repository", rule="spark-option", hint="name one of them")
-        return cls(said["path"], said.get("node"), current, clauses, int(count), *given, pushes, None, repository)
+        columns = tuple(each.strip() for each in said["columns"].split(",")) if "columns" in said else ()
+        if not all(columns):
+            raise Invalid("a column has no name", rule="spark-option", hint="city, celsius")
+        return cls(
+            said["path"], said.get("node"), current, clauses, int(count or 0), *given, pushes, None, repository, columns
+        )
 
     def connect(self) -> Client | Repository:
         if self.repository is not None:
@@ -93,17 +107,21 @@ class _ReadOptions:
         return connect(self.node, token=self.token, ca_file=self.ca_file)
 
     def dataset(self) -> Dataset:
-        found = self.connect().open(self.name)
+        return self._selected(self.connect().open(self.name))
+
+    def _selected(self, found: Dataset) -> Dataset:
         for key, value in self.clauses:
             found = {"asof": found.at, "atblock": found.at_block, "asat": found.as_at}[key](value)
         found = found.current() if self.current else found
+        found = found.select(*self.columns) if self.columns else found
         return found if self.where is None else found.where(self.where)
 
     def chain(self, pin: Pin) -> Dataset:
-        """Returns one chain of the dataset, at this cut."""
+        """Returns one chain of the dataset, at this cut. Asks the node nothing."""
         if self.repository is not None:  # it may know the dataset by its folder alone
-            return self.dataset().pinned(pin)
-        return replace(self, name=pin.id).dataset().pinned(pin)
+            return self._selected(self.connect().open(self.name)).pinned(pin)
+        transport = transport_to(self.node, self.token, self.ca_file)
+        return self._selected(Dataset(transport, Selection(pin.id))).pinned(pin)
 
 
 @functools.lru_cache(maxsize=8)
@@ -118,7 +136,8 @@ def scan(session: SparkSession, name: str, **options: str) -> Iterator[DataFrame
 
     If the rows are a whole log and its slices are on the machine of Spark's tasks, Spark's own reader of Parquet reads
     them, with its pruning and its speed. The slices stay readable to the end of the block, even if the node collects
-    them. Otherwise, the frame is that of the format ``odf``. Options are those of the format.
+    them. Otherwise, the frame is that of the format ``odf``. Options are those of the format. If Spark fails in the
+    block, the slices are hashed again: a damaged one is the error then, with Spark's as its cause.
     """
     asked = _ReadOptions.of({"path": name, **options})
     files = asked.dataset().files(keep=True) if _is_local(session) else None
@@ -126,7 +145,10 @@ def scan(session: SparkSession, name: str, **options: str) -> Iterator[DataFrame
         yield session.read.format(OdfDataSource.name()).options(**options).load(name)
         return
     try:
-        yield _scanned(session, files)
+        yield _scanned(session, files, asked.columns)
+    except (PySparkException, Py4JError) as error:
+        files.check_again(error)
+        raise
     finally:
         files.close()
 
@@ -138,8 +160,8 @@ def _is_local(session: SparkSession) -> bool:
     return False
 
 
-def _scanned(session: SparkSession, files: SliceFiles) -> DataFrame:
-    schema = _spark_schema(files.schema)
+def _scanned(session: SparkSession, files: SliceFiles, columns: Sequence[str]) -> DataFrame:
+    schema = _spark_schema(_chosen(files.schema, columns))
     return session.read.schema(schema).parquet(*files.paths) if files.paths else session.createDataFrame([], schema)
 
 
@@ -160,9 +182,10 @@ class OdfDataSource(DataSource):  # type: ignore[misc]
         return "odf"
 
     def schema(self) -> StructType:
-        dataset = _ReadOptions.of(self.options).dataset()
-        if (files := dataset.files()) is not None:
-            return _spark_schema(files.schema)
+        asked = _ReadOptions.of(self.options)
+        dataset = asked.dataset()
+        if (files := dataset.listed()) is not None:
+            return _spark_schema(_chosen(files.schema, asked.columns))
         with dataset.limit(0).answer() as answer:
             return _spark_schema(answer.schema)
 
@@ -185,10 +208,17 @@ class _BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         chains = self._asked.dataset().chains()
-        if self._asked.partitions <= len(chains) or self._asked.current:
+        if self._asked.current:
             return [_Rows(each.pin.said()) for each in chains]
-        parts = [_ranges(each.pin, 0, each.last_offset(), self._asked.partitions // len(chains)) for each in chains]
-        return [*itertools.chain(*parts)] or [_Rows(chains[0].pin.said())]
+        return [*itertools.chain(*(self._of(each, len(chains)) for each in chains))] or [_Rows(chains[0].pin.said())]
+
+    def _of(self, chain: Dataset, chains: int) -> list[InputPartition]:
+        """Returns the rows of one of so many chains, in parts."""
+        wanted, files = self._asked.partitions, chain.listed()
+        if files is None and wanted <= chains:
+            return [_Rows(chain.pin.said())]
+        last = chain.last_offset() if files is None else files.last_offset
+        return _parts(chain.pin, files, (0, last), wanted, chains)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Rows)
@@ -228,12 +258,12 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         began, until = (Position.parse(json.dumps(said)) for said in (start, end))
         if began.block:
             self._check(began, until)
-        count = max(1, self._asked.partitions // len(until.parts))
-        found = []
+        found: list[InputPartition] = []
         for place, each in enumerate(until.parts):
             pin = Pin(each.id, each.id, each.block, each.sequence_number)
             first = began.parts[place].offset + 1 if began.block else 0
-            found += _ranges(pin, first, each.offset, count)
+            files = self._asked.chain(pin).listed() if first <= each.offset else None
+            found += _parts(pin, files, (first, each.offset), self._asked.partitions, len(until.parts))
         return found
 
     def _check(self, position: Position, until: Position) -> None:
@@ -272,12 +302,42 @@ def _predicate(expression: spark.Filter) -> Predicate | None:
     return found
 
 
-def _ranges(pin: Pin, first: int, last: int, count: int) -> list[InputPartition]:
-    """Divides offsets ``first`` to ``last`` into parts of equal size."""
+def _parts(
+    pin: Pin, files: SliceFiles | None, offsets: tuple[int, int], wanted: int, chains: int
+) -> list[InputPartition]:
+    """Divides rows of one chain among tasks. ``wanted``: number of tasks for all ``chains``; 0: as many as suit.
+
+    ``files``: the slices, if they are on this machine. Ranges begin with a slice if possible, so that few slices are
+    read by two tasks.
+    """
+    first, last = offsets
     rows = last - first + 1
-    count = max(0, min(count, rows))
-    edges = [first + rows * place // count for place in range(count + 1)] if count else []
+    if rows <= 0:
+        return []
+    if files is None:
+        return _ranges(pin, first, last, max(1, wanted // chains), ())
+    suit = min(os.cpu_count() or 1, 1 + rows // _WORTH_A_TASK)
+    starts = [low for low, high in files.spans if first < low and high <= last]
+    fewest = 1 + len(starts) // (AT_ONCE // 2)
+    return _ranges(pin, first, last, max((wanted or suit) // chains, fewest), starts)
+
+
+def _ranges(pin: Pin, first: int, last: int, count: int, starts: Sequence[int]) -> list[InputPartition]:
+    """Divides offsets ``first`` to ``last`` into parts of about equal size. ``starts``: of slices, in order.
+
+    An edge moves to the nearest start that is not further away than a quarter of a part.
+    """
+    rows = last - first + 1
+    count = min(count, rows)
+    edges = [first + rows * place // count for place in range(count + 1)]
+    edges[1:-1] = [_near(each, starts, rows // count // 4) for each in edges[1:-1]]
     return [_Rows(pin.said(), low, high - 1) for low, high in itertools.pairwise(edges)]
+
+
+def _near(edge: int, starts: Sequence[int], most: int) -> int:
+    place = bisect_left(starts, edge)
+    found = min(starts[max(0, place - 1) : place + 1], key=lambda each: abs(each - edge), default=edge)
+    return found if abs(found - edge) <= most else edge
 
 
 def _batches(asked: _ReadOptions, schema: StructType, rows: _Rows) -> Iterator[pa.RecordBatch]:
@@ -285,16 +345,20 @@ def _batches(asked: _ReadOptions, schema: StructType, rows: _Rows) -> Iterator[p
     wanted = to_arrow_schema(schema, timezone="UTC")
     dataset = asked.chain(Pin.of(rows.pin)).select(*wanted.names)
     for batch in _within(dataset, rows, wanted.names):
-        yield pa.RecordBatch.from_arrays([batch.column(each.name).cast(each.type) for each in wanted], schema=wanted)
+        yield typed(batch, wanted)
 
 
 def _within(dataset: Dataset, rows: _Rows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields rows from the slices if they are on this machine, else from the node."""
     if rows.first is None or rows.last is None:
         return iter(dataset.reader())
-    if (files := dataset.files()) is not None:
+    if (files := dataset.files(offsets=(rows.first, rows.last))) is not None:
         return files.between(columns, rows.first, rows.last)
     return iter(dataset.where((col("offset") >= rows.first) & (col("offset") <= rows.last)).reader())
+
+
+def _chosen(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([schema.field(name) for name in columns]) if columns else schema
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:

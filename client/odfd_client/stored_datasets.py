@@ -79,7 +79,7 @@ class StoredDataset(Dataset):
         if demand is not None and demand.require is not None:
             raise refused("a requirement on data", "a node knows who attested it: odfctl mirror add")
 
-    def files(self, *, keep: bool = False) -> SliceFiles | None:
+    def files(self, *, keep: bool = False, offsets: tuple[int, int] | None = None) -> SliceFiles | None:  # noqa: ARG002
         asked = self._selection
         is_whole = not asked.current and asked.where is None and asked.limit is None
         if keep or not is_whole or any(words == _AS_AT for words, _ in asked.clauses):

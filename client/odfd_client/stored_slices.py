@@ -108,11 +108,8 @@ class StoredSlices(SliceFiles):
         self._files_here = [StoredFile(objects, cut.chain, each) for each in cut.slices(after)]
         rows = sum(each.last - each.first + 1 for each in self._files_here)
         super().__init__(told, _schema(cut, self._files_here), (), rows)
+        self.spans = [(each.first, each.last) for each in self._files_here]
         self._chain, self.folder = cut.chain, cut.chain.folder
-
-    @property
-    def last_offset(self) -> int:
-        return self._files_here[-1].last if self._files_here else -1
 
     def table(self, columns: Sequence[str]) -> pa.Table:
         return self.reader(columns).read_all()

@@ -45,8 +45,14 @@ class QueryInputs:
         """Returns the paths of the slices of a view that is held and shown."""
         return tuple(str(self._home.objects.path(each.slice.physical_hash)) for each in planned.slices)
 
-    def sound(self, views: Sequence[PlannedView]) -> dict[str, Path]:
-        """Returns the files of views, whose bytes match their hashes. Raises as ``SliceFiles.path``."""
+    def sound(self, views: Sequence[PlannedView], *, again: bool = False) -> dict[str, Path]:
+        """Returns the files of views, whose bytes match their hashes. Raises as ``SliceFiles.path``.
+
+        ``again``: hashes also what was hashed lately.
+        """
+        if again:
+            for name, dataset, block in _named(views):
+                self._home.slices.check_again(name, dataset, block)
         return {str(name): self._home.slices.path(name, dataset, block) for name, dataset, block in _named(views)}
 
     @asynccontextmanager

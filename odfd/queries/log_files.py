@@ -5,7 +5,7 @@ Work for news does not grow with the log: slices are listed from a cache, and on
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,6 +22,8 @@ from odfd.state.directory import StateDirectory
 
 MOST_SLICES: Final = 512
 """Files given to one reader at a time, which may have a thousand open."""
+MOST_LISTED: Final = 100_000
+"""Files whose offsets one answer lists without giving them."""
 _RENAMES: Final = 8
 """Handovers in a row, between a look at a name and the plan for it, after which a request is refused."""
 MakePlan = Callable[[Sequence[TableNamed], wire.QueryRequest], QueryPlan]
@@ -60,8 +62,11 @@ def files_of_log(home: StateDirectory, plan: MakePlan, request: wire.SlicesReque
     if request.after is not None:
         first = bisect_right(chosen, request.after.offset, key=_last_offset)
         chosen, more = chosen[first : first + MOST_SLICES], len(chosen) > first + MOST_SLICES
-    if len(chosen) > MOST_SLICES:
-        text = f"the log has more than {MOST_SLICES} slices"
+    if request.offsets is not None:
+        low, high = request.offsets
+        chosen = chosen[bisect_left(chosen, low, key=_last_offset) : bisect_right(chosen, high, key=_first_offset)]
+    if len(chosen) > (most := MOST_LISTED if request.listed else MOST_SLICES):
+        text = f"more than {most:,} slices of the log have these rows"
         raise Refused(text, rule="query-slices", hint="ask for its rows")
     if view.view.is_computed and not _are_plain(home, view, chosen):
         raise _not_plain()
@@ -106,6 +111,10 @@ def _are_plain(home: StateDirectory, view: PlannedView, chosen: Sequence[PlacedS
         return False
     newest = home.chains.chain(view.dataset).last_of(("SetDataSchema",), view.cut.size)
     return newest is not None and all(each.sequence > newest.sequence_number for each in chosen[:1])
+
+
+def _first_offset(placed: PlacedSlice) -> int:
+    return placed.slice.offset_interval.start
 
 
 def _last_offset(placed: PlacedSlice) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -147,8 +148,8 @@ class QueryService:
                     return plan, rows, content
 
     async def slices(self, request: wire.SlicesRequest, give: GiveFiles) -> None:
-        """Gives descriptors of the files that make up a log at a cut, or those after a position, without a statement or
-        a query process.
+        """Gives descriptors of the files that make up a log at a cut, or of those with some of its rows, without a
+        statement or a query process.
 
         An opened file stays readable, whatever is collected. Raises as ``answer`` does, NotFound for a position that is
         no longer in the chain, and Refused for a log that its slices do not hold as it is read.
@@ -156,8 +157,10 @@ class QueryService:
         chosen = await trio.to_thread.run_sync(files_of_log, self._planner.home, self._planner.plan, request)
         planned, views = chosen.view, (chosen.view,)
         with self._inputs.held(views):
-            sound = await trio.to_thread.run_sync(self._inputs.sound, views) if planned.slices else {}
-            paths = [sound[str(each.slice.physical_hash)] for each in planned.slices]
+            given = () if request.listed else planned.slices
+            look = partial(self._inputs.sound, views, again=request.again)
+            sound = await trio.to_thread.run_sync(look) if given else {}
+            paths = [sound[str(each.slice.physical_hash)] for each in given]
             await give(frame(HEAD, msgspec.json.encode(chosen.head)), ())
             await give(frame(SCHEMA, planned.view.schema), ())
             for start in range(0, len(paths), _TOGETHER):

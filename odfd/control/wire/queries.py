@@ -77,6 +77,12 @@ class SlicesRequest(Request, frozen=True, kw_only=True):
     together: bool = False
     """Whether the rendition of the dataset is meant as its name reads it, also where ``dataset`` is an id: all its
     shards (for ``explain``), and nothing beyond its end."""
+    offsets: tuple[int, int] | None = None
+    """Only files with rows of these offsets, from the first to the last, are given; ``None``: all."""
+    listed: bool = False
+    """Whether to say only the offsets of the files and the columns; no file is given."""
+    again: bool = False
+    """Whether to hash the files again, because a reader could not decode one of them."""
 
 
 class SlicesEnd(Value, frozen=True, kw_only=True):

@@ -37,7 +37,11 @@ spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 spark.dataSource.register(OdfDataSource)
 for _ in sys.stdin:
-    found = spark.read.format("odf").options(partitions=2, **options).load("cities")
+    try:
+        found = spark.read.format("odf").options(partitions=2, **options).load("cities")
+    except Exception as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        continue
     rows = spark.readStream.format("odf").options(partitions=2, **options).load("cities")
     writer = rows.writeStream.format("parquet").option("checkpointLocation", folder + "/checkpoint")
     writer.trigger(availableNow=True).start(folder + "/out").awaitTermination()
@@ -79,11 +83,26 @@ async def test_executors_of_a_cluster_read_a_private_dataset(world: Any, tmp_pat
             world.write("alice", "b.csv", *MORE)
             await alice.pull("cities")
             second = await away(lambda: asked(spark))
+            place = damage(alice)
+            third = await away(lambda: asked(spark))
     assert first["batch"] == first["stream"] == [["Graz", 300_000], ["Linz", 210_000], ["Wels", 62_000]]
     more = [["Enns", None], *first["batch"][:2], ["Steyr", 38_000], ["Wels", 62_000]]
     assert second["batch"] == second["stream"] == more, "each row is there once"
     assert second["tasks"].pop("driver") == 0
     assert sum(second["tasks"].values()) > 3, "executors read, and never the driver"
+    assert f"cities block #{place}: " in third["error"]
+    assert "odfctl pull cities --repair" in third["error"]
+    assert str(tmp_path / "alice") not in third["error"].partition("cities block")[2], "others see no path of the node"
+
+
+def damage(alice: Any) -> int:
+    """Writes other bytes to the newest slice; the number of its block."""
+    last = alice.home.chains.chain(alice.dataset("cities")).last_of(("AddData",))
+    name = last.event.new_data.physical_hash
+    with alice.home.database.write() as connection:
+        done = connection.execute("UPDATE small_objects SET data = zeroblob(length(data)) WHERE name = ?", (name,))
+        assert done.rowcount == 1
+    return int(last.sequence_number)
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import os
 import pickle
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,14 +12,25 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkAttributeError
+from hypothesis import given
+from hypothesis import strategies as st
+from py4j.protocol import Py4JError
+from pyspark.errors import (
+    AnalysisException,
+    PySparkAttributeError,
+    PySparkException,
+    PythonException,
+    StreamingQueryException,
+)
 from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, Not
 
 from odfd.control import wire
-from odfd_client import NotFound
+from odfd_client import Environment, NotFound, Pin
 from odfd_client import spark as spark_source
-from odfd_client.spark import OdfDataSource, _Rows, scan
+from odfd_client.slice_files import SliceFiles
+from odfd_client.spark import OdfDataSource, _parts, _Rows, scan
 from worlds import node_world
 from worlds.served_node import away, served
 
@@ -115,6 +129,88 @@ def test_spark_reads_a_folder_without_a_node(spark: Any, tmp_path: Path) -> None
         spark.read.format("odf").options(node="here", **asked).load("flights").collect()
 
 
+async def test_a_damaged_slice_is_told_by_name(world: Any, spark: Any, tmp_path: Path, tmp_path_factory: Any) -> None:
+    """Neither as rows nor as a trace of Java alone; what does not read the slice goes on."""
+    folder = tmp_path_factory.mktemp("c")
+    async with world.running("alice") as alice:
+        await alice.apply(node_world.ROOT)
+        for part in "ab":
+            names = (hashlib.sha256(f"{part}{number}".encode()).hexdigest() for number in range(3000))
+            world.write("alice", f"{part}.csv", *(f"2024-01-01T00:00:00Z,{name},1" for name in names))
+            await alice.pull("cities")
+        async with served(alice, folder) as path:
+            assert len(await away(lambda: batch(spark, path))) == 6000
+            place = lose_bytes(alice)
+            said = f"cities block #{place}: .* is damaged on disk .*odfctl pull cities --repair"
+            with pytest.raises(PythonException, match=said):
+                await away(lambda: batch(spark, path))  # the node hashed it a moment ago, and the time is the same
+            for way in (
+                lambda: batch(spark, path, columns="city"),
+                lambda: batch(spark, path, current="true"),
+                lambda: batch(spark, path, atBlock=f"#{place}"),
+                Stream(spark, path, tmp_path).run,
+            ):
+                with pytest.raises((AnalysisException, PythonException, StreamingQueryException), match=said):
+                    await away(way)
+            assert len(await away(lambda: batch(spark, path, atBlock=first_block(alice)))) == 3000
+
+
+async def test_a_scan_names_the_slice_that_spark_cannot_read(world: Any, spark: Any, tmp_path_factory: Any) -> None:
+    folder = tmp_path_factory.mktemp("c")
+    async with world.running("alice") as alice:
+        names = (hashlib.sha256(f"{number}".encode()).hexdigest() for number in range(3000))
+        world.write("alice", "a.csv", *(f"2024-01-01T00:00:00Z,{name},1" for name in names))
+        await alice.apply(node_world.ROOT)
+        await alice.pull()
+        async with served(alice, folder) as path:
+
+            def scanned() -> None:
+                with scan(spark, "cities", node=str(path)) as found:
+                    assert found.count() == 3000
+                    place.append(lose_bytes(alice))
+                    found.collect()
+
+            place: list[int] = []
+            with pytest.raises(Environment, match=r"is damaged on disk .*odfctl pull cities --repair") as told:
+                await away(scanned)
+            assert told.value.place == f"cities block #{place[0]}"
+            assert isinstance(told.value.__cause__, Py4JError | PySparkException)
+
+
+def lose_bytes(alice: Any) -> int:
+    """As a disk does, which no time of the file shows; the number of the newest block, whose slice it is."""
+    last = alice.home.chains.chain(alice.dataset("cities")).last_of(("AddData",))
+    file = alice.home.objects.path(last.event.new_data.physical_hash)
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    file.chmod(0o600)
+    with file.open("r+b") as written:
+        written.seek(-8, os.SEEK_END)
+        written.write(bytes(8))
+    os.utime(file, ns=times)
+    return int(last.sequence_number)
+
+
+@given(st.integers(0, 50), st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(0, 60), st.integers(1, 3))
+def test_tasks_have_each_offset_once(first: int, slices: list[int], wanted: int, chains: int) -> None:
+    spans = [(high - rows, high - 1) for rows, high in zip(slices, itertools.accumulate(slices), strict=True)]
+    last = spans[-1][1]
+    for files in (None, SliceFiles(mock.Mock(), pa.schema([]), [], 0)):
+        if files is not None:
+            files.spans = spans
+        found = _parts(Pin("cities", "did:odf:x", "f1620", 1), files, (first, last), wanted, chains)
+        offsets = [range(each.first, each.last + 1) for each in found if isinstance(each, _Rows)]
+        assert all(offsets), "a task without rows"
+        assert [*itertools.chain(*offsets)] == [*range(first, last + 1)]
+        assert len(found) <= max(1, wanted // chains)
+
+
+def test_tasks_begin_with_slices_that_are_near() -> None:
+    files = SliceFiles(mock.Mock(), pa.schema([]), [], 0)
+    files.spans = [(0, 399), (400, 899), (900, 999)]
+    found = _parts(Pin("cities", "did:odf:x", "f1620", 1), files, (0, 999), 2, 1)
+    assert [(each.first, each.last) for each in found if isinstance(each, _Rows)] == [(0, 399), (400, 999)]
+
+
 def read(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
     return sorted(row for each in reader.partitions(start, end) for row in rows(reader, each))
 
@@ -170,11 +266,18 @@ def as_people_ask(spark: Any, path: Path) -> None:
     assert [row.city for row in pushing.where("population > 100000 and city like '%z'").collect()] == ["Graz", "Linz"]
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     assert whole.where("population > 100000").groupBy().sum("population").collect()[0][0] == 510_000
+    assert frame(spark, path, columns="population, city").columns == ["population", "city"]
+    assert batch(spark, path, columns="population, city") == sorted(row.city for row in whole.collect())
     parts = frame(spark, path, partitions=3)
     assert parts.rdd.getNumPartitions() == 3
     assert sorted(parts.collect()) == sorted(whole.collect())
     assert batch(spark, path, asAt="2024-01-02", current="true") == ["Graz", "Linz"]
-    for options, said in (({"partitions": "0"}, "1 to 1024"), ({"asof": "1999-01-01"}, "cities"), ({"x": "y"}, "x is")):
+    for options, said in (
+        ({"partitions": "0"}, "1 to 1024"),
+        ({"asof": "1999-01-01"}, "cities"),
+        ({"x": "y"}, "x is"),
+        ({"columns": "a,"}, "no name"),
+    ):
         with pytest.raises(Exception, match=said):
             frame(spark, path, **options).collect()
 

@@ -124,6 +124,11 @@ def read_from_slices(c: Client, slices: list[Path]) -> None:
         assert other.files() is None
         assert other.to_arrow().num_rows
     assert files.last_offset == direct.last_offset() == asked.num_rows - 1
+    listed, some = direct.listed(), direct.files(offsets=(0, 0))
+    assert listed is not None
+    assert (listed.schema, listed.spans, listed.paths) == (files.schema, files.spans, [])
+    assert some is not None
+    assert some.spans == [span for span in files.spans if span[0] == 0]
     for first, last in ((0, 0), (1, 2), (0, files.last_offset), (2, 99), (7, 3)):
         among = asked.filter((pc.field("offset") >= first) & (pc.field("offset") <= last))
         read = [row for batch in files.between(["city"], first, last) for row in batch.column("city").to_pylist()]
