@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from chain.errors import Refused
 from chain.model.events import SetPollingSource, SourceState
 from chain.state import ChainState
-from odfd.ingest.brokers.job import FORGOT, decode_position, starts
 from odfd.ingest.brokers.job import TopicPosition as Position
-from odfd.ingest.brokers.ranges import LogBounds, beginnings, check_held, forgotten, in_turn
+from odfd.ingest.brokers.job import decode_position, starts
+from odfd.ingest.brokers.ranges import LogBounds, another_log, beginnings, check_held, forgotten, in_turn
 from odfd.ingest.fetch.kafka import OFFSETS, state_of
 from odfd.ingest.fetch.kafka_ranges import AddressRange, check_follows, parsed_part
 from odfd.ingest.plan import Batch
@@ -107,7 +106,7 @@ class ModelPositions:
 
     async def again(self, _state: ChainState, ranges: Sequence[AddressRange], folder: Path) -> Sequence[Path | None]:
         if any(parsed_part(each.part)[0] != self._topic.id for each in ranges):
-            raise Refused("the topic was deleted and made again", rule=FORGOT)
+            raise another_log("was deleted and made again")
         if not self._remembers:
             check_held({parsed_part(each.part)[1]: (each.start, each.end) for each in ranges}, self._topic.bounds)
         return [self._written(each, folder) for each in ranges]

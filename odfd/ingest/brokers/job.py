@@ -125,6 +125,7 @@ def starts(after: TopicPosition | None, topic: str, partitions: list[int]) -> di
         raise Refused(
             f"partition {gone[0]} of the topic, of which messages were taken, is not there any more",
             rule=POSITION_RULE,
-            hint="is it the right broker?",
+            hint="is it the right broker? else read it into another dataset, or begin again: `odfctl reset` takes back"
+            " what was ingested",
         )
     return {each: after.next.get(str(each), 0) for each in partitions}

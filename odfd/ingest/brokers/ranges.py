@@ -86,14 +86,22 @@ def _again(job: RangesJob, topic: str, partitions: list[int], until: TopicPositi
     wanted = {int(name): (start, until.next[name]) for name, start in (job.after.next if job.after else {}).items()}
     if topic != until.topic or not wanted.keys() <= set(partitions):
         said = "was deleted and made again" if topic != until.topic else "has fewer partitions"
-        raise Refused(
-            f"the topic {said}: messages that were bound are not there any more", rule=FORGOT, hint=_FORGOT_HINT
-        )
+        raise another_log(said)
     check_held(wanted, _bounds(job, sorted(wanted)))
     files = _taken(job, dict(wanted))
     check_held(wanted, _bounds(job, sorted(wanted)))  # what went meanwhile may have been passed over
     ranges = [OffsetRange(each, *wanted[each]) for each in sorted(files.written)]
     return RangesResult(ranges=tuple(ranges), position=until)
+
+
+def another_log(said: str) -> Refused:
+    """Returns the fault for a topic that is not the one of which messages were bound. ``said``: what became of it."""
+    return Refused(
+        f"the topic {said}: messages that were bound are not there any more",
+        rule=FORGOT,
+        hint="an instance that has read them can still write them; no gap is accepted of another log: begin another"
+        " collection (odfctl reclock NAME --at REPOSITORY), and this one keeps what it has",
+    )
 
 
 _FORGOT_HINT = (
@@ -116,7 +124,8 @@ def check_held(wanted: dict[int, tuple[int, int]], bounds: dict[int, LogBounds])
             raise Refused(
                 f"messages up to {end - 1} of partition {each} were bound, and the broker has them up to {high - 1}",
                 rule=REWROTE,
-                hint="the broker has lost messages, and may give their numbers to others: ask its operator",
+                hint="the broker has lost messages, and may give their numbers to others: ask its operator, or begin"
+                " another collection (odfctl reclock NAME --at REPOSITORY), and this one keeps what it has",
             )
 
 

@@ -240,6 +240,8 @@ def test_a_source_that_forgot_is_told_by_what_was_bound_and_by_what_was_not(feed
     with pytest.raises(Refused, match=f"messages {bound.start} to 0 of partition 0 were bound") as caught:
         reader.again([bound])
     assert caught.value.rule == FORGOT
+    assert "no gap is accepted" in caught.value.hint
+    assert "begin another collection" in caught.value.hint
     feed.forget(bound.end + 1)
     with pytest.raises(Refused, match=f"message {bound.end} of partition 0 is not there") as caught:
         reader.next()
@@ -287,6 +289,7 @@ def test_a_log_that_was_cut_is_not_one_that_forgot(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="the broker has them up to 0") as caught:
         reader.again(reader.offers[0].ranges)
     assert caught.value.rule == REWROTE
+    assert "begin another collection" in caught.value.hint
 
 
 @pytest.mark.slow
