@@ -72,7 +72,7 @@ from odfd.flows.tasks import TYPE as TASK
 from odfd.network.node_names import node_names
 from odfd.node.own_parts import own_resources_of
 from odfd.node.parts import NodeParts
-from odfd.node.rendition_parts import commit_point_of, holds_of, reclocking_of, renditions_of
+from odfd.node.rendition_parts import commit_point_of, holds_of, proposing_of, reclocking_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.resources.declared import DeclaredStore
@@ -299,7 +299,7 @@ def _pulling(
     )
     others = IngestPullParts(
         uploads, parts.import_export, parts.repairing, declarations.values, promises, parts.views.readers, portals,
-        partial(ahead, parts.home.chains, parts.home.keys.has_dataset_key, parts.engine.warm),
+        partial(ahead, parts.home.chains, parts.home.keys.has_dataset_key, parts.engine.warm), proposing_of(parts),
     )  # fmt: skip
     return IngestPullService(
         parts.home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, others, parts.context

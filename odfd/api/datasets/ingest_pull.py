@@ -86,6 +86,8 @@ class IngestPullParts(NamedTuple):
     portals: PortalService
     ahead: Callable[[Sequence[DatasetId]], Awaitable[None]]
     """Called with the datasets of a pull; starts ahead what their transforms will need of an engine."""
+    proposing: Callable[[DatasetId], ingesting.IngestDependencies | None] = lambda _: None
+    """Returns the dependencies of an ingest into a dataset of another node, if this node may write it. Blocking."""
 
 
 class IngestPullService:
@@ -104,7 +106,7 @@ class IngestPullService:
         self._scheduler = scheduler
         self.uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
         self._values, self._promises, self._ahead = parts.values, parts.promises, parts.ahead
-        self._portals = parts.portals
+        self._portals, self._proposing = parts.portals, parts.proposing
         self._board = context.board
         self._events = context.events
         self._meter = context.meter
@@ -143,7 +145,8 @@ class IngestPullService:
                     await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log = PushTable(self._home.database)
-                    outcome = await push_files(self._ingest, entry.id, files, terms, log, partial(show_ingest, report))
+                    deps = await trio.to_thread.run_sync(self._proposing, entry.id) or self._ingest
+                    outcome = await push_files(deps, entry.id, files, terms, log, partial(show_ingest, report))
             except Fault as fault:
                 if fault.rule == PUSH_SOURCE:  # the fault is about the dataset, and about none of the files
                     fault.place = fault.place or entry.name
