@@ -151,7 +151,7 @@ def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilitySe
     upkeep = RenditionUpkeep(home, effects, parts.context)
     differences = RenditionDifferences(home, deps.settings.staging, committer, clock, effects, write)
     delete = partial(datasets.delete, purge=True)
-    return RenditionService(
+    made = RenditionService(
         home,
         (effects, origins, derived, upkeep, differences),
         parts.context,
@@ -159,3 +159,5 @@ def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilitySe
         lambda: secrets.token_hex(8),
         seen.shown,
     )
+    parts.handovers.readers = made.hand_over_readers
+    return made

@@ -8,7 +8,8 @@ done again. Spec: docs/spec/collections.md#published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -43,6 +44,15 @@ START_SECONDS: Final = 10.0
 """Seconds until the first check of all mirrors, unless one moves: a starting node has more urgent work."""
 
 
+Also = Callable[[sqlite3.Connection], None]
+Readers = Callable[[Member, Member, Also], Awaitable[Sequence[DatasetId]]]
+"""Returns the new renditions of what derived from the first; none: the transaction was not made. Raises Fault."""
+
+
+async def _none_derive(_old: Member, _new: Member, _also: Also) -> Sequence[DatasetId]:
+    return ()
+
+
 class _Followed(msgspec.Struct, frozen=True):
     """A mirror whose chain says that its collection continues in another dataset."""
 
@@ -69,6 +79,8 @@ class HandoverFollowing:
         self._derived = derived
         self._faults: dict[DatasetId, str] = {}
         """Faults that were reported already."""
+        self.readers: Readers = _none_derive
+        """Hands over what derives here from a mirrored rendition, in the transaction that swaps the mirror's names."""
         self.shards = ShardFollowing(home, scheduler, visibility, context)
         self.step: Callable[[str], None] = lambda _: None
         """Called after each durable step; tests use it to let a process die there."""
@@ -180,23 +192,35 @@ class HandoverFollowing:
         return True
 
     async def _switch(self, found: _Followed, member: Member) -> None:
-        old = found.state.active
+        old, names = found.state.active, dict[DatasetId, str]()
 
-        def switch() -> dict[DatasetId, str]:
+        def swap(connection: sqlite3.Connection) -> None:
+            names.clear()
+            state, now = tables.of(connection, found.spec.id), self._clock.now()
+            names.update(swap_names(connection, old, member, now))
+            resources = Resources(connection)
+            for dataset, name in names.items():
+                spec = mirror_specs.of(resources, dataset)
+                if spec is not None:
+                    mirror_specs.keep(resources, msgspec.structs.replace(spec, name=name), now)
+            command = f"{old.dataset}@{found.notice.time}"
+            timeline = appended(state.timeline, Switch(found.notice.time, command, member.row))
+            tables.keep(connection, msgspec.structs.replace(state, timeline=timeline))
+
+        def swap_alone() -> bool:
+            """Swaps the names unless that is done; returns whether it was not."""
             with self._home.database.write() as connection:
-                state, now = tables.of(connection, found.spec.id), self._clock.now()
-                names = swap_names(connection, old, member, now)
-                resources = Resources(connection)
-                for dataset, name in names.items():
-                    spec = mirror_specs.of(resources, dataset)
-                    if spec is not None:
-                        mirror_specs.keep(resources, msgspec.structs.replace(spec, name=name), now)
-                command = f"{old.dataset}@{found.notice.time}"
-                timeline = appended(state.timeline, Switch(found.notice.time, command, member.row))
-                tables.keep(connection, msgspec.structs.replace(state, timeline=timeline))
-            return names
+                is_due = tables.of(connection, found.spec.id).active.dataset == old.dataset
+                if is_due:
+                    swap(connection)
+            return is_due
 
-        names = await trio.to_thread.run_sync(switch)
+        why = ""
+        try:
+            await self.readers(old, member, swap)
+        except Fault as fault:
+            why = f": {fault.message}"
+        stays = await trio.to_thread.run_sync(swap_alone)
         self.step("switched")
         for dataset, name in names.items():
             mirror = self._scheduler.find(dataset)
@@ -204,10 +228,10 @@ class HandoverFollowing:
                 mirror.spec = msgspec.structs.replace(mirror.spec, name=name)
             said = "its collection handed over"
             self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
-        stay = await trio.to_thread.run_sync(self._derived, old.dataset)
+        stay = await trio.to_thread.run_sync(self._derived, old.dataset) if stays else ()
         text = f"it goes on with rendition {member.row.number}, as its owner says"
         if stay:
-            text += f"; {', '.join(stay)} still derives from {names[old.dataset]}"
+            text += f"; {', '.join(stay)} still derives from {names[old.dataset]}{why}"
         self._events.emit(
             "rendition.followed", names[member.dataset], text, about=about(member.dataset), id=str(member.dataset)
         )

@@ -268,8 +268,14 @@ class RenditionEffects:
         own = self.captures_of(state, member.row.number)
         return remaining(self.captures_of(state, state.active.row.number), own)
 
-    def switch(self, time: int, command: str, moves: Sequence[Move]) -> list[DatasetId]:
-        """Hands over: changes timelines, names, frontiers and visibility in one transaction.
+    def switch(
+        self,
+        time: int,
+        command: str,
+        moves: Sequence[Move],
+        also: Callable[[sqlite3.Connection], None] = lambda _: None,
+    ) -> list[DatasetId]:
+        """Hands over: changes timelines, names, frontiers and visibility in one transaction, with ``also`` first.
 
         Returns what others may know now. Both sides reach the handover in that transaction, so that a reader crosses
         at once. If others know a chain, its last block says where its collection goes on. Raises Conflict.
@@ -283,6 +289,7 @@ class RenditionEffects:
         ]
 
         def together(connection: sqlite3.Connection) -> None:
+            also(connection)
             for move, sizes in zip(moves, grown, strict=True):
                 self._switch(connection, Switch(time, command, move.new.row), sizes)
                 _reach(connection, move, time)

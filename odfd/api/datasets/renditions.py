@@ -6,6 +6,7 @@ is repeated with the same id continues where its process died. Spec: docs/spec/c
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, Literal
@@ -133,6 +134,34 @@ class RenditionService:
             return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
 
         return task_ref(self._board.submit("handover", entry.name, work, about(entry.id)))
+
+    async def hand_over_readers(
+        self, old: Member, new: Member, also: Callable[[sqlite3.Connection], None]
+    ) -> Sequence[DatasetId]:
+        """Hands over what derives here from a mirrored rendition, and swaps its names by ``also``, in one transaction.
+
+        Returns the new renditions; none: nothing derives from it, and ``also`` was not called. Raises Fault if a
+        transform cannot run over ``new``; nothing is changed then.
+        """
+        readers = await trio.to_thread.run_sync(self._derived.affected, old.dataset)
+        async with AsyncExitStack() as turns:
+            for each in readers:
+                await turns.enter_async_context(self._home.turns.of(each))
+            moves = (await self._derived.prepared(old, new))[1:]
+            if not moves:
+                return ()
+
+            def switch() -> Sequence[DatasetId]:
+                uppers = [self._effects.upper(member) for move in moves for member in move]
+                time = max(to_millis(self._clock.now()), *uppers)
+                return self._effects.switch(time, f"{old.dataset}@{new.dataset}:{time}", moves, also)
+
+            for each in await trio.to_thread.run_sync(switch):
+                await self._shown_to_others(each)
+        for move in moves:
+            for member in move:
+                self._tell(member.dataset)
+        return [move.new.dataset for move in moves]
 
     async def abandon(self, ref: str, number: int) -> wire.RenditionView:
         """Deletes a rendition that was never active. Raises NotFound, Invalid, Refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chain.errors import Refused
 from odfd.control import wire
 from worlds.eventually import became
 
@@ -113,3 +114,55 @@ async def test_what_is_shared_with_some_stays_so(world: Any, worlds: Any) -> Non
         assert not alice.parts.visibility.is_told(new)
         assert alice.parts.visibility.shared_with(new) == alice.parts.visibility.shared_with(alice.dataset("cities.r0"))
         assert len(alice.parts.visibility.shared_with(new)) == 1
+
+
+async def test_what_derives_from_a_mirror_hands_over_with_it(world: Any, worlds: Any) -> None:
+    """Its rows are those of the new rendition, its name is the same, and it goes on with what comes."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(worlds.ROOT)
+        await pulled(world, alice, 1, "Graz")
+        await bob.mirror(alice.dataset("cities"), "theirs")
+        await bob.apply(worlds.DERIVED.replace("datasetRef: cities", "datasetRef: theirs"))
+        await bob.pull("towns")
+        old = bob.dataset("towns")
+        await create(alice)
+        await pulled(world, alice, 2, "Linz")
+        await hand_over(alice, 1)
+        (followed,) = await bob.heard("rendition.followed")
+        assert "still derives" not in followed.message
+        assert (bob.dataset("towns.r0"), bob.dataset("theirs")) == (old, alice.dataset("cities"))
+        assert states(bob, "towns") == [
+            (0, "towns.r0", "first", "Superseded"),
+            (1, "towns", "inputs", "Active"),
+        ]
+        await pulled(world, alice, 3, "Wels")
+        await became(lambda: bob.size("theirs") == alice.size("cities"))
+        await bob.pull("towns")
+        assert [row[1:] for row in await rows(bob, "towns")] == [row[1:] for row in await rows(alice, "cities")]
+        assert len(await rows(bob, "towns")) == 3
+        await hand_over(alice, 0)
+        await bob.heard("rendition.followed", 2)
+        assert bob.dataset("towns") == old, "the former one is used again"
+        await bob.pull("towns")
+        assert len(await rows(bob, "towns")) == 3
+
+
+async def test_a_transform_that_cannot_run_stays_and_is_named(world: Any, worlds: Any, monkeypatch: Any) -> None:
+    """What one reader here cannot do keeps no mirror from its owner's choice."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(worlds.ROOT)
+        await pulled(world, alice, 1, "Graz")
+        await bob.mirror(alice.dataset("cities"), "theirs")
+        await bob.apply(worlds.DERIVED.replace("datasetRef: cities", "datasetRef: theirs"))
+        await bob.pull("towns")
+        old = bob.dataset("towns")
+
+        async def fails(_dataset: Any) -> None:
+            raise Refused("the input is not relied on", rule="trust")
+
+        monkeypatch.setattr(bob.api.renditions._derived, "_derive", fails)
+        await create(alice)
+        await hand_over(alice, 1)
+        (followed,) = await bob.heard("rendition.followed")
+        assert "towns still derives from theirs.r0: the input is not relied on" in followed.message
+        assert (bob.dataset("towns"), bob.dataset("theirs")) == (old, alice.dataset("cities"))
