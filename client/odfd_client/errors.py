@@ -69,6 +69,6 @@ def from_problem(problem: Mapping[str, Any]) -> OdfdError:
         return value if isinstance(value, str) else ""
 
     family = "Invalid" if text("family") == "Usage" else text("family")
-    kind = HoldLost if text("rule") == "hold-lost" else _FAMILIES.get(family, Bug)
+    kind = HoldLost if text("rule") in ("hold-lost", "hold-fenced") else _FAMILIES.get(family, Bug)
     message = text("detail") or text("title") or "the node reported a problem without saying which"
     return kind(message, rule=text("rule"), hint=text("hint"), place=text("place"))

@@ -7,6 +7,7 @@ lost, or could not be reached until the hold expired, ``check``, ``dataset`` and
 from __future__ import annotations
 
 import datetime
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,10 +43,13 @@ class Hold:
             shards = tuple(map(Pin.of, answer.get("shards", ())))
         except (KeyError, TypeError) as error:
             raise Bug("the node's hold is not understood", rule="answer") from error
+        fence = answer.get("fence")
+        self.fence = fence if isinstance(fence, int) else None
+        """The number of this process among those that took the hold for its owner; ``None``: it is leased."""
         self.pins = shards or (self.pin,)
         """The pin of each shard, if all shards of a collection are held."""
         self._transport, self._seconds, self._clock = transport, seconds, clock
-        self._until = begun + seconds
+        self._until = begun + seconds if self.fence is None else math.inf
         self._lost: HoldLost | None = None
         self._ended = threading.Event()
         self._renewer = threading.Thread(target=self._keep, name=f"hold {self.id}", daemon=True)
@@ -77,20 +81,37 @@ class Hold:
         if self._renewer.is_alive():
             self._renewer.join()
         try:
-            self._transport.ask("DELETE", f"/node/v1alpha1/holds/{part(self.id)}").close()
+            fence = "" if self.fence is None else f"?fence={self.fence}"
+            self._transport.ask("DELETE", f"/node/v1alpha1/holds/{part(self.id)}" + fence).close()
         except NotFound as error:
             self._lost = HoldLost(f"hold {self.id} is lost", rule="hold-lost", hint="take a new one, and read again")
             raise self._lost from error
 
     def renew(self) -> None:
-        """Extends the hold by its seconds from now, as the thread does regularly. Raises HoldLost, Unreachable."""
+        """Extends the hold by its seconds from now, as the thread does regularly. Raises HoldLost, Unreachable.
+
+        One that is owned lasts anyway: the thread finds out whether another process of the owner took over.
+        """
         begun = self._clock()
+        said = {"seconds": self._seconds} | ({} if self.fence is None else {"fence": self.fence})
         try:
-            self._transport.ask("PUT", f"/node/v1alpha1/holds/{part(self.id)}", body={"seconds": self._seconds}).close()
+            self._transport.ask("PUT", f"/node/v1alpha1/holds/{part(self.id)}", body=said).close()
         except HoldLost as lost:
             self._lost = lost
             raise
         self._until = max(self._until, begun + self._seconds)
+
+    def move(self, at: When) -> None:
+        """Moves an owned hold to a later time that is complete: what is before may go. Raises HoldLost, Refused."""
+        self.check()
+        said = {"seconds": self._seconds, "fence": self.fence, "at": _zoned(at)}
+        place = f"/node/v1alpha1/holds/{part(self.id)}"
+        try:
+            exchange = self._transport.ask("PUT", place, body=said)
+        except HoldLost as lost:
+            self._lost = lost
+            raise
+        exchange.close()
 
     def __enter__(self) -> Self:
         self._renewer.start()
@@ -100,7 +121,10 @@ class Hold:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.release()
+            if self.fence is None:
+                self.release()
+            else:
+                self.check()  # an owned hold outlives its process
         except OdfdError:
             if error is None:
                 raise
@@ -133,11 +157,12 @@ def _zoned(at: When) -> str | None:
     return said if found.tzinfo is not None else instant(found)
 
 
-def take(transport: Transport, ref: str, at: When, seconds: int, note: str) -> Hold:
+def take(transport: Transport, ref: str, at: When, seconds: int, note: str, owner: str = "") -> Hold:
     """Takes a hold. Raises NotFound, Invalid, Refused, Unreachable."""
     if transport.is_remote:
         raise Refused("holds are taken at the node's own socket", rule="hold-remote", hint="connect() without a URL")
     said = {"ref": ref, "seconds": seconds, "note": note} | ({} if at is None else {"at": _zoned(at)})
+    said |= {"owner": owner} if owner else {}
     begun = time.monotonic()
     answer = transport.post("/node/v1alpha1/holds", said)
     if not isinstance(answer, dict):

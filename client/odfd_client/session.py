@@ -66,13 +66,16 @@ class Client:
         self._transport.get(f"/node/v1alpha1/datasets/{part(ref)}")
         return Dataset(self._transport, Selection(ref))
 
-    def hold(self, ref: str, *, at: When = None, seconds: int = SECONDS, note: str = "") -> Hold:
+    def hold(self, ref: str, *, at: When = None, seconds: int = SECONDS, note: str = "", owner: str = "") -> Hold:
         """Keeps a dataset's history as it is: ``with c.hold("weather") as held: held.dataset.to_arrow()``.
 
         ``at``: a time that is complete; by default now. The hold is renewed until the block ends, and expires
         ``seconds`` after the program died. Raises NotFound, Invalid, Refused; its end raises HoldLost if it was lost.
+
+        ``owner``: the name of a pipeline that owns it. It does not expire and outlives the block; the next process of
+        that owner finds it where it is (``time``), and what an earlier one still asks raises HoldLost.
         """
-        return take(self._transport, ref, at, seconds, note)
+        return take(self._transport, ref, at, seconds, note, owner)
 
     def at(self, time: When, *refs: str, seconds: int = SECONDS, note: str = "") -> HeldTogether:
         """Holds several datasets at one time: ``with c.at(None, "a", "b") as held: held["a"].to_arrow()``.

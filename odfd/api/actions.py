@@ -224,6 +224,11 @@ async def _renew_hold(services: Services, request: Request) -> object:
     return await services.holds.renew(_name(request, "id"), await body(request, wire.HoldRenewal))
 
 
+@asks(Parameter("fence", "number", "Of the process that ends an owned hold.", 1), operation=lambda s: s.holds.release)
+async def _release_hold(services: Services, request: Request) -> object:
+    return await services.holds.release(_name(request, "id"), number(request, "fence", None, 1))
+
+
 def _number(request: Request) -> int:
     text = _name(request, "number")
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
@@ -361,7 +366,7 @@ OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", "/holds", _holds),
     ("POST", "/holds", with_body(wire.HoldRequest, lambda s: s.holds.take)),
     ("PUT", "/holds/{id}", _renew_hold),
-    ("DELETE", "/holds/{id}", lambda s, r: s.holds.release(_name(r, "id"))),
+    ("DELETE", "/holds/{id}", _release_hold),
     ("GET", "/mirrors", lambda s, _: s.mirrors.list()),
     ("POST", "/mirrors", with_body(wire.MirrorRequest, lambda s: s.mirrors.add)),
     ("GET", "/flows", lambda s, _: s.flows.list()),

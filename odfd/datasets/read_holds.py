@@ -1,9 +1,11 @@
 """Stores read holds: while one lives, its dataset's history is not rewritten or deleted, and its data not let go.
 
-A hold is leased: its owner renews it in time, or loses it and is told so. It is a row, so it outlives a restart. Code
-that gives up history calls ``HoldGuard`` in its own transaction, which also drops expired holds: so a hold that lives
-has lived all the time, even if the clock went back. A damaged row holds until it is released. Synchronous, on the given
-connection and at the given time. Spec: docs/spec/collections.md#holds; ADR 50.
+A hold is leased: whoever took it renews it in time, or loses it and is told so. Or it is owned, by a name: it lasts
+until it is released, and each process that takes it for that name gets a greater fence, by which what earlier ones
+still ask is refused. It is a row, so it outlives a restart. Code that gives up history calls ``HoldGuard`` in its own
+transaction, which also drops expired holds: so a hold that lives has lived all the time, even if the clock went back. A
+damaged row holds until it is released. Synchronous, on the given connection and at the given time. Spec:
+docs/spec/collections.md#holds; ADR 50.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import msgspec
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from chain.instant import SECOND, Instant, render
+from chain.instant import SECOND, Instant, from_millis, render
 from chain.multihash import Multihash
 from chain.store.seals import Sealed
+from chain.visible import is_visible
 from chain.wording import plural
 
 ROOM: Final = "read_holds"
@@ -26,6 +29,11 @@ HOLDS: Final = Sealed(
     "read_holds",
     ("id", "dataset", "time", "block", "note", "taken", "expires"),
     "it holds until it is released: odfctl hold release ID",
+)
+OWNERS: Final = Sealed(
+    "hold_owners",
+    ("hold", "dataset", "owner", "fence"),
+    "its hold stays until it is released: odfctl hold release ID",
 )
 STEPS: Final = (
     """
@@ -41,11 +49,25 @@ STEPS: Final = (
     CREATE INDEX read_holds_dataset ON read_holds (dataset);
     """,
     HOLDS.step,
+    """
+    CREATE TABLE hold_owners (
+        hold TEXT PRIMARY KEY,
+        dataset BLOB NOT NULL,
+        owner TEXT NOT NULL,
+        fence INTEGER NOT NULL,
+        seal BLOB
+    ) STRICT, WITHOUT ROWID;
+    CREATE UNIQUE INDEX hold_owners_owner ON hold_owners (dataset, owner);
+    """,
 )
 TTL: Final = 15 * 60 * SECOND
 MIN_TTL: Final = 1 * SECOND
 MAX_TTL: Final = 86_400 * SECOND
 MAX_NOTE: Final = 200
+MAX_OWNER: Final = 100
+NEVER: Final = Instant(2**63 - 1)
+"""The stored expiry of an owned hold."""
+FENCED: Final = "hold-fenced"
 MAX_OF_DATASET: Final = 64
 MAX_HOLDS: Final = 1024
 """Most holds on a node, of all datasets together."""
@@ -65,7 +87,11 @@ class ReadHold(msgspec.Struct, frozen=True, kw_only=True):
     """Who took it, or for what."""
     taken: Instant
     expires: Instant | None
-    """When it expires; ``None`` if the row is damaged, so that only a release ends it."""
+    """When it expires; ``None`` if only a release ends it: it is owned, or its row is damaged."""
+    owner: str = ""
+    """The name by which it is owned; empty: it is leased."""
+    fence: int = 0
+    """How often it was taken for that name: only the last process may move or release it."""
 
     def is_live(self, now: Instant) -> bool:
         return self.expires is None or now < self.expires
@@ -86,9 +112,55 @@ class ReadHolds:
         _check_ttl(ttl)
         if len(hold.note) > MAX_NOTE:
             raise Invalid(f"a note of {plural(len(hold.note), 'character')}", rule="hold-note", hint="200 at most")
+        self._check_room(hold.dataset, now)
+        return self._put(msgspec.structs.replace(hold, taken=now, expires=Instant(now + ttl)))
+
+    def own(self, hold: ReadHold, now: Instant, *, moves: bool) -> ReadHold:
+        """Takes a hold for its owner, or takes it over from an earlier process of that owner, whose fence is over.
+
+        ``moves``: to the time of ``hold``; otherwise a hold that is there stays at its time. Raises Invalid; Refused if
+        there are too many, or for a time before the held one.
+        """
+        if not 0 < len(hold.owner) <= MAX_OWNER or not is_visible(hold.owner):
+            raise Invalid("an owner has 1 to 100 visible characters", rule="hold-owner", hint="name the pipeline")
+        row = OWNERS.one(self._db, "dataset = ? AND owner = ?", (hold.dataset, hold.owner))
+        held = None if row is None else self._find(row[0])
+        if row is None or held is None:
+            self._check_room(hold.dataset, now)
+            taken = msgspec.structs.replace(hold, taken=now, expires=None, fence=1)
+        else:
+            _check_forward(held, hold.time if moves else held.time)
+            place = hold if moves else held
+            taken = msgspec.structs.replace(held, time=place.time, block=place.block, fence=row[3] + 1)
+        OWNERS.put(self._db, taken.id, taken.dataset, taken.owner, taken.fence)
+        return self._put(taken)
+
+    def move(self, hold_id: str, fence: int | None, time: int, block: Multihash) -> ReadHold:
+        """Moves an owned hold to a later time, so that what is before may go. Raises Refused if it is lost, fenced."""
+        held = self._owned(hold_id, fence)
+        _check_forward(held, time)
+        return self._put(msgspec.structs.replace(held, time=time, block=block))
+
+    def _owned(self, hold_id: str, fence: int | None) -> ReadHold:
+        """Returns an owned hold for the process with this fence. Raises Refused."""
+        held = self._find(hold_id)
+        if held is None:
+            raise _lost(hold_id)
+        if not held.owner:
+            raise Refused(f"hold {hold_id} is leased, not owned", rule="hold-owner", hint="renew it without a fence")
+        if held.fence != fence:
+            said = "without a fence" if fence is None else f"with the fence {fence}"
+            raise Refused(
+                f"hold {hold_id} of {held.owner} has the fence {held.fence}, and was asked for {said}",
+                rule=FENCED,
+                hint="another process of this owner has taken over: end this one",
+            )
+        return held
+
+    def _check_room(self, dataset: DatasetId, now: Instant) -> None:
         self.sweep(now)
         (total, own) = self._db.execute(
-            "SELECT count(*), coalesce(sum(dataset = ?), 0) FROM read_holds", (hold.dataset,)
+            "SELECT count(*), coalesce(sum(dataset = ?), 0) FROM read_holds", (dataset,)
         ).fetchone()
         if total >= MAX_HOLDS or own >= MAX_OF_DATASET:
             raise Refused(
@@ -96,28 +168,32 @@ class ReadHolds:
                 rule="hold-limit",
                 hint="release holds that are not needed: odfctl hold list",
             )
-        return self._put(msgspec.structs.replace(hold, taken=now, expires=Instant(now + ttl)))
 
-    def renew(self, hold_id: str, ttl: int, now: Instant) -> ReadHold:
-        """Extends a hold to ``ttl`` nanoseconds from now, unless it lasts longer. Raises Refused if it is lost."""
+    def renew(self, hold_id: str, ttl: int, now: Instant, fence: int | None = None) -> ReadHold:
+        """Extends a hold to ``ttl`` nanoseconds from now, unless it lasts longer. Raises Refused if it is lost.
+
+        ``fence``: of an owned one, which is only looked at: it lasts anyway.
+        """
         _check_ttl(ttl)
         held = self._find(hold_id)
         if held is None or not held.is_live(now):
-            raise Refused(
-                f"hold {hold_id} is lost: it expired, or was released",
-                rule="hold-lost",
-                hint="what was read under it may be another history by now: take a new one, and read again",
-            )
+            raise _lost(hold_id)
+        if held.owner or fence is not None:
+            return self._owned(hold_id, fence)
         if held.expires is None:
             raise Refused(f"hold {hold_id} is damaged on disk", rule="hold-damaged", hint="release it, take a new one")
         return self._put(msgspec.structs.replace(held, expires=Instant(max(now + ttl, held.expires))))
 
-    def release(self, hold_id: str, now: Instant) -> ReadHold:
-        """Ends a hold. Raises NotFound if there is none, or if it has expired."""
-        held = self._find(hold_id)
+    def release(self, hold_id: str, now: Instant, fence: int | None = None) -> ReadHold:
+        """Ends a hold. Raises NotFound if there is none, or if it has expired.
+
+        ``fence``: of the process that ends an owned one; ``None``: a person ends it. Raises Refused for another one.
+        """
+        held = self._find(hold_id) if fence is None else self._owned(hold_id, fence)
         if held is None or not held.is_live(now):
             raise NotFound(f"no hold {hold_id}", rule="hold", hint="odfctl hold list; an expired one is gone by itself")
         self._db.execute("DELETE FROM read_holds WHERE id = ?", (hold_id,))
+        self._db.execute("DELETE FROM hold_owners WHERE hold = ?", (hold_id,))
         return held
 
     def all(self, now: Instant) -> list[ReadHold]:
@@ -155,7 +231,8 @@ class ReadHolds:
         return len(gone)
 
     def _put(self, held: ReadHold) -> ReadHold:
-        HOLDS.put(self._db, held.id, held.dataset, held.time, held.block, held.note, held.taken, held.expires or 0)
+        expires = NEVER if held.owner else held.expires or Instant(0)
+        HOLDS.put(self._db, held.id, held.dataset, held.time, held.block, held.note, held.taken, expires)
         return held
 
     def _find(self, hold_id: str) -> ReadHold | None:
@@ -164,6 +241,7 @@ class ReadHolds:
     def _every(self, where: str = "TRUE", values: tuple[str | bytes, ...] = ()) -> Iterator[ReadHold]:
         for row, whole in list(HOLDS.every(self._db, where, values)):
             hold_id, dataset, time, block, note, taken, expires = row
+            owned = OWNERS.look(self._db, "hold = ?", (hold_id,))[0] if expires == NEVER else None
             yield ReadHold(
                 id=hold_id,
                 dataset=DatasetId(dataset),
@@ -171,7 +249,9 @@ class ReadHolds:
                 block=Multihash(block),
                 note=note,
                 taken=Instant(taken),
-                expires=Instant(expires) if whole else None,
+                expires=Instant(expires) if whole and expires != NEVER else None,
+                owner="" if owned is None else owned[2],
+                fence=0 if owned is None else owned[3],
             )
 
 
@@ -193,6 +273,23 @@ class HoldGuard:
     def check(self, connection: sqlite3.Connection, dataset: DatasetId) -> None:
         """Raises HistoryHeld while anybody holds the history, and changes nothing."""
         ReadHolds(connection).check_free(dataset, self._now())
+
+
+def _lost(hold_id: str) -> Refused:
+    return Refused(
+        f"hold {hold_id} is lost: it expired, or was released",
+        rule="hold-lost",
+        hint="what was read under it may be another history by now: take a new one, and read again",
+    )
+
+
+def _check_forward(held: ReadHold, time: int) -> None:
+    if time < held.time:
+        raise Refused(
+            f"hold {held.id} of {held.owner} holds times from {render(from_millis(held.time))} on",
+            rule="hold-back",
+            hint="what is before may be gone: an owned hold only moves forward; take one for another owner",
+        )
 
 
 def _check_ttl(ttl: int) -> None:

@@ -132,6 +132,7 @@ _KEYS: Final = {
 _UNWATCHED: Final = (
     "blocks",
     "flow_runs",
+    "hold_owners",
     "held_blocks",
     "held_bytes",
     "held_objects",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 
 import trio
@@ -62,40 +63,54 @@ class HoldService:
             entry = entry if at is None else self._home.active_at(request.ref, entry, at)
             # The cut is chosen and stored in one write transaction, so no history can be given up in between.
             with self._home.database.write() as connection:
-                named = not request.ref.startswith("did:")
-                shards = tables.shards_of(connection, entry.id) if named else (entry.id,)
-                is_plain = len(shards) == 1
-                time, head = self._cut(entry, at if is_plain else self._last_of(shards, at), named=named and is_plain)
+                time, head = self._chosen(connection, entry, at, named=not request.ref.startswith("did:"))
                 hold = ReadHold(
                     id=self._new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
-                    taken=now, expires=now,
+                    taken=now, expires=now, owner=request.owner,
                 )  # fmt: skip
-                taken = ReadHolds(connection).take(hold, _ttl(request.seconds), now)
+                holds = ReadHolds(connection)
+                if request.owner:
+                    taken = holds.own(hold, now, moves=at is not None)
+                else:
+                    taken = holds.take(hold, _ttl(request.seconds), now)
             return self._view(taken)
 
         return await trio.to_thread.run_sync(write)
 
     async def renew(self, hold_id: str, request: wire.HoldRenewal) -> wire.HoldView:
-        """Renews a hold. Raises Refused (``hold-lost``) if it expired or was released, Invalid."""
+        """Renews a hold, or moves an owned one. Raises Refused (``hold-lost``, ``hold-fenced``), Invalid."""
 
         def write() -> wire.HoldView:
             with self._home.database.write() as connection:
-                held = ReadHolds(connection).renew(hold_id, _ttl(request.seconds), self._clock.now())
+                holds = ReadHolds(connection)
+                held = holds.renew(hold_id, _ttl(request.seconds), self._clock.now(), request.fence)
+                if request.at is not None:
+                    entry = self._home.resolve(str(held.dataset))
+                    time, head = self._chosen(connection, entry, _millis(request.at), named=True)
+                    held = holds.move(hold_id, request.fence, time, head.hash)
             return self._view(held)
 
         return await trio.to_thread.run_sync(write)
 
-    async def release(self, hold_id: str) -> wire.HoldView:
-        """Releases a hold. Raises NotFound."""
+    async def release(self, hold_id: str, fence: int | None = None) -> wire.HoldView:
+        """Releases a hold; ``fence`` is that of the process that owned it. Raises NotFound, Refused."""
 
         def write() -> tuple[wire.HoldView, DatasetId]:
             with self._home.database.write() as connection:
-                held = ReadHolds(connection).release(hold_id, self._clock.now())
+                held = ReadHolds(connection).release(hold_id, self._clock.now(), fence)
             return self._view(held), held.dataset
 
         view, dataset = await trio.to_thread.run_sync(write)
         self._released(dataset)
         return view
+
+    def _chosen(
+        self, connection: sqlite3.Connection, entry: DatasetEntry, at: int | None, *, named: bool
+    ) -> tuple[int, Head]:
+        """Returns the time to hold and the last block up to it, of one chain or of the first of several shards."""
+        shards = tables.shards_of(connection, entry.id) if named else (entry.id,)
+        is_plain = len(shards) == 1
+        return self._cut(entry, at if is_plain else self._last_of(shards, at), named=named and is_plain)
 
     def _cut(self, entry: DatasetEntry, at: int | None, *, named: bool) -> tuple[int, Head]:
         """Returns the time to read at, in milliseconds, and the last block up to it.

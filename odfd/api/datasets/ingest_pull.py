@@ -87,7 +87,7 @@ class IngestPullParts(NamedTuple):
     ahead: Callable[[Sequence[DatasetId]], Awaitable[None]]
     """Called with the datasets of a pull; starts ahead what their transforms will need of an engine."""
     proposing: Callable[[DatasetId], ingesting.IngestDependencies | None] = lambda _: None
-    """Returns the dependencies of an ingest into a dataset of another node, if this node may write it. Blocking."""
+    """Returns what an ingest into another node's dataset uses, if this node may write it. Blocking."""
 
 
 class IngestPullService:
@@ -102,14 +102,11 @@ class IngestPullService:
         context: Context,
     ) -> None:
         self._home = home
-        self._ingest, self._transform = dependencies
-        self._scheduler = scheduler
+        (self._ingest, self._transform), self._scheduler = dependencies, scheduler
         self.uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
         self._values, self._promises, self._ahead = parts.values, parts.promises, parts.ahead
         self._portals, self._proposing = parts.portals, parts.proposing
-        self._board = context.board
-        self._events = context.events
-        self._meter = context.meter
+        self._board, self._events, self._meter = context.board, context.events, context.meter
         self._repositories = parts.import_export.repositories
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
         self._altering = SchemaAlterations(home, self._ingest, context, parts.derivatives)
@@ -144,9 +141,9 @@ class IngestPullService:
                 async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
                     await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
-                    log = PushTable(self._home.database)
+                    log, telling = PushTable(self._home.database), partial(show_ingest, report)
                     deps = await trio.to_thread.run_sync(self._proposing, entry.id) or self._ingest
-                    outcome = await push_files(deps, entry.id, files, terms, log, partial(show_ingest, report))
+                    outcome = await push_files(deps, entry.id, files, terms, log, telling)
             except Fault as fault:
                 if fault.rule == PUSH_SOURCE:  # the fault is about the dataset, and about none of the files
                     fault.place = fault.place or entry.name

@@ -24,7 +24,7 @@ from odfd.datasets.captures import CAPTURED, CAPTURES
 from odfd.datasets.card_choices import WORDS
 from odfd.datasets.card_samples import SAMPLES
 from odfd.datasets.network_scopes import SCOPES
-from odfd.datasets.read_holds import HOLDS
+from odfd.datasets.read_holds import HOLDS, OWNERS
 from odfd.datasets.references import references_hold
 from odfd.datasets.shares import SHARES
 from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
@@ -150,6 +150,7 @@ class Doctor:
                 SAMPLES,
                 WORDS,
                 HOLDS,
+                OWNERS,
                 CAPTURES,
                 CAPTURED,
                 INVITATIONS,

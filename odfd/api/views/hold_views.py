@@ -29,6 +29,8 @@ def hold_view(home: StateDirectory, held: ReadHold) -> wire.HoldView:
         note=held.note,
         taken_at=instant.render(held.taken),
         expires_at=None if held.expires is None else instant.render(held.expires),
+        owner=held.owner,
+        fence=held.fence if held.owner else None,
     )
 
 

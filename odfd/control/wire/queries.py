@@ -138,11 +138,17 @@ class HoldRequest(Request, frozen=True, kw_only=True):
     """Seconds until it expires, 1 to 86,400; ``None``: a quarter of an hour."""
     note: str = ""
     """Note on the holder, or the purpose; 200 characters at most."""
+    owner: str = ""
+    """Name by which it is owned: it lasts until it is released, and ``seconds`` mean nothing. Empty: it is leased."""
 
 
 class HoldRenewal(Request, frozen=True, kw_only=True):
     seconds: int | None = None
     """Seconds from now until it expires, which is never earlier than before."""
+    fence: int | None = None
+    """Of an owned hold: that of the process that asks."""
+    at: str | None = None
+    """Of an owned hold: the later time to which it moves; ``None``: it stays."""
 
 
 class HoldView(Value, frozen=True, kw_only=True):
@@ -160,4 +166,8 @@ class HoldView(Value, frozen=True, kw_only=True):
     note: str = ""
     taken_at: str
     expires_at: str | None = None
-    """``null``: its row is damaged, and it ends when it is released."""
+    """``null``: it is owned, or its row is damaged, and it ends when it is released."""
+    owner: str = ""
+    """Name by which it is owned; empty: it is leased."""
+    fence: int | None = None
+    """Of an owned hold: how often it was taken. Only the process that got this number may move or release it."""

@@ -78,3 +78,21 @@ def test_a_node_elsewhere_gives_none() -> None:
     node.is_remote = True
     with pytest.raises(Refused, match="own socket"):
         take(node, "c", None, 60, "")
+
+
+def test_one_that_is_owned_outlives_its_block_and_its_time_until_another_takes_over() -> None:
+    now, node = [0.0], Node(None, from_problem({"family": "Refused", "rule": "hold-fenced", "detail": "fence 3"}))
+    hold = Hold(node, ANSWER | {"fence": 2}, 60, 0.0, lambda: now[0])  # type: ignore[arg-type]
+    with hold:
+        now[0] = 1e9
+        hold.check()
+    assert node.asked == [], "nothing was released"
+    hold.renew()
+    with pytest.raises(HoldLost, match="fence 3"):
+        hold.renew()
+    for told in (hold.check, lambda: hold.dataset):
+        with pytest.raises(HoldLost):
+            told()
+    owned = Hold(Node(), ANSWER | {"fence": 2}, 60, 0.0, lambda: now[0])  # type: ignore[arg-type]
+    owned.release()
+    assert owned._transport.asked == [("DELETE", "/node/v1alpha1/holds/h?fence=2")]  # type: ignore[attr-defined]

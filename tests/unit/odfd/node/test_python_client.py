@@ -311,6 +311,12 @@ def lose_a_hold(c: Client, alice: Any) -> None:
     for told in (held.renew, held.check, held.release, lambda: held.dataset):
         with pytest.raises(HoldLost):
             told()
+    first, second = (c.hold("cities", owner="pipeline") for _ in range(2))
+    with pytest.raises(HoldLost):
+        first.renew()
+    with pytest.raises(Refused, match="not complete yet"):
+        second.move("2100-01-01")
+    second.release()
 
 
 def cities_of(updates: list[Update]) -> list[str]:

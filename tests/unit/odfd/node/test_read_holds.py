@@ -149,3 +149,59 @@ async def test_a_held_mirror_lets_go_of_no_data(world: Any, worlds: Any) -> None
         await bob.parts.scheduler.pass_now(dataset)
         (view,) = await bob.api.mirrors.list()
         assert view.held == 0
+
+
+async def test_an_owned_hold_lasts_and_fences_off_earlier_processes(world: Any, worlds: Any) -> None:
+    """Over restarts and any time; the newest process moves it forward, and is the only one."""
+    async with world.running("alice") as alice:
+        await cities(world, worlds, alice)
+        first = await take(alice, "cities", owner="pipeline")
+        assert (first.owner, first.fence, first.expires_at) == ("pipeline", 1, None)
+    world.clock.instant += 400 * 86_400 * SECOND
+    async with world.running("alice") as alice:
+        with pytest.raises(Refused, match=f"{first.id} until it is released"):
+            await compact(alice)
+        second = await take(alice, "cities", owner="pipeline")
+        assert (second.id, second.time, second.fence) == (first.id, first.time, 2)
+        renewal = wire.HoldRenewal(fence=first.fence)
+        for stale in (
+            lambda: alice.api.holds.renew(first.id, renewal),
+            lambda: alice.api.holds.renew(first.id, wire.HoldRenewal()),
+            lambda: alice.api.holds.renew(first.id, wire.HoldRenewal(fence=1, at=first.time)),
+            lambda: alice.api.holds.release(first.id, first.fence),
+        ):
+            with pytest.raises(Refused) as caught:
+                await stale()
+            assert caught.value.rule == "hold-fenced"
+        assert await alice.api.holds.renew(first.id, wire.HoldRenewal(fence=2)) == second
+        world.write("alice", "d4.csv", "2024-01-04T00:00:00Z,Graz,4")
+        await alice.pull()
+        await alice.done(alice.api.flow.advance("cities"))
+        later = (await alice.api.holds.take(wire.HoldRequest(ref="cities"))).time
+        moved = await alice.api.holds.renew(first.id, wire.HoldRenewal(fence=2, at=later))
+        assert (moved.time, moved.fence) == (later, 2)
+        with pytest.raises(Refused) as caught:
+            await take(alice, "cities", owner="pipeline", at=first.time)
+        assert caught.value.rule == "hold-back"
+        assert (await take(alice, "cities", owner="another")).fence == 1
+        assert len(await alice.api.holds.list("cities")) == 3
+        assert (await alice.api.holds.release(first.id, 2)).id == first.id
+        with pytest.raises(Refused) as caught:
+            await alice.api.holds.renew(first.id, wire.HoldRenewal(fence=2))
+        assert caught.value.rule == "hold-lost"
+        with pytest.raises(Invalid):
+            await take(alice, "cities", owner="x" * 101)
+
+
+async def test_a_person_ends_an_owned_hold_and_a_leased_one_has_no_fence(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await cities(world, worlds, alice)
+        owned, leased = await take(alice, "cities", owner="pipeline"), await take(alice, "cities")
+        with pytest.raises(Refused, match="leased, not owned"):
+            await alice.api.holds.renew(leased.id, wire.HoldRenewal(fence=1))
+        with pytest.raises(Refused, match="leased, not owned"):
+            await alice.api.holds.release(leased.id, 1)
+        await alice.api.holds.release(owned.id)
+        await alice.api.holds.release(leased.id)
+        assert (await compact(alice)).outcome == "rewritten"
+        assert (await take(alice, "cities", owner="pipeline")).fence == 1, "it begins anew, with another id"
