@@ -11,16 +11,17 @@ from typing import Final, Protocol
 import msgspec
 import trio
 
-from chain.errors import Conflict, Environment, Fault, Invalid, Refused, Remote
+from chain.errors import Conflict, Fault, Invalid, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.events import Seed
 from chain.statements import envelope, statement
 from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.base import BlockDamaged, ChainReader
+from chain.store.base import ChainReader
 from chain.store.former_epochs import SET_ASIDE
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.api.datasets.local_folder import local_folder
+from odfd.api.datasets.unsettled_imports import is_unsettled, suspects
 from odfd.control import wire
 from odfd.datasets import unmanaged, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry, default_name
@@ -428,9 +429,9 @@ class ImportExport:
         A dataset that cannot be settled, or not even read, is one of the troubles; the others are served all the same.
         """
         mended, troubles = [], []
-        for dataset in self._suspects():
+        for dataset in suspects(self._home):
             try:
-                if self._is_unsettled(dataset):
+                if is_unsettled(self._home, dataset):
                     epoch = 0
                     # Conflict: a later epoch that gave this history up is known by now; then it stands as any such
                     # chain here.
@@ -440,35 +441,6 @@ class ImportExport:
             except Fault as fault:
                 troubles.append(f"{dataset.short}: {fault.message}")
         return mended, troubles
-
-    def _suspects(self) -> list[DatasetId]:
-        """Lists datasets that may be unsettled, with a few queries for all; all of them if the names are damaged."""
-        heads = self._home.chains.heads()
-        with self._home.database.read() as connection:
-            settled = Ledger(connection).sizes()
-            try:
-                named = {entry.id for entry in Catalog(Resources(connection)).entries()}
-            except Environment:
-                named = set()
-        whole = {each for each, head in heads.items() if head is not None and settled.get(each) == head.size}
-        return [each for each in heads if each not in named or each not in whole]
-
-    def _is_unsettled(self, dataset: DatasetId) -> bool:
-        """Whether an import of the dataset was cut off before it was named and recorded as checked.
-
-        Raises Environment for a chain that is damaged, or stored under another id than its own.
-        """
-        chain = self._home.chains.chain(dataset)
-        head = chain.head()
-        with self._home.database.read() as connection:
-            settled = Ledger(connection).chain(dataset).frontier.size
-            is_named = Catalog(Resources(connection)).find(dataset) is not None
-        if head is None or (settled >= head.size and is_named):
-            return False
-        seed = chain.block_at(0).event
-        if not isinstance(seed, Seed) or seed.dataset_id != dataset:
-            raise BlockDamaged(dataset, 0, "the chain lies under an id that its Seed does not name")
-        return True
 
 
 def failed(target: Target, fault: Fault) -> wire.PullItem:

@@ -59,7 +59,7 @@ class HubFolder:
             exported = self._rows(client, told)
             written = exported.files
             rows = described(client, args.ref, "parquet", exported, current=args.current)
-            content = huggingface.Measured(self._features, exported.rows, _uncompressed(exported.files))
+            content = huggingface.HubContent(self._features, exported.rows, _uncompressed(exported.files))
             text = huggingface.card(rows, content, is_proven=exported.proof is not None)
             origin.write(_origin(rows, exported.proof))
             written = [*written, origin.path]

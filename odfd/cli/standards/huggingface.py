@@ -40,7 +40,7 @@ _PLAIN: Final = {"halffloat": "float16", "float": "float32", "double": "float64"
 _FRONT: Final = "---\n"
 
 
-class Measured(NamedTuple):
+class HubContent(NamedTuple):
     """The content of the files."""
 
     columns: list[dict[str, Any]]
@@ -50,7 +50,7 @@ class Measured(NamedTuple):
     """Without compression."""
 
 
-def card(rows: Described, content: Measured, *, is_proven: bool) -> str:
+def card(rows: Described, content: HubContent, *, is_proven: bool) -> str:
     """Builds README.md. ``is_proven``: whether the origin has a signed statement."""
     import yaml
 
@@ -108,7 +108,7 @@ def _item(kind: pa.DataType, column: str) -> Any:
     return item.get("dtype", item.get("struct", item))
 
 
-def _header(rows: Described, content: Measured) -> dict[str, Any]:
+def _header(rows: Described, content: HubContent) -> dict[str, Any]:
     detail = rows.detail
     name = one_line(detail.dataset.name)
     fields: dict[str, Any] = {

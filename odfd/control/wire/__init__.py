@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from odfd.control.wire.replication import *
     from odfd.control.wire.resources import *
     from odfd.control.wire.rewriting import *
+    from odfd.control.wire.transfer import *
     from odfd.control.wire.trust import *
     from odfd.control.wire.value import *
 else:
@@ -47,6 +48,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration", "endpoints", "portals", "reclocking", "gaps", "cards",
+    "renditions", "alteration", "endpoints", "portals", "reclocking", "gaps", "cards", "transfer",
 )  # fmt: skip
 """Modules in the order of search: those that most commands need first, then the quickest to load."""

@@ -153,10 +153,17 @@ def test_classes_of_size(rows: int, words: str) -> None:
 
 
 def test_a_card_says_what_the_chain_says_and_names_no_private_input(tmp_path: Path) -> None:
-    attached = (wire.Attachment(path="README.md", content="Measured at noon.\n"),)
+    attached = (wire.Attachment(path="README.md", content="HubContent at noon.\n"),)
     told = write(tmp_path / "hub", attachments=attached)
     text = (tmp_path / "hub" / "README.md").read_text()
-    for words in (DID, BLOCK, "By day", "Measured at noon.", "| station | string | where |", f"readings (`{PUBLIC}`)"):
+    for words in (
+        DID,
+        BLOCK,
+        "By day",
+        "HubContent at noon.",
+        "| station | string | where |",
+        f"readings (`{PUBLIC}`)",
+    ):
         assert words in text
     assert not [word for word in (PRIVATE, AWAY, "secret") if word in text]
     assert "3 inputs not named: private, or not held here" in told
