@@ -79,6 +79,8 @@ class ChainFacts(StatementPart, frozen=True, kw_only=True):
     """The least event time of its rows, by the statistics of its slices; ``None``: not known, or in no year of four
     digits."""
     last_event: When | None = None
+    bytes: Count = 0
+    """Size of its slices; 0: not known."""
     update_interval: Count = 0
     """Usual number of seconds between its newest blocks with rows; 0: not known."""
 

@@ -115,6 +115,7 @@ def card(view: wire.CardView) -> str:
             ("license", clean(licence, 200)),
             ("records", formatting.count(view.records)),
             ("blocks", formatting.count(view.blocks)),
+            ("size", formatting.size(view.bytes) if view.bytes else ""),
             ("watermark", formatting.moment(view.watermark)),
             ("events", _events(view)),
             ("created", formatting.moment(view.created_at)),

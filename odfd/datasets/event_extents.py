@@ -1,4 +1,4 @@
-"""Measures the first and the last event time of datasets by the footers of their slices, without reading rows.
+"""Measures the size of datasets, and their first and last event time by the footers of slices, without reading rows.
 
 A card says them. What was measured up to one block is kept in memory, and after a restart is taken from the last card,
 so that each slice is looked at once. A look reads a bounded number of footers, and the next one goes on. A time is
@@ -51,9 +51,12 @@ class EventSpan(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """``extent``: ``None`` if it is not known. ``is_whole``: no further look at the same blocks would tell more."""
+    """``is_whole``: no further look at the same blocks would tell more."""
 
     extent: EventSpan | None
+    """``None`` if it is not known."""
+    bytes: int = 0
+    """Bytes of all slices; 0 if they are not known."""
     is_whole: bool = True
 
 
@@ -66,6 +69,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     extent: EventSpan | None
     """``None``: a slice does not say."""
+    bytes: int = 0
 
 
 class EventExtents:
@@ -81,15 +85,16 @@ class EventExtents:
         dataset, head = state.dataset, state.head
         if dataset is None or head is None or not state.next_offset:
             return Measured(EventSpan())
-        if not _is_time(state):
-            return Measured(None)
         kept = self._kept.get(dataset) or _told(before)
         if kept is None or kept.epoch != epoch or not _is_of(kept, chain, state):
             kept = _Kept(epoch=epoch, size=state.size, head=head, start=state.size, extent=EventSpan())
+        if not _is_time(state):
+            kept = msgspec.structs.replace(kept, extent=None)
         kept = self._continued(kept, chain, state, head, first)
         self._kept[dataset] = kept
-        is_whole = kept.extent is None or kept.start <= first
-        return Measured(kept.extent if is_whole and not kept.start else None, is_whole)
+        if kept.start:
+            return Measured(None, is_whole=kept.start <= first)
+        return Measured(kept.extent, kept.bytes)
 
     def forget(self, dataset: DatasetId) -> None:
         self._kept.pop(dataset, None)
@@ -97,9 +102,9 @@ class EventExtents:
     def _continued(self, kept: _Kept, chain: ChainReader, state: ChainState, head: Multihash, first: int) -> _Kept:
         """Measures the blocks after those that are kept, then some of those before."""
         newer = list(islice(numbered_slices(chain, kept.size, state.size), MOST + 1))
-        start, extent, column = kept.start, kept.extent, state.vocab.event_time
+        start, extent, size, column = kept.start, kept.extent, kept.bytes, state.vocab.event_time
         if len(newer) > MOST:  # more than one look may read: they are measured backwards, like a new dataset
-            newer, start, extent = [], state.size, EventSpan()
+            newer, start, extent, size = [], state.size, EventSpan() if _is_time(state) else None, 0
         older = list(islice(numbered_slices(chain, first, start), MOST - len(newer) + 1)) if start > first else []
         if len(newer) + len(older) > MOST:
             older.pop()
@@ -109,7 +114,8 @@ class EventExtents:
         for _, each, _ in (*newer, *older):
             read = None if extent is None else self._read(each, column)
             extent = None if read is None or extent is None else extent.union(read)
-        return _Kept(epoch=kept.epoch, size=state.size, head=head, start=start, extent=extent)
+            size += each.size
+        return _Kept(epoch=kept.epoch, size=state.size, head=head, start=start, extent=extent, bytes=size)
 
 
 def extent_in(file_of: Callable[[Multihash], Path], named: DataSlice, column: str) -> EventSpan | None:
@@ -152,8 +158,10 @@ def _told(card: Card | None) -> _Kept | None:
     facts = None if card is None else card.chain
     if card is None or facts is None or facts.first_event is None or facts.last_event is None or card.shards:
         return None
+    if not facts.bytes:
+        return None
     extent = EventSpan(instant.parse(facts.first_event), instant.parse(facts.last_event))
-    return _Kept(epoch=card.epoch, size=card.size, head=card.head, start=0, extent=extent)
+    return _Kept(epoch=card.epoch, size=card.size, head=card.head, start=0, extent=extent, bytes=facts.bytes)
 
 
 def _is_of(kept: _Kept, chain: ChainReader, state: ChainState) -> bool:

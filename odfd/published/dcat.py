@@ -90,6 +90,7 @@ def _dataset(name: str, card: Card) -> dict[str, Any]:
             "@type": "dcat:Distribution",
             "dcat:accessURL": access,
             "dct:conformsTo": {"@id": _LAYOUT},
+            **({"dcat:byteSize": _number(facts.bytes)} if facts.bytes else {}),
         },
     }
     return _without_empty(fields)
@@ -116,6 +117,10 @@ def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _time(text: str) -> dict[str, str]:
     return {"@type": "xsd:dateTime", "@value": text}
+
+
+def _number(value: int) -> dict[str, str]:
+    return {"@type": "xsd:nonNegativeInteger", "@value": str(value)}
 
 
 def _license(url: str, name: str) -> Any:

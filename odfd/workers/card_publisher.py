@@ -260,7 +260,7 @@ class CardPublisher:
             node = self._home.keys.node_key()
             signature = cards.vouch(node, dataset, signing["author"])
             claims = msgspec.structs.replace(claims, node=node.did, node_signature=signature)
-        state = load_state(chain)
+        state = load_state(chain, head.size)
         facts = facts_of(state, chain.block_at(0).system_time)
         shards, others = self._shards(dataset)
         records = sum(each.next_offset for each in (state, *others))
@@ -288,18 +288,20 @@ class CardPublisher:
         return CardShards(function=FUNCTION, by=member.row.by, keys=keys), states
 
     def _times(self, state: ChainState, others: Sequence[ChainState]) -> dict[str, Any]:
-        """Returns what a card says of the times of rows and updates; the former of all shards together."""
-        dataset, is_whole = state.dataset, True
+        """Returns what a card says of times and bytes: of all shards together, except for the time between updates."""
+        dataset, states = state.dataset, (state, *others)
         assert dataset is not None, "its first block names it"
+        measured = [self._measured(each) for each in states]
+        is_whole = all(each.is_whole for each in measured)
         known: EventSpan | None = EventSpan()
-        for each in (state, *others):
-            found = self._measured(each)
-            is_whole &= found.is_whole
-            known = None if known is None or found.extent is None else known.union(found.extent)
+        for each in measured:
+            known = None if known is None or each.extent is None else known.union(each.extent)
+        is_sized = all(found.bytes or not each.next_offset for found, each in zip(measured, states, strict=True))
+        size = sum(each.bytes for each in measured) if is_sized else 0
         (self._unmeasured.discard if is_whole else self._unmeasured.add)(dataset)
         first, last = stated(known)
         interval = interval_of(self._home.chains.chain(dataset))
-        return {"first_event": first, "last_event": last, "update_interval": interval}
+        return {"first_event": first, "last_event": last, "update_interval": interval, "bytes": size}
 
     def _measured(self, state: ChainState) -> Measured:
         dataset = state.dataset

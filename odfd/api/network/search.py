@@ -236,6 +236,7 @@ class SearchService:
             words=words_view(claims),
             first_event=facts.first_event,
             last_event=facts.last_event,
+            bytes=facts.bytes,
             update_interval=facts.update_interval,
             shards=() if card.shards is None else tuple(map(str, card.shards.ids)),
             shard_by=() if card.shards is None else card.shards.by,

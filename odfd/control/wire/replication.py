@@ -260,6 +260,8 @@ class CardView(Value, frozen=True, kw_only=True):
     first_event: str | None = None
     """The least event time of its rows, by the statistics of its slices; ``None``: not known."""
     last_event: str | None = None
+    bytes: int = 0
+    """Size of its slices; 0: not known."""
     update_interval: int = 0
     """Usual number of seconds between its newest blocks with rows; 0: not known."""
     words: CardWords = CardWords()

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "/vendor/hooks.js";
 import { ask } from "/api.js";
 import { Answer, Facts, Failed, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
-import { count, link, part, plural, shown, span, withdrawn } from "/text.js";
+import { bytes, count, link, part, plural, shown, span, withdrawn } from "/text.js";
 import { scripts } from "/words.js";
 import { Mirror } from "/mirror.js";
 
@@ -74,7 +74,7 @@ function Hit({ one, again }) {
     <${Facts} of=${[
       ["Publisher", html`<${Publisher} one=${one} />`],
       ["License", html`<${License} one=${one} />`],
-      ["Size", html`${plural(one.records, "record")} in ${plural(one.blocks, "block")}`],
+      ["Size", html`${plural(one.records, "record")} in ${plural(one.blocks, "block")}${one.bytes > 0 ? `, ${bytes(one.bytes)}` : ""}`],
       ["Changed", html`<${When} at=${one.updatedAt} />`],
       one.firstEvent && ["Rows of", html`<${Events} one=${one} />`],
       one.words.place && ["Place", html`<${Text} of=${one.words.place} most=${128} />`],
@@ -161,7 +161,7 @@ export function Card({ name: id }) {
         ${one.description ? html`<p><${Text} of=${one.description} /></p>` : html`<p class="quiet">No description.</p>`}
         ${one.keywords.length > 0 && html`<p>${one.keywords.map((each) => html`<a class="label" href=${`#/search?q=${part(each)}`}><${Text} of=${each} most=${64} /></a> `)}</p>`}
         <${Facts} of=${[
-          ["Records", count(one.records)], ["Blocks", count(one.blocks)], ["License", html`<${License} one=${one} />`],
+          ["Records", count(one.records)], ["Blocks", count(one.blocks)], one.bytes > 0 && ["Size", bytes(one.bytes)], ["License", html`<${License} one=${one} />`],
           ["Watermark", html`<${When} at=${one.watermark} />`], one.firstEvent && ["Rows of", html`<${Events} one=${one} />`],
           one.updateInterval > 0 && ["Usually updated", `every ${span(one.updateInterval)}`], ["Changed", html`<${When} at=${one.updatedAt} />`], ["Created", html`<${When} at=${one.createdAt} />`],
         ]} />

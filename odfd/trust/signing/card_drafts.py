@@ -106,14 +106,14 @@ def _counted(card: Card) -> object:
     facts = card.chain
     rows = card.sample and card.sample.rows
     times = facts and (facts.updated_at, facts.watermark, facts.first_event, facts.last_event, facts.update_interval)
-    return card.epoch, card.size, card.head, rows, facts and facts.records, times
+    return card.epoch, card.size, card.head, rows, facts and (facts.records, facts.bytes), times
 
 
 def _described(card: Card) -> object:
     facts = card.chain
     if facts is None:
         return None
-    counts = {"watermark": None, "first_event": None, "last_event": None, "update_interval": 0}
+    counts = {"watermark": None, "first_event": None, "last_event": None, "update_interval": 0, "bytes": 0}
     plain = msgspec.structs.replace(facts, records=0, updated_at=facts.created_at, **counts)
     sample = card.sample and (card.sample.columns, card.sample.total)
     return plain, card.claims, card.shards, sample

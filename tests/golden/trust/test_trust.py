@@ -178,7 +178,11 @@ def with_words() -> Card:
     assert plain.chain is not None
     assert plain.claims is not None
     facts = msgspec.structs.replace(
-        plain.chain, first_event="2013-01-01T05:00:00Z", last_event="2013-12-31T23:00:00Z", update_interval=86400
+        plain.chain,
+        first_event="2013-01-01T05:00:00Z",
+        last_event="2013-12-31T23:00:00Z",
+        update_interval=86400,
+        bytes=4711,
     )
     claims = msgspec.structs.replace(
         plain.claims,

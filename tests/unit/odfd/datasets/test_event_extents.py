@@ -116,6 +116,7 @@ def card(chain: Chain, size: int, epoch: int = 0) -> Card:
             updated_at="2026-01-01T00:00:00Z",
             first_event=first,
             last_event=last,
+            bytes=size - 2,
         ),
         claims=PublisherClaims(name="dust"),
         head=chain.blocks[size - 1].hash,
@@ -144,7 +145,7 @@ def test_whatever_was_looked_at_before_the_answer_is_that_of_all_slices(
             if found.is_whole:
                 break
             assert found.extent is None, "nothing is said of a part"
-        assert found == Measured(whole(spans))
+        assert found == Measured(whole(spans), len(spans))
         chain.looked.clear()
         assert measure(extents, chain) == found
         assert not chain.looked, "and a slice is looked at once"
@@ -153,7 +154,7 @@ def test_whatever_was_looked_at_before_the_answer_is_that_of_all_slices(
 def test_after_a_restart_the_last_card_is_gone_on_from() -> None:
     chain = Chain([(5, 9), (2, 3), (7, 11)])
     before = card(chain, 4)
-    assert measure(EventExtents(chain.read), chain, before) == Measured(whole([(5, 9), (2, 3), (7, 11)]))
+    assert measure(EventExtents(chain.read), chain, before) == Measured(whole([(5, 9), (2, 3), (7, 11)]), 3)
     assert len(chain.looked) == 1, "only what came since"
     assert measure(EventExtents(chain.read), chain, before, first=4).extent is not None, "older data is not needed"
 
@@ -168,7 +169,7 @@ def test_a_card_of_another_history_counts_for_nothing(changed: dict[str, Any]) -
 def test_what_cannot_be_known_is_not_stated() -> None:
     assert measure(EventExtents(Chain([]).read), Chain([])) == Measured(EventSpan()), "no rows"
     numbers = Chain([(1, 2)], pa.int64())
-    assert measure(EventExtents(numbers.read), numbers) == Measured(None), "an event time that is a number"
+    assert measure(EventExtents(numbers.read), numbers) == Measured(None, 1), "an event time that is a number"
     chain = Chain([(1, 2), (3, 4)])
     assert measure(EventExtents(chain.read), chain, first=3) == Measured(None), "older data that is not kept here"
     assert stated(EventSpan()) == (None, None)

@@ -54,6 +54,8 @@ async def test_words_are_said_on_purpose_found_and_taken_back(world: Any) -> Non
             "2024-01-03T00:00:00Z",
             0,
         ), "what the chain says is there without anybody's decision"
+        view = await alice.api.datasets.get("cities")
+        assert 0 < first.bytes == view.bytes
 
         world.clock.instant += 61 * instant.SECOND
         said = await publish(alice, **WORDS)

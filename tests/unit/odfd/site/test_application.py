@@ -150,7 +150,7 @@ def described(facts: dict[str, Any], **words: str) -> dict[str, Any]:
 
 
 def test_a_catalogue_says_title_place_times_and_frequency_in_the_words_of_dcat_and_of_schema_org() -> None:
-    events = {"first_event": "2024-01-01T00:00:00Z", "last_event": "2024-03-01T00:00:00Z"}
+    events = {"first_event": "2024-01-01T00:00:00Z", "last_event": "2024-03-01T00:00:00Z", "bytes": 4711}
     shown = described(events, title="Fine dust", place="Graz", area="-15.5,46.9,15.5,47.2", frequency="hourly")
     assert (shown["dct:title"], shown["schema:name"], shown["schema:alternateName"]) == (
         "Fine dust",
@@ -165,6 +165,7 @@ def test_a_catalogue_says_title_place_times_and_frequency_in_the_words_of_dcat_a
         "dcat:startDate": {"@type": "xsd:dateTime", "@value": "2024-01-01T00:00:00Z"},
         "dcat:endDate": {"@type": "xsd:dateTime", "@value": "2024-03-01T00:00:00Z"},
     }
+    assert shown["dcat:distribution"]["dcat:byteSize"] == {"@type": "xsd:nonNegativeInteger", "@value": "4711"}
     assert shown["schema:temporalCoverage"] == "2024-01-01T00:00:00Z/2024-03-01T00:00:00Z"
     box = "POLYGON((-15.5 46.9,15.5 46.9,15.5 47.2,-15.5 47.2,-15.5 46.9))"
     assert shown["dct:spatial"] == {

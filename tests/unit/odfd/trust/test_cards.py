@@ -201,6 +201,7 @@ def test_words_of_a_later_version_are_taken() -> None:
         {"last_event": "+12024-03-01T00:00:00Z"},
         {"update_interval": -1},
         {"update_interval": 2**53},
+        {"bytes": -1},
     ],
 )
 def test_impossible_times_on_a_card_make_it_invalid(times: dict[str, Any]) -> None:
@@ -307,6 +308,7 @@ def test_of_one_version_the_latest_holds(database: Database, heard: list[Card]) 
         (saying(title="Fine dust"), saying(5, title="Fine dust"), NOW + RENEWED),
         (made(), made(5, first_event="2024-01-01T00:00:00Z", last_event="2024-02-01T00:00:00Z"), NOW + COUNTED),
         (made(update_interval=60), made(5, update_interval=61), NOW + COUNTED),
+        (made(bytes=60), made(5, bytes=61), NOW + COUNTED),
     ],
 )
 def test_when_a_card_is_signed_anew(before: Card | None, after: Card, at: int) -> None:
