@@ -206,10 +206,10 @@ class _Files:
         self._finish()
         for part, place in self._made:
             self._do(self._targets[place.name].publish, part, place)
-        first, last = self._made[0][1].name, self._made[-1][1].name
         if not self._parted:
             return [*self._remarks]
-        parts = [f"{formatting.plural(len(self._made), 'file')}: {first} to {last}"]
+        names = " to ".join(dict.fromkeys(self._made[at][1].name for at in (0, -1)))
+        parts = [f"{formatting.plural(len(self._made), 'file')}: {names}"]
         beyond = self._name(len(self._made) + 1)
         if self._path.with_name(beyond).exists():
             parts.append(f"{beyond} was there before, and is not of this export")
