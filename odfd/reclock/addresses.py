@@ -20,6 +20,8 @@ from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import KafkaTopic, fetch_options
 from chain.model.source import FetchUrl
 from chain.state import ChainState
+from engines.contract import SkippedFile
+from engines.skipped import bounded_list
 from odfd.ingest.driver import IngestDependencies, check_unchanged, fetch_job, fetched
 from odfd.ingest.fetch.base import Fetched, Unchanged, names_of
 from odfd.ingest.fetch.files import left_alone
@@ -82,9 +84,12 @@ class KeptFiles:
 
     def __init__(self, deps: IngestDependencies, shard: DatasetId, source: SetPollingSource) -> None:
         self._deps, self._shard, self._source = deps, shard, source
+        self.skipped: tuple[SkippedFile, ...] = ()
+        """Files that the source has and no fetch will take, and what it lost."""
 
     async def offered(self, state: ChainState, _last: str | None, folder: Path) -> Offer | None:
         found = await fetched(self._deps, self._shard, self._source, state, folder)
+        self.skipped = bounded_list((*self.skipped, *found.skipped))
         if isinstance(found, Unchanged) or not await left_alone(found.local, self._deps.settings, self._deps.now):
             return None
         return Offer(_batch(found, fills=getattr(self._source.fetch, "event_time", None) is not None))

@@ -36,6 +36,7 @@ from chain.store.shards import (
     ShardSealed,
     View,
 )
+from engines.contract import SkippedFile
 from odfd.datasets.captures import Capture, CapturedFile
 from odfd.datasets.commit import block_time, check_jump
 from odfd.ingest.brokers.job import FORGOT, REWROTE
@@ -58,7 +59,7 @@ from odfd.ingest.settlement import IngestOutcome, Settled
 from odfd.ingest.sharded_writes import divided
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.trigger import TriggerTime, is_uncacheable
-from odfd.reclock.addresses import Addresses, Offer, addresses_of
+from odfd.reclock.addresses import Addresses, KeptFiles, Offer, addresses_of
 from odfd.reclock.bindings import FOUNDING, Binding, Division, binding_of, bound, layout_of
 from odfd.reclock.founding import Declared, declared_in
 from odfd.reclock.outcomes import InstanceCounts, check_outcomes, sealed
@@ -137,6 +138,11 @@ class Instance:
     @property
     def layout(self) -> Division:
         return self._layout
+
+    @property
+    def skipped(self) -> tuple[SkippedFile, ...]:
+        """Files that the source has and no fetch will take, and what it lost."""
+        return self._addresses.skipped if isinstance(self._addresses, KeptFiles) else ()
 
     async def run(self, most: int | None = None, jitter: Callable[[], float] = lambda: 0.0) -> InstanceCounts:
         """Takes in what is new, in up to ``most`` turns; for ``None`` all. Returns the counts so far.

@@ -176,6 +176,7 @@ class ReclockService:
             written=counts.written,
             repeated=counts.repeated,
             receipt=None if receipt is None else _receipt_view(receipt),
+            skipped=tuple(wire.SkippedFile(name=each.name, reason=each.reason) for each in instance.skipped),
         )
 
     @asynccontextmanager

@@ -6,6 +6,7 @@ import argparse
 
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
+from odfd.cli.dataset_text import skipped_text
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.control import wire
@@ -46,4 +47,5 @@ def _begun(row: wire.ReclockView, ref: str) -> str:
 
 def _ingested(row: wire.ReclockView) -> str:
     found = f"bound {row.bound} and wrote {row.written}; others had written {row.repeated}"
-    return f"{found}, and bound before this one {row.forgotten}" if row.forgotten else found
+    found += f", and bound before this one {row.forgotten}" if row.forgotten else ""
+    return "\n  ".join(filter(None, (found, skipped_text(row.skipped))))

@@ -5,6 +5,7 @@ Spec: docs/spec/collections.md#reclocking.
 
 from __future__ import annotations
 
+from odfd.control.wire.datasets import SkippedFile
 from odfd.control.wire.value import Request, Value
 
 
@@ -78,3 +79,5 @@ class ReclockView(Value, frozen=True, kw_only=True):
     """Transactions that were there already, with the same content."""
     receipt: PushReceiptView | None = None
     """Of a push."""
+    skipped: tuple[SkippedFile, ...] = ()
+    """What the source has, or lost, and was not bound: files that came too late, messages of a forgotten session."""

@@ -15,6 +15,7 @@ from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import FetchOptions, fetch_options
 from chain.model.source import FetchStep
 from chain.statements.keys import SigningKey
+from engines.contract import SkippedFile
 from odfd.ingest.fetch import dispatch
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.reclock.addresses import KeptFiles, Positions, addresses_of
@@ -58,6 +59,7 @@ KINDS: Final = (
 )
 PUSHES: Final = "pushes"
 """Bound by another port; ``tests/sim/collections/test_reclocked_pushes.py``."""
+LATE: Final = SkippedFile(name="late.csv", reason="it came too late")
 AS_POSITIONS: Final = {"fetch_kafka"}
 
 
@@ -101,11 +103,11 @@ class TwoAnswers:
         self.known.append(known)
         number = int(known or 0) + 1
         if number > 2:
-            return Unchanged()
+            return Unchanged((LATE,))
         path = job.folder / "answer.csv"
         path.write_text(f"event_time,city,population\n2024-01-01T00:00:00Z,c{number},{number}\n")
         state = SourceState(source_name=DEFAULT_SOURCE, kind=STATE, value=str(number))
-        return Fetched(path=path, name="answer.csv", identity=f"{number}", state=state)
+        return Fetched(path=path, name="answer.csv", identity=f"{number}", state=state, skipped=(LATE,))
 
     async def asynchronous(self, step: object, *rest: Any) -> FetchOutcome:
         return self.sync(step, *rest)
@@ -133,12 +135,14 @@ def test_what_it_gives_is_bound_and_decoded_from_the_binding(
     def now() -> Instant:
         return Instant(START + next(ticks) * MILLISECOND)
 
-    counts = []
+    counts, late = [], []
     for _ in range(2):
         instance, place, _ = house.instance(chain, now)
         counts.append(trio.run(instance.run))
+        late.append(instance.skipped)
         place.close()
     assert [(each.bound, each.written) for each in counts] == [(2, 2), (0, 0)]
+    assert late == [(LATE,)] * 2, "what is not taken is told, once"
     assert answers.known == [None, "1", "2", "2"], "each fetch goes on after what was bound"
     here, _ = house.place()
     here.read([chain])
