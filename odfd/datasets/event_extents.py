@@ -86,6 +86,9 @@ class EventExtents:
         if dataset is None or head is None or not state.next_offset:
             return Measured(EventSpan())
         kept = self._kept.get(dataset) or _told(before)
+        if kept is not None and (kept.epoch, kept.size, kept.head, kept.start) == (epoch, state.size, head, 0):
+            self._kept[dataset] = kept
+            return Measured(kept.extent, kept.bytes)  # nothing is loaded for a dataset that did not move
         if kept is None or kept.epoch != epoch or not _is_of(kept, chain, state):
             kept = _Kept(epoch=epoch, size=state.size, head=head, start=state.size, extent=EventSpan())
         if not _is_time(state):

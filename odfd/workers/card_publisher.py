@@ -300,7 +300,10 @@ class CardPublisher:
         size = sum(each.bytes for each in measured) if is_sized else 0
         (self._unmeasured.discard if is_whole else self._unmeasured.add)(dataset)
         first, last = stated(known)
-        interval = interval_of(self._home.chains.chain(dataset))
+        with self._home.database.read() as connection:
+            before = Cards(connection).of(dataset)
+        interval = before.chain.update_interval if before and before.chain and before.head == state.head else 0
+        interval = interval or interval_of(self._home.chains.chain(dataset))
         return {"first_event": first, "last_event": last, "update_interval": interval, "bytes": size}
 
     def _measured(self, state: ChainState) -> Measured:
