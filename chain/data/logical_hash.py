@@ -50,8 +50,11 @@ WIDE_WINDOW: Final = 65_536
 """Rows hashed at once where windows do not matter: enough to hide the cost of a call, few enough for caches."""
 SHARED_WINDOW: Final = 131_072
 """The same for several threads: large enough that they seldom wait for each other at the interpreter's lock."""
-WINDOW_BYTES: Final = 32 << 20
-"""Bytes after which rows are hashed before their window is full, where windows do not matter."""
+WINDOW_BYTES: Final = 4 << 20
+"""Bytes after which rows are hashed before their window is full, where windows do not matter: few, since these
+rows are copied together, and clearing new pages for the copy costs the kernel as much as hashing half of it."""
+SHARED_BYTES: Final = 32 << 20
+"""The same for several threads."""
 MAX_WINDOW_BYTES: Final = 256 << 20
 """Most bytes of a window where windows matter."""
 
@@ -104,6 +107,7 @@ class LogicalHasher:
         self._record = hashlib.sha3_256(record)
         self._columns = [hashlib.sha3_256(each) for each in types]
         self._quirky = nested
+        self._most = WINDOW_BYTES if pool is None else SHARED_BYTES
         self._window = QUIRK_WINDOW if nested else WIDE_WINDOW if pool is None else SHARED_WINDOW
         self._running: deque[dict[int, Future[None]]] = deque()
         """Windows that the pool is hashing: for each, the future of every column."""
@@ -128,7 +132,7 @@ class LogicalHasher:
             self._pending.append(rest)
             self._rows += rest.num_rows
             self._bytes += rest.nbytes
-        if self._bytes > WINDOW_BYTES:
+        if self._bytes > self._most:
             self._crowded()
 
     def _crowded(self) -> None:
