@@ -23,7 +23,8 @@ from chain.instant import to_millis
 from chain.statements.card import Card
 from chain.store.base import Append, UpperMove
 from chain.store.layout import BLOCKS, HEAD
-from odfd.api.datasets.import_export import ImportExport, failed
+from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.pull_remarks import failed_pull
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.rendition_names import shard_name
@@ -119,7 +120,7 @@ class CollectionTransfer(ImportExport):
                 if raw is not None:
                     return await self._pull_all(target, collection_in(raw, str(target)), as_name, report)
         except Fault as fault:
-            return failed(target, fault)
+            return failed_pull(target, fault)
         return await super().pull(target, as_name, report)
 
     async def _pull_all(

@@ -21,6 +21,7 @@ from chain.store.base import ChainReader
 from chain.store.former_epochs import SET_ASIDE
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.api.datasets.local_folder import local_folder
+from odfd.api.datasets.pull_remarks import failed_pull
 from odfd.api.datasets.unsettled_imports import is_unsettled, suspects
 from odfd.control import wire
 from odfd.datasets import unmanaged, visibility
@@ -184,9 +185,9 @@ class ImportExport:
         except Conflict as fault:
             if fault.rule == "import-behind":
                 return wire.PullItem(ref=str(target), outcome="up-to-date", message=fault.message)
-            return failed(target, fault)
+            return failed_pull(target, fault)
         except Fault as fault:
-            return failed(target, fault)
+            return failed_pull(target, fault)
         outcome: Final = "updated" if done.blocks else "up-to-date"
         return wire.PullItem(ref=done.ref, outcome=outcome, message=f"from {target}", blocks=done.blocks)
 
@@ -441,12 +442,6 @@ class ImportExport:
             except Fault as fault:
                 troubles.append(f"{dataset.short}: {fault.message}")
         return mended, troubles
-
-
-def failed(target: Target, fault: Fault) -> wire.PullItem:
-    """Describes a pull that failed."""
-    fault = target.told(fault)
-    return wire.PullItem(ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
 
 async def _statements(shown: LastSeen) -> Sequence[bytes]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from chain import instant
+from chain.errors import Fault
 from chain.state import ChainState
 from odfd.control import wire
 from odfd.ingest.driver import Ingested
+from odfd.repositories.catalog import Target
 from odfd.runtime.spans import Span
 
 
@@ -44,3 +46,9 @@ def uncacheable(name: str, reason: str) -> str:
         f"{reason}: its source cannot tell whether it changed, and was read before; to read it again:"
         f" odfctl pull {name} --fetch-uncacheable"
     )
+
+
+def failed_pull(target: Target, fault: Fault) -> wire.PullItem:
+    """Describes a pull from a repository that failed."""
+    fault = target.told(fault)
+    return wire.PullItem(ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault))

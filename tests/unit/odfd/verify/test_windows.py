@@ -1,4 +1,4 @@
-"""How many rows of a slice are read at once: few where they are wide, since each thread that checks takes new memory."""
+"""How many rows of a slice are read at once: few where they are wide, as each thread that checks takes new memory."""
 
 from __future__ import annotations
 
