@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as spark
@@ -47,6 +46,8 @@ _WORTH_A_TASK = 200_000
 """Rows for which another task pays."""
 _OF_CUTS = ("current", "asof", "atblock", "asat")
 _KNOWN = (*_OF_CUTS, "node", "repository", "token", "cafile", "columns", "partitions", "path", "pushfilters")
+_OF_SPARK = ("pyspark", "py4j")
+"""Modules of errors of Spark; those of Java have no common base with the others."""
 _COMPARED = {
     spark.EqualTo: "__eq__",
     spark.GreaterThan: "__gt__",
@@ -146,8 +147,9 @@ def scan(session: SparkSession, name: str, **options: str) -> Iterator[DataFrame
         return
     try:
         yield _scanned(session, files, asked.columns)
-    except (PySparkException, Py4JError) as error:
-        files.check_again(error)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] in _OF_SPARK:
+            files.check_again(error)
         raise
     finally:
         files.close()

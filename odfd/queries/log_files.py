@@ -66,7 +66,7 @@ def files_of_log(home: StateDirectory, plan: MakePlan, request: wire.SlicesReque
         low, high = request.offsets
         chosen = chosen[bisect_left(chosen, low, key=_last_offset) : bisect_right(chosen, high, key=_first_offset)]
     if len(chosen) > (most := MOST_LISTED if request.listed else MOST_SLICES):
-        text = f"more than {most:,} slices of the log have these rows"
+        text = f"the number of slices with these rows is above {most:,}"
         raise Refused(text, rule="query-slices", hint="ask for its rows")
     if view.view.is_computed and not _are_plain(home, view, chosen):
         raise _not_plain()

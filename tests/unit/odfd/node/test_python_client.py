@@ -23,6 +23,7 @@ from chain.store.objects import DiskObjects
 from engines.query.reader import QueryProcesses
 from odfd.cli.offline import answer_recheck
 from odfd.control import wire
+from odfd.queries import log_files
 from odfd_client import (
     Client,
     Environment,
@@ -109,8 +110,23 @@ async def test_a_log_is_read_from_its_slices(
             with monkeypatch.context() as patched:
                 patched.setattr(DiskObjects, "path", counted)
                 assert await away(lambda: connect(path).open("cities").files()) is not None
+            with monkeypatch.context() as patched:
+                patched.setattr(log_files, "MOST_SLICES", 1)
+                await away(lambda: read_a_slice_at_a_time(connect(path), len(slices)))
             await away(lambda: read_from_slices(connect(path), slices))
     assert looked_up == Counter(names)
+
+
+def read_a_slice_at_a_time(c: Client, slices: int) -> None:
+    """A log of more slices than one request gets: those with some of its rows are given."""
+    dataset = c.open("cities")
+    assert dataset.files() is None
+    listed = dataset.listed()
+    assert listed is not None
+    assert len(listed.spans) == slices > 1
+    parts = [dataset.files(offsets=span) for span in listed.spans]
+    rows = [each.table(()) for each in parts if each is not None]
+    assert pa.concat_tables(rows).equals(c.sql("select * from cities").to_arrow())
 
 
 def read_from_slices(c: Client, slices: list[Path]) -> None:
