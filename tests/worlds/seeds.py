@@ -7,6 +7,8 @@ thousand are run in slices that share no seed.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 BATCH = 25
 """Seeds of one test, since a test costs more than a small world."""
@@ -20,7 +22,22 @@ def seeds(usual: int) -> range:
     return range(first, first + int(os.environ.get("ODFD_SIM_SEEDS", str(usual))))
 
 
+def examples(usual: int) -> int:
+    """Number of examples of a property over worlds that Hypothesis draws: as many as seeds are asked for."""
+    return int(os.environ.get("ODFD_SIM_SEEDS", str(usual)))
+
+
 def batches(usual: int) -> list[range]:
     """The same in parts, each of which a test gets."""
     every = seeds(usual)
     return [every[at : at + BATCH] for at in range(0, len(every), BATCH)]
+
+
+@contextmanager
+def named(seed: int) -> Iterator[None]:
+    """Adds the seed to the exception of a world, as a test of several seeds does not have it in its name."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"ODFD_SIM_SEED={seed}")
+        raise

@@ -28,6 +28,7 @@ from odfd.reclock.founding import ShardsWanted, check_declared, check_division
 from odfd.reclock.standby import LEAST
 from odfd.trust.signing.owner_commit import author_blocks
 from worlds.instances import START, House, ThreeInstances, declared, rows_in
+from worlds.seeds import examples
 
 CITIES = ("Graz", "Linz", "Wels", "Steyr", "Enns", "Melk", "Krems")
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -49,7 +50,7 @@ def world(shards: int, *, ledger: bool = False, by_part: bool = False) -> Iterat
         made.close()
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(
     shards=some.sampled_from([1, 3]), way=some.sampled_from(["append", "ledger", "part"]),
     actions=some.lists(ACTIONS, max_size=14),

@@ -22,6 +22,7 @@ from odfd.renditions.mirrored import Await, Begin, Step, is_followed, next_step,
 from odfd.renditions.notice import HandoverNotice
 from odfd.renditions.tables import CollectionState, Member, plain
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advanced, appended
+from worlds.seeds import batches, named
 
 Row = tuple[int, int]
 """Its number, and the decoding."""
@@ -295,13 +296,15 @@ def lived(seed: int, kind: type[Mirror] = Mirror) -> tuple[Publisher, Mirror]:
     return publisher, mirror
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_every_order_of_arrival_crosses_at_the_time_of_the_publisher(seed: int) -> None:
-    publisher, mirror = lived(seed)
-    last = publisher.renditions[publisher.active]
-    assert mirror.state.active.shards == tuple(last.shards)
-    assert mirror.rows == last.contents(mirror.after)
-    assert mirror.after >= publisher.switches[-1][0]
+@pytest.mark.parametrize("seeds", batches(40), ids=str)
+def test_every_order_of_arrival_crosses_at_the_time_of_the_publisher(seeds: range) -> None:
+    for seed in seeds:
+        with named(seed):
+            publisher, mirror = lived(seed)
+            last = publisher.renditions[publisher.active]
+            assert mirror.state.active.shards == tuple(last.shards)
+            assert mirror.rows == last.contents(mirror.after)
+            assert mirror.after >= publisher.switches[-1][0]
 
 
 @pytest.mark.parametrize("kind", [ByBlock, Leaving, Beyond])

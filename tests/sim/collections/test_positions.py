@@ -28,6 +28,7 @@ from odfd.reclock.bindings import FOUNDING, binding_of
 from odfd.reclock.instance import Instance
 from worlds import topics
 from worlds.instances import House, ThreeInstances, rows_in
+from worlds.seeds import examples
 from worlds.topics import ModelTopic, message
 
 PARTITIONS = 3
@@ -145,7 +146,7 @@ def world(shards: int, **more: Any) -> Iterator[World]:
         made.close()
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(
     shards=some.sampled_from([1, 3]), by_part=some.booleans(), keep_raw=some.booleans(),
     actions=some.lists(ACTIONS, max_size=14),

@@ -27,6 +27,7 @@ from odfd.reclock.founding import ShardsWanted, check_declared
 from odfd.reclock.instance import Instance
 from odfd.reclock.pushing import BoundReceipt, PushedFiles, push
 from worlds.instances import Died, House, ThreeInstances, declared, pushed, rows_in
+from worlds.seeds import examples
 
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 ACTIONS = some.one_of(
@@ -93,7 +94,7 @@ def world(shards: int, *, ledger: bool = False) -> Iterator[World]:
         made.close()
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(shards=some.sampled_from([1, 3]), ledger=some.booleans(), actions=some.lists(ACTIONS, max_size=10))
 def test_each_push_is_taken_once_and_answered_alike(
     shards: int, ledger: bool, actions: list[tuple[str, int, Any]]
