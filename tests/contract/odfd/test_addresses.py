@@ -240,8 +240,6 @@ def test_a_source_that_forgot_is_told_by_what_was_bound_and_by_what_was_not(feed
     with pytest.raises(Refused, match=f"messages {bound.start} to 0 of partition 0 were bound") as caught:
         reader.again([bound])
     assert caught.value.rule == FORGOT
-    assert "no gap is accepted" in caught.value.hint
-    assert "begin another collection" in caught.value.hint
     feed.forget(bound.end + 1)
     with pytest.raises(Refused, match=f"message {bound.end} of partition 0 is not there") as caught:
         reader.next()
@@ -270,6 +268,8 @@ def test_a_topic_that_was_made_again_has_other_parts(feed: Any, tmp_path: Path) 
     with pytest.raises(Refused, match="deleted and made again") as caught:
         reader.again([bound])
     assert caught.value.rule == FORGOT
+    assert "no gap is accepted" in caught.value.hint
+    assert "begin another collection" in caught.value.hint
     with pytest.raises(Refused, match="deleted and made again") as caught:
         reader.next()
     assert caught.value.rule == "kafka-position"
