@@ -290,7 +290,8 @@ class CardPublisher:
     def _times(self, state: ChainState, others: Sequence[ChainState]) -> dict[str, Any]:
         """Returns what a card says of times and bytes: of all shards together, except for the time between updates."""
         dataset, states = state.dataset, (state, *others)
-        assert dataset is not None, "its first block names it"
+        if dataset is None:  # its blocks were purged meanwhile
+            return {}
         measured = [self._measured(each) for each in states]
         is_whole = all(each.is_whole for each in measured)
         known: EventSpan | None = EventSpan()
@@ -308,7 +309,8 @@ class CardPublisher:
 
     def _measured(self, state: ChainState) -> Measured:
         dataset = state.dataset
-        assert dataset is not None, "its first block names it"
+        if dataset is None:
+            return Measured(None)
         with self._home.database.read() as connection:
             epoch, before = Ledger(connection).chain(dataset).epoch, Cards(connection).of(dataset)
         chain, first = self._home.chains.chain(dataset), self._home.held_from(dataset)
