@@ -140,6 +140,17 @@ class Node:
     def holds(self, name: str, level: str = "data") -> bool:
         return self.daemon.said("verify", name, "--level", level).code == 0
 
+    @contextmanager
+    def repository(self, kamu: Workspace, name: str = "kamu") -> Iterator[str]:
+        """Knows the workspace as a repository while it is served. Yields its name."""
+        with kamu.serving() as (url, token):
+            self.apply("secrets.yaml", SECRETS.format(token=token))
+            self.daemon.ask("repo", "add", name, url, "--credentials", "token")
+            yield name
+
+    def push(self, name: str, repository: str) -> None:
+        self.daemon.ask("push", name, "--to", f"{repository}/{name}", "--private")
+
     def token(self) -> str:
         self.apply("account.yaml", ACCOUNT)
         made = self.daemon.said("--account", "kim", "token", "create", "--role", "maintainer", "-q")
@@ -197,34 +208,22 @@ def test_what_kamu_pulled_from_a_node_is_pushed_to_it_further(node: Node, kamu: 
     node.begin("towns")
     node.add("towns", 1, "Enns")
     kamu.did("pull", f"{node.url}/towns", "--as", "towns")
-    with kamu.serving() as (url, token):
-        node.apply("secrets.yaml", SECRETS.format(token=token))
-        node.daemon.ask("repo", "add", "kamu", url, "--credentials", "token")
-        node.add("towns", 2, "Melk")
-        node.daemon.ask("push", "towns", "--to", "kamu/towns", "--private")
+    node.add("towns", 2, "Melk")
+    with node.repository(kamu) as repository:
+        node.push("towns", repository)
     assert node.head("towns") == kamu.head("towns")
 
 
 def test_a_node_pulls_from_kamu_and_pushes_to_it(node: Node, kamu: Workspace) -> None:
     kamu.begin("cities")
-    kamu.add("cities", 1, "Graz")
     node.begin("towns")
-    node.add("towns", 1, "Enns")
-    with kamu.serving() as (url, token):
-        node.apply("secrets.yaml", SECRETS.format(token=token))
-        node.daemon.ask("repo", "add", "kamu", url, "--credentials", "token")
-        node.daemon.ask("pull", "kamu/cities")
-        node.daemon.ask("push", "towns", "--to", "kamu/towns", "--private")
-    assert node.head("cities") == kamu.head("cities")
-    assert node.head("towns") == kamu.head("towns")
-    kamu.add("cities", 2, "Linz")
-    node.add("towns", 2, "Melk")
-    with kamu.serving() as (url, token):
-        node.apply("secrets.yaml", SECRETS.format(token=token))
-        node.daemon.ask("repo", "add", "again", url, "--credentials", "token")
-        node.daemon.ask("pull", "again/cities")
-        node.daemon.ask("push", "towns", "--to", "again/towns", "--private")
-    assert node.head("cities") == kamu.head("cities")
-    assert node.head("towns") == kamu.head("towns")
+    for day, name in enumerate(("first", "second"), 1):
+        kamu.add("cities", day, "Graz")
+        node.add("towns", day, "Enns")
+        with node.repository(kamu, name) as repository:
+            node.daemon.ask("pull", f"{repository}/cities")
+            node.push("towns", repository)
+        assert node.head("cities") == kamu.head("cities")
+        assert node.head("towns") == kamu.head("towns")
     assert node.holds("cities")
     kamu.did("verify", "towns")
