@@ -93,25 +93,22 @@ class Hold:
         One that is owned lasts anyway: the thread finds out whether another process of the owner took over.
         """
         begun = self._clock()
-        said = {"seconds": self._seconds} | ({} if self.fence is None else {"fence": self.fence})
-        try:
-            self._transport.ask("PUT", f"/node/v1alpha1/holds/{part(self.id)}", body=said).close()
-        except HoldLost as lost:
-            self._lost = lost
-            raise
+        self._extend({} if self.fence is None else {"fence": self.fence})
         self._until = max(self._until, begun + self._seconds)
 
     def move(self, at: When) -> None:
         """Moves an owned hold to a later time that is complete: what is before may go. Raises HoldLost, Refused."""
         self.check()
-        said = {"seconds": self._seconds, "fence": self.fence, "at": _zoned(at)}
-        place = f"/node/v1alpha1/holds/{part(self.id)}"
+        self._extend({"fence": self.fence, "at": _zoned(at)})
+
+    def _extend(self, more: Mapping[str, object]) -> None:
+        """Asks the node to extend the hold. Raises HoldLost, also by ``check`` from then on, Refused, Unreachable."""
+        body = {"seconds": self._seconds, **more}
         try:
-            exchange = self._transport.ask("PUT", place, body=said)
+            self._transport.ask("PUT", f"/node/v1alpha1/holds/{part(self.id)}", body=body).close()
         except HoldLost as lost:
             self._lost = lost
             raise
-        exchange.close()
 
     def __enter__(self) -> Self:
         self._renewer.start()

@@ -145,8 +145,8 @@ def follow(session: Session, ref: wire.TaskRef, kind: type[T]) -> Answer[T]:
     return Answer.of(_result(session, ref.id), kind)
 
 
-def submit(session: Session, path: str, request: wire.Request, kind: type[T]) -> Answer[T]:
-    """Starts a long operation with a POST, and follows it."""
+def submit(session: Session, path: str, request: wire.Request | None, kind: type[T]) -> Answer[T]:
+    """Starts a long operation with a POST, and follows it. ``request``: ``None`` for one without a body."""
     return Answer.of(result_of(session, path, request), kind)
 
 
@@ -159,7 +159,7 @@ def applied(
     return Answer.of(_result(session, _member(sent, "id")), wire.ApplyResult)
 
 
-def result_of(session: Session, path: str, request: Body) -> Any:
+def result_of(session: Session, path: str, request: Body | None) -> Any:
     """Returns the JSON of the result of ``submit``. Loads the types for progress while the daemon works."""
     return _result(session, _member(session.client.ask("POST", path, request), "id"))
 

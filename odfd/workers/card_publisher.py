@@ -35,6 +35,7 @@ from odfd.datasets.sample_rows import sample_of
 from odfd.datasets.visibility import Visibility
 from odfd.network.shared_cards import SharedCards
 from odfd.renditions import tables
+from odfd.renditions.tables import Member
 from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.state.directory import StateDirectory
@@ -262,7 +263,7 @@ class CardPublisher:
             claims = msgspec.structs.replace(claims, node=node.did, node_signature=signature)
         state = load_state(chain, head.size)
         facts = facts_of(state, chain.block_at(0).system_time)
-        shards, others = self._shards(dataset)
+        shards, others = self._shards(dataset, member)
         records = sum(each.next_offset for each in (state, *others))
         facts = msgspec.structs.replace(facts, records=records, **self._times(state, others))
         return Card(
@@ -276,10 +277,8 @@ class CardPublisher:
             shards=shards,
         )
 
-    def _shards(self, dataset: DatasetId) -> tuple[CardShards | None, list[ChainState]]:
+    def _shards(self, dataset: DatasetId, member: Member | None) -> tuple[CardShards | None, list[ChainState]]:
         """Returns the shards of the dataset's collection, and for the first the states of the others."""
-        with self._home.database.read() as connection:
-            member = tables.member_of(connection, dataset)
         if member is None:
             return None, []
         keys = b"".join(each.public_key for each in member.shards)

@@ -6,7 +6,7 @@ import argparse
 
 from odfd.cli import formatting
 from odfd.cli.command import REF, YES, Commands, argument, confirm
-from odfd.cli.progress import follow, submit
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
@@ -64,8 +64,7 @@ def _list(session: Session, args: argparse.Namespace) -> None:
     example="nyc.flights",
 )
 def _replay(session: Session, args: argparse.Namespace) -> int:
-    ref = session.client.post(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/replay", wire.TaskRef).value
-    done = follow(session, ref, wire.RawReplayResult)
+    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/replay", None, wire.RawReplayResult)
     session.answer(done, _result)
     return 0 if done.value.ok else int(ExitCode.NO)
 
@@ -79,8 +78,7 @@ def _replay(session: Session, args: argparse.Namespace) -> int:
     example="nyc.flights",
 )
 def _bind(session: Session, args: argparse.Namespace) -> None:
-    ref = session.client.post(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/bind", wire.TaskRef).value
-    done = follow(session, ref, wire.RawChainView)
+    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/bind", None, wire.RawChainView)
     session.answer(done, _bound)
     session.remark(f"{session.again} publish {done.value.chain} shows the bytes to everybody")
 

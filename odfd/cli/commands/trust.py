@@ -11,7 +11,7 @@ from odfd.cli.command import REF, REPLACE, Commands, OneOf, argument
 from odfd.cli.commands import authority, policy
 from odfd.cli.declaring import declare
 from odfd.cli.new_file import NewFile
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import Stack, TableColumn, clean, render
 from odfd.cli.trust_text import trust_text
@@ -50,7 +50,7 @@ def _evidence(session: Session, args: argparse.Namespace) -> None:
     path = f"/node/v1alpha1/evidence/{part(args.id)}"
     target = None if args.out is None else NewFile(args.out, replace=args.replace)
     if args.fetch:
-        follow(session, session.client.post(path, wire.TaskRef).value, wire.EvidenceFetched)
+        submit(session, path, None, wire.EvidenceFetched)
     if target is None:
         if output.is_terminal():
             raise Usage("a bundle of evidence is no text", hint="write it to a file: --out FILE")
