@@ -14,7 +14,8 @@ from typing import IO, Any, Final
 
 import pytest
 
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, until
+from worlds.interrupts import interruptible
 from worlds.ports import free_port
 
 pytestmark = pytest.mark.e2e
@@ -32,7 +33,7 @@ def started(daemon: Any, *words: str) -> subprocess.Popen[str]:
     """Starts ``odfctl`` at a daemon."""
     command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), *words]
     err = (daemon.folder / f"{words[0]}.err").open("w")
-    with err:
+    with err, interruptible():
         return subprocess.Popen(command, env=daemon.environ, stdout=subprocess.PIPE, stderr=err, text=True)
 
 
@@ -95,6 +96,7 @@ def test_watches_go_on_when_the_daemon_is_killed_and_started(make_daemon: Callab
         apply(daemon, BEFORE[1])
         for found, each, (_, is_made) in zip(told, lines, watches, strict=True):
             found += made(each, is_made, BEFORE[1])
+        until(lambda: has_asked_in_vain(metrics))
         daemon.kill()
         daemon.start()
         for name in AFTER:

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from worlds.eventually import PATIENCE
+from worlds.interrupts import interruptible
 
 pytestmark = pytest.mark.e2e
 FRAME = Path(__file__).with_name("frame.py")
@@ -166,16 +167,6 @@ def test_data_goes_in_from_files_and_from_standard_input(daemon: Daemon, tmp_pat
     done = daemon.ctl("ingest", "nyc.flights", str(file), "-", "-o", "json", stdin=b"y" * 70_000)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["items"][0]["records"] == 770_000
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """A child starts with ^C as a terminal has it: a job in the background of a script inherits it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_detaching_leaves_the_task_running(daemon: Daemon) -> None:
