@@ -7,7 +7,7 @@ from typing import Final
 
 import yaml
 
-from chain.visible import is_visible
+from chain.terminal_text import is_visible
 
 INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0o[0-7]+|0x[0-9a-fA-F]+|0b[01]+)\Z")
 """Integers. Digits after a leading zero are text, as in the reference: a code, not a number."""

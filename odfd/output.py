@@ -1,8 +1,8 @@
 """Writes text for people: the only module that writes to a terminal, a file or a pipe.
 
 Names, keywords, messages and cells come from strangers, so nothing is written that a terminal obeys
-(``chain.visible``). In text such characters are shown as the replacement character, in JSON and YAML as escapes, so
-that a program reads what was there.
+(``chain.terminal_text``). In text such characters are shown as the replacement character, in JSON and YAML as escapes,
+so that a program reads what was there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Final, TextIO
 
 from chain.errors import Environment
-from chain.visible import escaped, one_line, visible
+from chain.terminal_text import escaped, one_line, visible
 
 _ESCAPED: Final = "odfd-escaped"
 _PLAINER: Final = str.maketrans("…─┄│├└→·†", "~-.||`>-+")

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from chain.visible import one_line, visible
+from chain.terminal_text import one_line, visible
 
 GAP: Final = 2
 """Characters between two columns of a table."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from chain.errors import Fault
-from chain.visible import visible
+from chain.terminal_text import visible
 from package import image as node_image
 from package.libraries import copy_libraries
 from package.programs import ENGINE, HOME, PYTHON, SQL, leave_out, move, programs, run_compiler

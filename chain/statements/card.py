@@ -22,7 +22,7 @@ from chain.statements.envelope import preauth
 from chain.statements.keys import SigningKey
 from chain.statements.node_card import ID_LIKE
 from chain.statements.predicate import NS, Count, Expiring, StatementPart, When
-from chain.visible import is_one_line
+from chain.terminal_text import is_one_line
 
 CARD: Final = NS + "card/v1"
 VOUCHED: Final = "application/vnd.odf.publisher.v1+json"

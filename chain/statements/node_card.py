@@ -17,7 +17,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical
 from chain.statements.predicate import NS, Expiring, StatementPart
-from chain.visible import is_one_line, is_visible
+from chain.terminal_text import is_one_line, is_visible
 
 NODE_CARD: Final = NS + "node-card/v1"
 MAX_NODE_NAME: Final = 64

@@ -18,7 +18,7 @@ import msgspec
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
-from chain.data.links import link_columns, links_in
+from chain.data.object_links import link_columns, links_in
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.libraries import np

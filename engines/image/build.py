@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from chain.errors import Environment, Fault
-from chain.visible import visible
+from chain.terminal_text import visible
 from engines.closure import files_of
 from engines.identity import ENGINE, FileDigests, code_digest
 from engines.image import debian

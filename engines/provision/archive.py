@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
-from chain.visible import visible
+from chain.terminal_text import visible
 from config.paths import code_environment
 from engines.errors import EngineLost
 from engines.identity import FileDigests, host_manifest

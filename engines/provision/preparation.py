@@ -19,7 +19,7 @@ from typing import Final
 import trio
 
 from chain.errors import Fault
-from chain.visible import visible
+from chain.terminal_text import visible
 from engines.errors import EngineLost
 from engines.image.installed import PYTHON, Image, installed, installed_layout, keep_preparation, staged_preparation
 from engines.provision.archive import RECORD_SECONDS, recording

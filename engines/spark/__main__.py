@@ -22,7 +22,7 @@ from typing import Final
 
 from chain.errors import Fault, Invalid
 from chain.struct_types import learn_struct_types
-from chain.visible import visible
+from chain.terminal_text import visible
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
 from engines.listen_address import DEFAULT, SESSION, Address, check_free, parse_address

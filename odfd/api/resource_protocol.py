@@ -34,7 +34,7 @@ from odfd.api.resources.pages import MOST, PAGE
 from odfd.control import wire
 from odfd.control.client import MANIFESTS
 from odfd.control.responses import NDJSON, answer, body, decoded, flag, lines, problem, since_of, stream_of, whole_body
-from odfd.control.shared import SharedValue
+from odfd.control.shared_encoding import SharedValue
 from odfd.errors import Usage, http_status
 from odfd.resources.types import VERSION, ResourceType
 

@@ -24,7 +24,7 @@ from chain.store.files import disk
 from chain.store.layout import BLOCKS, HEAD, DirectoryChain
 from chain.wording import plural
 from odfd.access.relations import Action, Role
-from odfd.api.access.applying import check_name
+from odfd.api.access.apply_rules import check_name
 from odfd.api.access.guard import Guard
 from odfd.api.access.requests import AccessControl
 from odfd.api.datasets.import_export import ImportExport
@@ -34,7 +34,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.network.library import ServingLibrary
 from odfd.published.web import link
 from odfd.resources.declared import DeclaredStore
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.smart.batches import NamedBlock
 from odfd.smart.messages import ObjectFile
 from odfd.smart.ports import Incoming, PushSession
@@ -42,7 +42,7 @@ from odfd.state.access_tokens import TokenStore
 from odfd.state.directory import STAGED, StateDirectory
 from odfd.state.remotes import Remotes
 from odfd.transfer.folders import Transfer
-from odfd.transfer.named import may_link
+from odfd.transfer.object_list import may_link
 from odfd.verify.terms import pages_of
 
 MAX_OBJECT: Final = 16 << 30

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from chain.visible import visible
+from chain.terminal_text import visible
 from odfd.cli import formatting
 from odfd.cli.dataset_text import growth_text, profile_text, rows_text, size_text
 from odfd.cli.session import to_yaml

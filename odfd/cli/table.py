@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Final, Generic, NamedTuple, TypeVar
 
-from chain.visible import one_line, visible
+from chain.terminal_text import one_line, visible
 from odfd.cli.formatting import NOTHING
 from odfd.output import TerminalText
 

@@ -18,7 +18,7 @@ from odfd.obs.log_lines import LogLines
 from odfd.obs.meter import NodeMeter
 from odfd.runtime.clock import Clock
 from odfd.runtime.http import Application
-from odfd.runtime.serving import HttpServer
+from odfd.runtime.http_server import HttpServer
 from odfd.runtime.supervision import Child, Logger, Readiness
 from odfd.runtime.tasks import TaskBoard
 

@@ -16,8 +16,8 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.findings import finding
 from odfd.obs.events import EVENT_KINDS, Event, EventLog, News
-from odfd.runtime.about import About, Sees
 from odfd.runtime.ring import Lagged
+from odfd.runtime.subjects import Sees, Subjects
 from odfd.runtime.tasks import Task, TaskBoard, TaskState
 
 
@@ -84,7 +84,7 @@ class BoardTasks:
     async def get(self, task_id: str) -> wire.TaskView:
         return task_view(self._board.get(task_id))
 
-    def about(self, task_id: str) -> About:
+    def about(self, task_id: str) -> Subjects:
         """Returns what a task is about. Raises NotFound."""
         return self._board.get(task_id).about
 

@@ -24,7 +24,7 @@ from urllib.parse import quote, urlencode
 from chain.errors import Environment, Invalid, Refused
 from odfd.control import wire
 from odfd.control.exchange import CutOff, Exchange
-from odfd.control.lean import import_msgspec
+from odfd.control.lazy_msgspec import import_msgspec
 from odfd.errors import Bug, Unreachable, Usage, from_problem
 
 if TYPE_CHECKING:

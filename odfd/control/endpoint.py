@@ -25,7 +25,7 @@ import trio
 from chain.errors import Environment, Invalid, Refused
 from odfd.errors import PROBLEM_JSON, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
-from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.http_server import HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
 
 CALLER: Final = "odfd.caller"

@@ -24,7 +24,7 @@ from odfd.control.endpoint import CALLER, GRANT, OWNED
 from odfd.control.hooks import HOOK_RULE, HookApplication, SignedPush, is_hook
 from odfd.errors import PROBLEM_JSON, http_status, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
-from odfd.runtime.serving import HttpServer, Response, address_of, listening, parsed, places_of, url_of
+from odfd.runtime.http_server import HttpServer, Response, address_of, listening, parsed, places_of, url_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tls import hosts_of, tls_context
 from p2p.budget.buckets import Budget, Rate

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from chain.errors import Fault, Invalid
 from engines.query.frames import FAULT, MEDIA_TYPE, frame
-from odfd.control.shared import SharedValue
+from odfd.control.shared_encoding import SharedValue
 from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_faults, to_problem
 from odfd.runtime.http import CHUNKS, chunk
 

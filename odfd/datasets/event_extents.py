@@ -27,7 +27,7 @@ from chain.state import ChainState
 from chain.statements.card import Card
 from chain.store.base import ChainReader
 from engines.footers import footer
-from odfd.datasets.reading import numbered_slices
+from odfd.datasets.previews import numbered_slices
 
 MOST: Final = 1_024
 """Footers that one look reads at most."""

@@ -21,7 +21,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant, from_millis, render
 from chain.multihash import Multihash
 from chain.store.seals import Sealed
-from chain.visible import is_visible
+from chain.terminal_text import is_visible
 from chain.wording import plural
 
 ROOM: Final = "read_holds"

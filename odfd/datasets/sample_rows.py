@@ -19,7 +19,7 @@ from chain.state import ChainState
 from chain.statements import card
 from chain.statements.card import CardSample
 from chain.store.base import ChainReader
-from odfd.datasets import reading
+from odfd.datasets import previews
 from odfd.datasets.card_facts import cut
 
 LOOKED_AT: Final = 256
@@ -27,7 +27,7 @@ LOOKED_AT: Final = 256
 
 
 def sample_of(
-    chain: ChainReader, files: reading.SoundFiles, state: ChainState, asked: int, *, first: int, before: int
+    chain: ChainReader, files: previews.SoundFiles, state: ChainState, asked: int, *, first: int, before: int
 ) -> CardSample:
     """Returns the newest ``asked`` rows of blocks from ``first`` to below ``before``, at most ``card.MAX_SAMPLE``.
 
@@ -36,12 +36,12 @@ def sample_of(
     asked = min(asked, card.MAX_SAMPLE)
     if state.schema is None or not asked:
         return CardSample()
-    vocab, names = state.vocab, [name for name, *_ in reading.columns_of(state.schema)][: card.MAX_COLUMNS]
+    vocab, names = state.vocab, [name for name, *_ in previews.columns_of(state.schema)][: card.MAX_COLUMNS]
     hidden = {vocab.offset, vocab.operation_type, vocab.system_time}
     places = tuple(place for place, name in enumerate(names) if name not in hidden)
     is_changed = state.schema.schema is None or says_changelog(state.schema.schema)
     schema = to_arrow(schema_of(state.schema))
-    table = reading.tail(chain, files, LOOKED_AT if is_changed else asked, schema, first, before)
+    table = previews.tail(chain, files, LOOKED_AT if is_changed else asked, schema, first, before)
     if table is None:
         return CardSample()
     rows = plain_rows(table.select([names[place] for place in places]))

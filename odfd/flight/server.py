@@ -26,7 +26,7 @@ from engines.sandbox.probe import Choice
 from engines.sandbox.process import ConfinedProcess, start
 from odfd.flight.relay import Relay
 from odfd.runtime.http import Application, Limits
-from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.http_server import HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tls import tls_context
 

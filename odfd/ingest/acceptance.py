@@ -36,7 +36,7 @@ from engines.spark.analysis.source_declarations import read_source
 from engines.spark.ingest.dialect import check_text_options, csv_dialect
 from odfd.ingest.fetch.dispatch import check_fetch
 from odfd.ingest.plan import refuse_links, refuse_quarantine
-from odfd.ingest.prep import check_prepare
+from odfd.ingest.preparation import check_prepare
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
 from odfd.ingest.trigger import SPECIMEN, at_time, check_trigger

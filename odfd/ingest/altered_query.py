@@ -16,7 +16,7 @@ from chain.model.schema import DataField, DataSchema, DataType
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.rules.schema import shown
 from chain.state import Vocab
-from chain.visible import is_visible
+from chain.terminal_text import is_visible
 
 Change: TypeAlias = Literal["widen", "rename", "drop"]
 MAX_NAME: Final = 256

@@ -31,7 +31,6 @@ from engines.output_check import operations
 from odfd.datasets.commit import CommitExtras, Committer, SideCommit, block_time
 from odfd.datasets.pushes import Push
 from odfd.datasets.row_counts import NOTHING_READ, added, says_something, together
-from odfd.ingest.capturing import captured
 from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, names_of
 from odfd.ingest.fetch.files import left_alone
@@ -47,9 +46,10 @@ from odfd.ingest.plan import (
     plan_ingest,
     polling,
 )
-from odfd.ingest.prep import prepare
+from odfd.ingest.preparation import prepare
 from odfd.ingest.progress import IngestStep, Report, by_engine, quiet, watched
 from odfd.ingest.quarantine import Quarantines, set_aside, standing, way_on
+from odfd.ingest.raw_capture import captured
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.settlement import IngestOutcome, Nothing, Settled, answered, settle
 from odfd.ingest.slices import SliceIndex, asked, keep_slice

@@ -30,7 +30,7 @@ from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from chain.store.files import disk
 from chain.store.objects import sound_path
-from chain.visible import is_visible
+from chain.terminal_text import is_visible
 from chain.wording import plural
 from engines.contract import IngestRequest, InternalError, InvalidQuery, QuarantineTarget, Success
 from engines.errors import EngineFault, engine_failed

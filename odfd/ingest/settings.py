@@ -11,7 +11,7 @@ import msgspec
 
 from odfd.ingest.command_sandbox import CommandSandbox
 from odfd.ingest.former_containers import FormerContainers
-from odfd.ingest.readable import Readable
+from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.templates import check_allowed, check_template
 from p2p.ip import Allows
 from p2p.web.body import Patience
@@ -71,7 +71,7 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The same for a file that no program has open for writing, if the system can tell."""
     may_dial: Allows | None = None
     """Decides which addresses of servers named by other nodes may be dialled; ``None``: any, through any proxy."""
-    readable: Readable = Readable()
+    readable: LocalFiles = LocalFiles()
     """Files of this machine that sources may name."""
     base: Path | None = None
     """Folder that relative paths in a manifest start from, on this machine; ``None``: they are refused."""

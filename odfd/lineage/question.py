@@ -27,7 +27,7 @@ from chain.store.base import ChainReader, ObjectStore
 from chain.store.objects import sound_path
 from engines.contract import ProvenanceRecord, ProvenanceRequest, TransformInput
 from engines.spark.state.checkpoint import MAX_CHECKPOINT, decode_checkpoint, open_blocks
-from odfd.datasets.reading import DATA_KINDS
+from odfd.datasets.previews import DATA_KINDS
 from odfd.transform.checkpoint_info import Runs
 from odfd.transform.driver import recorded_cuts
 from odfd.transform.evolution import DeclaredTransform, declared_at

@@ -19,14 +19,14 @@ import msgspec
 import trio
 from cachetools import LRUCache
 
-from chain.data.links import links_in
+from chain.data.object_links import links_in
 from chain.errors import Environment, Invalid, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.block import Block, NamedObject, SealedBlock, objects_of
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
-from odfd.datasets.arriving import Arriving
+from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.errors import sole_faults
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.link_offers import Offer, offers
@@ -89,10 +89,10 @@ class ObjectFetcher:
         partial: Path,
         replication: Replication,
         limits: ObjectLimits | None = None,
-        arriving: Arriving | None = None,
+        arriving: UncommittedObjects | None = None,
     ) -> None:
         """``arriving``: the objects on their way, reported to peers that fetch the same."""
-        self.arriving = arriving or Arriving()
+        self.arriving = arriving or UncommittedObjects()
         self.objects = objects
         self.keeping = keeping
         self._partial = partial

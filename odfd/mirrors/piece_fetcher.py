@@ -19,8 +19,8 @@ import trio
 from chain.errors import Invalid, Remote
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
-from odfd.datasets.arriving import Arriving
 from odfd.datasets.pieces import PieceFile, PieceSink
+from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.errors import sole_faults
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.swarm_fetcher import MAX_MEMBERS, SwarmGoal, SwarmRun
@@ -39,7 +39,9 @@ _LOG: Final = structlog.get_logger("odfd.mirrors")
 class PieceFetcher:
     """The large objects of one node."""
 
-    def __init__(self, objects: DiskObjects, partial: Path, replication: Replication, arriving: Arriving) -> None:
+    def __init__(
+        self, objects: DiskObjects, partial: Path, replication: Replication, arriving: UncommittedObjects
+    ) -> None:
         self._objects = objects
         self._partial = partial
         self._replication = replication
@@ -115,7 +117,7 @@ class _Run:
         self._tally = tally
         self._pace = pace
 
-    async def run(self, arriving: Arriving) -> None:
+    async def run(self, arriving: UncommittedObjects) -> None:
         """Raises Environment."""
         made = self._file.list
         spans = [made.span(number) for number in range(made.count)]

@@ -32,8 +32,8 @@ from odfd.mirrors.mirror_state import FOUND, Mirror, MirrorVisibility, Scheduler
 from odfd.mirrors.sync import Current, MirrorSync, NobodyHasIt, Outcome, Synced
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
-from odfd.runtime.about import about
 from odfd.runtime.clock import Clock
+from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life, Logger
 from odfd.trust.ledger.signed_heads import DataAvailability
 from p2p.ports import PeerId

@@ -9,7 +9,7 @@ from chain.data.partition import FUNCTION
 from chain.ids import DatasetId
 from chain.statements.card import CardShards
 from odfd.renditions import tables
-from odfd.renditions.mirrored import united
+from odfd.renditions.mirror_handover import united
 from odfd.trust.ledger.log import Ledger
 
 

@@ -20,7 +20,7 @@ from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.model.block import NamedObject, SealedBlock
 from chain.multihash import Multihash
-from odfd.datasets.arriving import ArrivingStep, SwarmCounts
+from odfd.datasets.uncommitted_objects import SwarmCounts, UncommittedStep
 from p2p.machines.swarm import Swarm, Take, pieces_of
 from p2p.ports import Parts, PartsAsk, PeerId, Replication, Tip
 from p2p.wire.limits import MAX_PACK, MAX_SWARM_BLOCKS
@@ -69,7 +69,7 @@ class SwarmStep(msgspec.Struct, frozen=True):
     """A goal, and the record of its blocks' objects that is shown to other peers meanwhile."""
 
     goal: SwarmGoal
-    step: ArrivingStep
+    step: UncommittedStep
 
 
 class SwarmFetch:

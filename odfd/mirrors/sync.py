@@ -36,8 +36,8 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Start
 from odfd.mirrors.progress import MirrorProgress
-from odfd.mirrors.steps import Goal, Steps, StepsKept, swarm_goal
 from odfd.mirrors.swarm_fetcher import SwarmStep
+from odfd.mirrors.sync_steps import Goal, StepsKept, SyncSteps, swarm_goal
 from odfd.runtime.spans import span
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import CheckedChain, Ledger
@@ -117,7 +117,7 @@ class MirrorSync:
         following: Following = Following(),  # noqa: B008  it is never changed
     ) -> None:
         self._first_contact = first_contact
-        self._steps = Steps(database, chains, object_fetcher, replication, holders, first_contact)
+        self._steps = SyncSteps(database, chains, object_fetcher, replication, holders, first_contact)
         self._keeping = object_fetcher.keeping
         self._database = database
         self._chains = chains

@@ -19,8 +19,8 @@ from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
 from chain.store.base import ChainStore, ObjectStore
 from chain.store.database import Database
-from odfd.datasets.arriving import Arriving
 from odfd.datasets.holdings import Holdings
+from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.log import Ledger
 from p2p.machines.seeding import Seeding
@@ -40,7 +40,7 @@ class SwarmParts:
         self,
         database: Database,
         chains: ChainStore,
-        arriving: Arriving,
+        arriving: UncommittedObjects,
         keys: KeyStore,
         clock: Callable[[], Instant],
     ) -> None:

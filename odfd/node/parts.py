@@ -28,7 +28,7 @@ from odfd.api.transforms import TransformCheck
 from odfd.api.trust.resolutions import PendingDecisions
 from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context
-from odfd.datasets.arriving import Arriving
+from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.datasets.visibility import Visibility
 from odfd.ingest.refetch import confined
 from odfd.ingest.sharded_writes import ShardedWrites
@@ -66,8 +66,8 @@ from odfd.node.trust_parts import (
 )
 from odfd.queries.planning import Planner
 from odfd.resources.store import Resources
-from odfd.runtime.about import about
 from odfd.runtime.clock import JumpWatch
+from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
 from odfd.state.component_settings import (
     apply_limits,
@@ -97,7 +97,7 @@ from odfd.verify.damage import DamagedBlock
 from odfd.workers.engine import NodeEngine
 from odfd.workers.flows import FlowWorker, FollowSettings
 from odfd.workers.garbage_collection import GarbageCollector
-from odfd.workers.handover_following import HandoverFollowing
+from odfd.workers.handover_follower import HandoverFollower
 from odfd.workers.head_signer import HeadSigner
 from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
 from odfd.workers.journal_recovery import JournalRecovery
@@ -187,7 +187,7 @@ class NodeParts:
         self.board.networks = network_rules(self.visibility, clock.now)
         self.damage = DamageRegistry(home, clock, self._found_damaged)
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
-        self.arriving = Arriving(self.evaluator.passes_on_unjudged)
+        self.arriving = UncommittedObjects(self.evaluator.passes_on_unjudged)
         swarms = SwarmParts(home.database, home.chains, self.arriving, home.keys, clock.now)
         stores = home.database, home.chains, home.objects
         self.library = ServingLibrary(
@@ -300,7 +300,7 @@ class NodeParts:
             home.database, self.sync, context.events, context.clock, context.logger, self.moved, self.forks.doubt
         )
         self.scheduler.on_stored, self.scheduler.is_joined = self.board.adopt, lambda: bool(self.membership.networks)
-        self.handovers = HandoverFollowing(home, self.scheduler, self.visibility, context, self._derived_here)
+        self.handovers = HandoverFollower(home, self.scheduler, self.visibility, context, self._derived_here)
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repair(home, self.sync, mender, self._caught_up)
         self.import_export = CollectionTransfer(

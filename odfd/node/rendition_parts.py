@@ -32,7 +32,7 @@ from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
 from odfd.ingest.driver import IngestDependencies
 from odfd.network.commit_point import Authorised, OwnedShards, ServedCommitPoint
-from odfd.network.proposing import ProposingCommitter, WrittenShards
+from odfd.network.proposals import ProposingCommitter, WrittenShards
 from odfd.network.sharded_proposals import ShardedProposals
 from odfd.node.parts import NodeParts
 from odfd.queries.planning import Asker, Bound

@@ -41,7 +41,7 @@ from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.outbox import Outbox
 from odfd.network.statement_store import NewStatement
 from odfd.resources.store import Resources
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import EffectivePolicy
 from odfd.trust.admission.rules import AdmissionOutcome
@@ -50,7 +50,7 @@ from odfd.trust.policy.policy import Policy
 from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
 from odfd.trust.validation.validator import Validator
 from odfd.workers.flows import FlowWorker
-from odfd.workers.handover_following import HandoverFollowing
+from odfd.workers.handover_follower import HandoverFollower
 from odfd.workers.witnessing import Witnessing
 from p2p.ports import Topic
 
@@ -69,7 +69,7 @@ class EventContext(Protocol):
     rechecker: EvidenceRechecker
     witnessing: Witnessing
     flows: FlowWorker
-    handovers: HandoverFollowing
+    handovers: HandoverFollower
 
     def in_loop(self, call: Callable[..., object], *args: object) -> None: ...
 

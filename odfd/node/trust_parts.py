@@ -17,7 +17,7 @@ from chain.store.base import leaves_of
 from chain.wording import plural
 from config.model import Settings
 from odfd.api.transforms import TransformCheck
-from odfd.api.views.steps_shown import show_block
+from odfd.api.views.task_progress import show_block
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
@@ -28,7 +28,7 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.evidence import EvidenceFetcher
 from odfd.network.outbox import Outbox
 from odfd.network.tree_proofs import TreeProofs
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.state.directory import STAGING, StateDirectory
 from odfd.state.remotes import Remotes
 from odfd.transform.driver import TransformDependencies as TransformDependencies

@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 import trio
 
 from chain.instant import MICROSECOND, Instant
-from odfd.runtime.about import NODE, About
 from odfd.runtime.clock import Clock
 from odfd.runtime.ring import Lagged, Ring
+from odfd.runtime.subjects import NODE, Subjects
 
 RING: Final = 4096
 """Number of events kept: at the busiest (one per commit, ten a second) some minutes."""
@@ -30,7 +30,7 @@ class Event:
     subject: str = ""
     message: str = ""
     data: Mapping[str, object] = field(default_factory=dict)
-    about: About = NODE
+    about: Subjects = NODE
     tick: int = 0
     """The event's time in microseconds, always later than that of the one before: a number that counts no events."""
 
@@ -59,7 +59,7 @@ class EventLog:
         return self._ring.last
 
     def emit(
-        self, kind: str, subject: str = "", message: str = "", /, *, about: About = NODE, **data: object
+        self, kind: str, subject: str = "", message: str = "", /, *, about: Subjects = NODE, **data: object
     ) -> Event:  # fmt: skip
         """Appends an event; ``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` has JSON values.
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 import structlog
 from structlog.processors import CallsiteParameter, CallsiteParameterAdder
 
-from chain.visible import escaped, visible
+from chain.terminal_text import escaped, visible
 from config.log_levels import part_levels
 from config.model import Node
 from config.paths import has_part

@@ -16,7 +16,7 @@ import trio
 from odfd.obs.exposition import CONTENT_TYPE
 from odfd.obs.meter import NodeMeter
 from odfd.runtime.http import Limits, Message, Receive, Send
-from odfd.runtime.serving import HttpServer, Response, listening, parsed, url_of
+from odfd.runtime.http_server import HttpServer, Response, listening, parsed, url_of
 from odfd.runtime.supervision import Life, Logger
 
 PULSE_SECONDS: Final = 1.0

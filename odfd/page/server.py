@@ -20,7 +20,7 @@ from odfd.control.tokens import Tokens
 from odfd.page.application import PageApplication, PageEndpoint
 from odfd.page.sessions import TOKEN_SECONDS, PageSessions
 from odfd.runtime.http import Application, Limits
-from odfd.runtime.serving import HttpServer, Response, listening, parsed, places_of
+from odfd.runtime.http_server import HttpServer, Response, listening, parsed, places_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tls import hosts_of, tls_context
 

@@ -26,7 +26,7 @@ from engines.query.temporal import AS_OF
 from engines.query.views import SliceView
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
-from odfd.datasets.reading import way_to_data
+from odfd.datasets.previews import way_to_data
 from odfd.queries.current_rows import fold_of
 from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold

@@ -22,9 +22,9 @@ from cachetools import FIFOCache
 from chain.errors import Environment, Fault, NotFound, Refused
 from chain.instant import Instant
 from odfd.errors import Bug, sole_fault
-from odfd.runtime.about import NODE, About
 from odfd.runtime.clock import Clock
 from odfd.runtime.slots import Slots, waiting
+from odfd.runtime.subjects import NODE, Subjects
 from odfd.runtime.supervision import Life, Logger
 
 TICK_SECONDS: Final = 0.2
@@ -117,7 +117,7 @@ class Task:
     fault: Fault | None = None
     finished: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    about: About = NODE
+    about: Subjects = NODE
     submitted_at: Instant | None = None
     is_declared: bool = False
     """Whether a resource of the same id declares the task."""
@@ -231,7 +231,7 @@ class TaskBoard:
                 if task.state is TaskState.WAITING:
                     task.scope.cancel()
 
-    def submit(self, kind: str, target: str, work: Work, about: About = NODE) -> Task:
+    def submit(self, kind: str, target: str, work: Work, about: Subjects = NODE) -> Task:
         """Begins work. ``about`` decides who sees the task, in addition to the one who began it.
 
         Raises Environment while the daemon stops, Refused when too many tasks wait already.
@@ -252,7 +252,7 @@ class TaskBoard:
         return task
 
     @contextmanager
-    def showing(self, kind: str, target: str, about: About = NODE) -> Iterator[Report]:
+    def showing(self, kind: str, target: str, about: Subjects = NODE) -> Iterator[Report]:
         """Shows background work while the block lasts. It takes no slot, cannot be cancelled here, and is not kept."""
         task = Task(self._new_id(), kind, target, TaskState.RUNNING, started_at=self._clock.now())
         task.about = msgspec.structs.replace(about, task=task.id)

@@ -20,7 +20,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.ids import DID_ODF, DatasetId
-from chain.visible import visible
+from chain.terminal_text import visible
 from chain.yaml_text import render_yaml
 from p2p.ip import is_global, parse_ip
 

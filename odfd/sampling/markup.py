@@ -9,7 +9,7 @@ from typing import Final
 from xml.parsers import expat
 
 from chain.errors import Invalid
-from chain.visible import visible
+from chain.terminal_text import visible
 from odfd.sampling.guess import Guess
 
 DEPTH: Final = 16

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chain.errors import Invalid
-from chain.visible import visible
+from chain.terminal_text import visible
 from engines.spark.ingest.unpack import member_names
 from odfd.sampling.guess import Guess
 

@@ -14,7 +14,7 @@ import trio
 from chain.errors import Refused
 from odfd.published.packs import number_in
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
-from odfd.runtime.serving import CONNECTIONS, HttpServer, Response, listening, parsed, url_of
+from odfd.runtime.http_server import CONNECTIONS, HttpServer, Response, listening, parsed, url_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.site.requests import is_question, is_transfer
 from p2p.budget.buckets import Rate

@@ -15,7 +15,7 @@ from engines.query.reader import QueryLimits
 from engines.request_control import CallLimits
 from engines.sandbox.base import Level
 from engines.sandbox.probe import Choice, choose
-from odfd.ingest.readable import Readable
+from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.settings import ContainerMode, IngestSettings, PipeMode
 from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
 from odfd.network.joined_networks import Network
@@ -95,7 +95,7 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
             least=round(ingest.least_rate * ingest.silence_seconds),
             total=ingest.fetch_seconds,
         ),
-        readable=Readable(
+        readable=LocalFiles(
             (home.directory.resolve(),), tuple(Path(folder).expanduser().resolve() for folder in ingest.folders)
         ),
         settle=ingest.settle_seconds,

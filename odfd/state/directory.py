@@ -48,8 +48,8 @@ from odfd.ingest import spool
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network import invitation_tokens
 from odfd.renditions import tables as renditions
-from odfd.renditions.mirrored import is_followed
-from odfd.renditions.notice import notice_of
+from odfd.renditions.mirror_handover import is_followed
+from odfd.renditions.successor import notice_of
 from odfd.resources import declared
 from odfd.resources import store as resources
 from odfd.resources.store import Resources

@@ -27,8 +27,8 @@ from odfd.repositories.manifest import IPFS, IPNS, NODE, node_place
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life
 from odfd.smart.files import SmartFiles
-from odfd.smart.giving import SmartPusher
 from odfd.smart.transport import SmartTransport
+from odfd.smart.upload import SmartPusher
 from odfd.state.directory import STAGED, StateDirectory
 from p2p.kubo.rpc import Ipfs, Kubo
 from p2p.pace import Bandwidth

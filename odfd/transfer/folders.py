@@ -32,7 +32,7 @@ from chain.store.files import disk, make_folder
 from chain.store.layout import PARTS, DirectoryChain, DirectoryObjects, DirectoryWriter, block_names, read_head
 from chain.store.objects import staged_in
 from chain.wording import plural
-from odfd.transfer.named import NamedObjects
+from odfd.transfer.object_list import NamedObjects
 from odfd.verify.report import VerificationResult
 from odfd.verify.resume import CheckedOnArrival
 from odfd.verify.verify import VerificationRequest, verify_chain

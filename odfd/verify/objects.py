@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from chain.data import parquet
-from chain.data.links import links_of
 from chain.data.logical_hash import LogicalHasher
+from chain.data.object_links import links_of
 from chain.errors import Invalid, NotFound
 from chain.instant import Instant
 from chain.libraries import np, pa

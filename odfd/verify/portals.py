@@ -9,7 +9,7 @@ from chain.model.block import Block
 from chain.model.portal import described
 from chain.store.base import ObjectReader, StoredChain
 from chain.walk import KindIndex
-from odfd.portals.rechecking import broken_blocks, rule_at
+from odfd.portals.recheck import broken_blocks, rule_at
 from odfd.verify.report import BlockRef, Level, VerificationRequest, VerifyFailure
 
 

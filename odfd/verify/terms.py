@@ -13,7 +13,7 @@ import msgspec
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
-from chain.data.links import link_columns
+from chain.data.object_links import link_columns
 from chain.errors import Invalid
 from chain.model.block import Block, SealedBlock, UnknownEvent
 from chain.model.events import SetDataSchema, SetVocab

@@ -29,7 +29,7 @@ from odfd.resources.references import reference_key
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.volumes.manifest import FIXED, policy_of, size_of
-from odfd.volumes.places import damaged
+from odfd.volumes.volume_paths import damaged
 from odfd.volumes.volumes import OpenVolume, Volumes
 
 FULL: Final = "volume-full"

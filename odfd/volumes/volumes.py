@@ -27,7 +27,7 @@ from odfd.runtime.buckets import KEYS
 from odfd.state.directory import VOLUMES, StateDirectory
 from odfd.volumes.cache import VolumeCache
 from odfd.volumes.manifest import TYPE, PersistentVolumeSpec, VolumeKind, bucket_of, policy_of
-from odfd.volumes.places import BucketPlace, FolderPlace, VolumePlace
+from odfd.volumes.volume_paths import BucketPlace, FolderPlace, VolumePlace
 
 _CHECK_SECONDS: Final = 5.0
 """Seconds for which a declaration that was read counts as current."""

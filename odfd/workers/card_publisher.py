@@ -36,8 +36,8 @@ from odfd.datasets.visibility import Visibility
 from odfd.network.shared_cards import SharedCards
 from odfd.renditions import tables
 from odfd.renditions.tables import Member
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cards import Cards

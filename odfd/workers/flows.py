@@ -32,10 +32,10 @@ from odfd.resources.declared import DeclaredResource, DeclaredStore, Json
 from odfd.runtime.alarm import WallAlarm, alarm_of
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
-from odfd.state.abouts import about_flow
 from odfd.state.directory import StateDirectory
+from odfd.state.flow_subjects import about_flow
 from odfd.transform.pending import is_behind
-from odfd.workers.arrivals import Arrivals
+from odfd.workers.push_triggers import PushTriggers
 
 RUNNING: Final = 128
 """Runs at a time; further ones wait, and none is dropped. The task board has as many places for them besides people's
@@ -92,7 +92,7 @@ class FlowWorker:
         self._follow = follow
         self.scheduler = Scheduler(random.SystemRandom())
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
-        self._arrivals = Arrivals(home, self.scheduler, self.loop.poke)
+        self._arrivals = PushTriggers(home, self.scheduler, self.loop.poke)
         self.arrived = self._arrivals.arrived
         """Called with the id of a Source to which records were pushed."""
         self.applied = self._arrivals.applied

@@ -16,8 +16,8 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.store.base import ChainStore
 from odfd.obs.events import EventLog
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
+from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Logger
 from odfd.trust.signing.owner_commit import OwnerCommitter
 

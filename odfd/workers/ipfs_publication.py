@@ -28,8 +28,8 @@ from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.repository import RENEW
 from odfd.ipfs.transport import no_ipfs
 from odfd.resources.store import Resource, Resources
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.log import Ledger

@@ -35,8 +35,8 @@ from odfd.resources.status import (
     ready,
 )
 from odfd.resources.workqueue import WorkQueue
-from odfd.runtime.about import About
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
+from odfd.runtime.subjects import Subjects
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
 
@@ -319,7 +319,7 @@ class Reconciler:
                 "resource.failed",
                 resource.name,
                 status.message,
-                about=About(things=frozenset({resource.id})),
+                about=Subjects(things=frozenset({resource.id})),
                 type=resource.type,
                 code=status.code,
             )

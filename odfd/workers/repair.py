@@ -23,7 +23,7 @@ from odfd.mirrors.sync import MirrorSync, Synced
 from odfd.portals.rule import PORTAL
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
-from odfd.transfer.named import note_links
+from odfd.transfer.object_list import note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.objects import LINKED

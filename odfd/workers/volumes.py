@@ -17,8 +17,8 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.resources.declared import DeclaredResource
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
 from odfd.volumes.mover import VolumeMover, VolumeState

@@ -16,8 +16,8 @@ from chain.instant import SECOND
 from odfd.control.assembly import Context
 from odfd.flows.plan import FlowPlan, Record, WebhookCall
 from odfd.resources.declared import DeclaredResource
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
 from odfd.webhooks.call import call, judge

@@ -19,8 +19,8 @@ from p2p.address import parse_address
 from p2p.driver.autonat import AutoNat
 from p2p.driver.hole_punching import HolePunching
 from p2p.driver.invites import InvitationDesk, Redeem
-from p2p.driver.moves import Moves
 from p2p.driver.net_facts import NetFacts, dial_back_results, dialable, mapping
+from p2p.driver.network_change import NetworkChanges
 from p2p.driver.ports import ReachHost
 from p2p.driver.proposals import CommitPointPort, ProposalDesk
 from p2p.driver.relay_server import RelayServer
@@ -92,7 +92,7 @@ class NodeReach:
         direct = host.direct
         self.autonat = AutoNat(host, direct, DialBacks(DialBackLimits(), rng), rng, self.look_again)
         self.holes = HolePunching(host, direct, self.autonat.seen_at, self._addresses_of)
-        self.moves = Moves(direct, (self.autonat.forget, self.holes.forget, self.look_again, self._tell_moved))
+        self.moves = NetworkChanges(direct, (self.autonat.forget, self.holes.forget, self.look_again, self._tell_moved))
         host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
         self.invites = InvitationDesk(host, settings.redeem)
         self.proposals = ProposalDesk(host, settings.point)

@@ -1,4 +1,4 @@
-"""Serves the chain and object protocols: reads requests from streams, and writes answers in the order of ``Serving``.
+"""Serves the chain and object protocols: reads requests, and writes answers in the order of ``RequestQueue``.
 
 Made with the driver. Each inbound stream is one task that reads requests; each turn is one task that reads from disk in
 a worker thread and writes. A peer costs at most two streams of each protocol, on each of them 64 small requests that
@@ -25,7 +25,19 @@ from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamHandler, StreamPort
 from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import Violation
-from p2p.machines.serving import READERS, Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
+from p2p.machines.request_queue import (
+    READERS,
+    Asked,
+    Asker,
+    Gone,
+    Input,
+    Read,
+    ReadDone,
+    Refuse,
+    Request,
+    RequestQueue,
+    Written,
+)
 from p2p.pace import Pace
 from p2p.peers.book import FLOOD, GARBAGE
 from p2p.ports import Library, PeerId
@@ -63,7 +75,7 @@ class Server:
         self._library = library
         self._standing = standing
         self._pace = pace or Pace(0)
-        self._serving = Serving()
+        self._serving = RequestQueue()
         self._spare: Spare = deque(maxlen=READERS)
         self._streams: dict[Asker, FramedStream] = {}
         self._count = 0

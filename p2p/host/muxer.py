@@ -34,7 +34,7 @@ from p2p.ports import PeerId
 from p2p.yamux.frames import GoAwayCode
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session, StreamLimit
-from p2p.yamux.stream import Readable, ResetReason, StreamOpened, WasReset
+from p2p.yamux.stream import LocalFiles, ResetReason, StreamOpened, WasReset
 
 log = logging.getLogger(__name__)
 
@@ -340,7 +340,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self.kick()
 
     def _on_event(self, event: object) -> None:
-        if isinstance(event, Readable):
+        if isinstance(event, LocalFiles):
             stream = self._streams.get(event.stream)
             if stream is not None:
                 stream.readers.unpark_all()

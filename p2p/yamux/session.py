@@ -19,9 +19,9 @@ from p2p.yamux.limits import Limits
 from p2p.yamux.stream import (
     Event,
     GoneAway,
+    LocalFiles,
     Outgoing,
     Pong,
-    Readable,
     Received,
     ResetReason,
     StreamOpened,
@@ -101,7 +101,7 @@ class Session:
             if not stream.released:
                 self._buffered += len(piece)
                 stream.inbox.add(piece)
-                events.append(Readable(stream.id))
+                events.append(LocalFiles(stream.id))
             if not self._body_left:
                 self._apply_end(stream, self._body_flags, events)
         if not self._body_left:
@@ -177,7 +177,7 @@ class Session:
             self._end(stream, ResetReason.BY_PEER, events)
         elif flags & FIN and not stream.fin_received:
             stream.fin_received = True
-            events.append(Readable(stream.id))
+            events.append(LocalFiles(stream.id))
             self._forget_if_done(stream)
 
     def _shed(self, arriving: StreamState, length: int, events: list[Event]) -> None:

@@ -35,7 +35,7 @@ MANY: Final = {
     "odfd.api.resources.desired_state": "likewise",
     "odfd.state.restore": "of so many, as a share",
     "odfd.ingest.correction": "likewise",
-    "odfd.ingest.prep": "likewise",
+    "odfd.ingest.preparation": "likewise",
     "odfd.verify.columns": "likewise",
     "odfd.cli.commands.rewriting": "likewise, or a branch for one",
     "p2p.driver.replication": "a branch for one",

@@ -35,7 +35,7 @@ LAYERS = {
         "model",
         "ids",
         "multihash yaml_text",
-        "multibase instant backoff visible wording struct_types libraries",
+        "multibase instant backoff terminal_text wording struct_types libraries",
         "errors",
         ".",
     ],
@@ -134,7 +134,7 @@ PURE = [
     "odfd.ingest.settlement",
     "odfd.mirrors.retention",
     "odfd.repositories.manifest",
-    "odfd.renditions.following",
+    "odfd.renditions.reader_position",
     "odfd.renditions.handover",
     "odfd.renditions.timeline",
     "odfd.smart.batches",
@@ -171,7 +171,7 @@ WORLD = {
 CLI_SEES = [
     "odfd.cli", "odfd.control.client", "odfd.control.remote_node",
     "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.terminal", "odfd.usage",
-    "chain.visible", "chain.yaml_text",
+    "chain.terminal_text", "chain.yaml_text",
     "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
     "engines.query.installed",  # whether what only queries need was installed
     "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",

@@ -23,7 +23,7 @@ from chain.store.shards import CommitPoint, Proposal, Shard
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.reclock.addresses import Addresses
-from odfd.reclock.founding import Declared, ShardsWanted, begin
+from odfd.reclock.creation import Declared, ShardsWanted, begin
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains
 from odfd.repositories.folder import Folder

@@ -74,9 +74,9 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
     ),
     "core/ingest/test_prep": (
         Case("prep_pipe", "contract/odfd/test_commands.py::test_the_output_is_the_file"),
-        Case("prep_decompress_zip_single_file", "unit/odfd/ingest/test_prep.py::test_gzip_and_zip"),
-        Case("prep_decompress_zip_bad_file", "unit/odfd/ingest/test_prep.py::test_torn_files"),
-        Case("prep_decompress_gzip", "unit/odfd/ingest/test_prep.py::test_gzip_and_zip"),
+        Case("prep_decompress_zip_single_file", "unit/odfd/ingest/test_preparation.py::test_gzip_and_zip"),
+        Case("prep_decompress_zip_bad_file", "unit/odfd/ingest/test_preparation.py::test_torn_files"),
+        Case("prep_decompress_gzip", "unit/odfd/ingest/test_preparation.py::test_gzip_and_zip"),
     ),
     "core/ingest/test_polling_ingest": (
         Case("ingest_polling_snapshot", f"{_INGEST}test_polling_snapshot"),

@@ -12,7 +12,7 @@ import trio
 from chain.codec.manifest import parse_manifests
 from chain.model.events import SetPollingSource
 from odfd.datasets.creation import with_columns
-from odfd.ingest import prep
+from odfd.ingest import preparation
 from odfd.ingest.fetch import dispatch
 from odfd.ingest.fetch.base import FetchJob
 
@@ -25,8 +25,8 @@ def prepare(path: Path, *args: Any, name: str | None = None, decoded: bool = Fal
     return prepared(path, *args, name=name, decoded=decoded).path
 
 
-def prepared(path: Path, *args: Any, name: str | None = None, decoded: bool = False) -> prep.Prepared:
-    return trio.run(partial(prep.prepare, path, *args, name=name or path.name, decoded=decoded))
+def prepared(path: Path, *args: Any, name: str | None = None, decoded: bool = False) -> preparation.Prepared:
+    return trio.run(partial(preparation.prepare, path, *args, name=name or path.name, decoded=decoded))
 
 
 def examples(kind: str) -> list[str]:

@@ -12,8 +12,8 @@ import numpy as np
 from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, ProvenanceStep, RecordProvenance
 from engines.spark.provenance.question import Shown
 from engines.spark.provenance.reasons import Reason
+from engines.spark.provenance.row_lineage import Traced
 from engines.spark.provenance.row_numbers import PATH, Witness, witnesses
-from engines.spark.provenance.tracing import Traced
 
 _MAY_MISS: Final = frozenset({"left outer join", "right outer join", "full outer join", "left anti join", "asof join"})
 """Joins that can give a row even if one side has none."""

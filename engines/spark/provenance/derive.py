@@ -46,9 +46,9 @@ from engines.spark.provenance.question import (
     reaching,
     rows_of,
 )
+from engines.spark.provenance.row_lineage import LINEAGE, trace
 from engines.spark.provenance.row_numbers import pick
 from engines.spark.provenance.table_mode import TableTracer
-from engines.spark.provenance.tracing import LINEAGE, trace
 from engines.spark.rows.tables import read_rows
 from engines.spark.sql.spark_errors import answered
 from engines.spark.sql.views import name_view

@@ -33,8 +33,8 @@ from engines.spark.planning.lateness import rule
 from engines.spark.planning.slice_facts import InputWindows, Sessions, SliceReader
 from engines.spark.planning.table_transaction import windows_of
 from engines.spark.planning.transaction import BlockFacts, InputFacts, Read, TransactionStep, next_checkpoint, plan_step
+from engines.spark.provenance.row_lineage import ROW
 from engines.spark.provenance.row_numbers import ROWS
-from engines.spark.provenance.tracing import ROW
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 from engines.spark.sql.diagnostics import refusal
 from engines.spark.sql.queries import Analyst, run_queries

@@ -28,8 +28,8 @@ from engines.spark.planning.table_transaction import TableStep, plan_table, plan
 from engines.spark.planning.transaction import InputFacts, TransactionStep
 from engines.spark.provenance.answers import FoundLineage
 from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted, reaching
+from engines.spark.provenance.row_lineage import LINEAGE, Traced, trace
 from engines.spark.provenance.row_numbers import ROWS, pick
-from engines.spark.provenance.tracing import LINEAGE, Traced, trace
 from engines.spark.rows.changelog import LONG_AGO, positive
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 from engines.spark.rows.ticks import Lifetimes, Rounds, dating, differences, entering, lived, lives, of_key, rounds_of

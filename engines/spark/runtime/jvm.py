@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from chain.backoff import Backoff
-from chain.visible import visible
+from chain.terminal_text import visible
 from engines.errors import JVM_LOST, SESSION, EngineLost
 from engines.session import SessionState
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session

@@ -16,7 +16,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.flows.schedule import parse_duration
 from odfd.resources.declared import DeclaredResource, DeclaredStore
-from odfd.runtime.about import About
+from odfd.runtime.subjects import Subjects
 from odfd.state.access_tokens import TokenStore
 from odfd.state.directory import StateDirectory
 
@@ -48,7 +48,7 @@ class AccountService:
         )  # fmt: skip
         view = (await self._views([grant]))[0]
         text = f"{grant.id}, good until {view.expires_at}"
-        self._context.events.emit("token.created", view.account, text, about=About(account=grant.account))
+        self._context.events.emit("token.created", view.account, text, about=Subjects(account=grant.account))
         return wire.TokenView(
             id=view.id, account=view.account, role=view.role, created_at=view.created_at, expires_at=view.expires_at,
             note=view.note, token=token,
@@ -62,7 +62,7 @@ class AccountService:
         """Revokes a token, effective at once. Raises NotFound."""
         grant = await trio.to_thread.run_sync(self._tokens.revoke, id_, account)
         view = (await self._views([grant]))[0]
-        self._context.events.emit("token.revoked", view.account, view.id, about=About(account=grant.account))
+        self._context.events.emit("token.revoked", view.account, view.id, about=Subjects(account=grant.account))
         return view
 
     async def _views(self, grants: list[TokenGrant]) -> list[wire.TokenView]:

@@ -14,8 +14,8 @@ import msgspec
 import trio
 
 from chain.errors import NotFound
+from odfd.api.access.account_watch import Rights
 from odfd.api.access.guard import Guard
-from odfd.api.access.news import Rights
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.history import HistoryService, PastEvent, bookmark_at, change_of
 from odfd.control import wire

@@ -26,8 +26,8 @@ from odfd.api.access.rules import RULES
 from odfd.api.access.state import AccessReader
 from odfd.api.access.tasks import TaskOwners
 from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
-from odfd.runtime.about import About
 from odfd.runtime.http import Message
+from odfd.runtime.subjects import Subjects
 from odfd.state.directory import StateDirectory
 
 _WATCHED: Final = ("declarations.page", "declarations.news")
@@ -47,7 +47,7 @@ class AccessControl:
         home: StateDirectory,
         reader: AccessReader,
         own_uid: int,
-        about: Callable[[str], About],
+        about: Callable[[str], Subjects],
         is_good: Callable[[str], bool] = lambda _: False,
         *,
         key: bytes,

@@ -16,10 +16,10 @@ from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
 from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action, Role
-from odfd.api.access import changes, telling
-from odfd.api.access.applying import apply, check_name
+from odfd.api.access import changes, report_filter
+from odfd.api.access.account_watch import news, readable, readable_views
+from odfd.api.access.apply_rules import apply, check_name
 from odfd.api.access.guard import Guard, not_meant
-from odfd.api.access.news import news, readable, readable_views
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.network.search import MAX_FOUND
 from odfd.api.queries.public_queries import check_public
@@ -408,18 +408,18 @@ RULES: Final[Mapping[str, Rule]] = {
     "verification.verify": on_dataset(Action.WRITE),
     "visibility.publish": on_refs(Action.OWN),
     "visibility.unpublish": on_refs(Action.OWN),
-    "about.status": telling.status,
-    "events.kept": telling.seen,
-    "events.follow": telling.followed_events,
-    "flows.list": telling.seen,
+    "about.status": report_filter.status,
+    "events.kept": report_filter.seen,
+    "events.follow": report_filter.followed_events,
+    "flows.list": report_filter.seen,
     "history.last": changes.last,
     "history.follow": changes.followed,
-    "log_lines.last": telling.lines,
-    "log_lines.follow": telling.followed_lines,
-    "mirrors.list": telling.seen,
-    "tasks.get": telling.task,
-    "tasks.cancel": telling.cancelled,
-    "tasks.follow": telling.followed,
-    "tasks.list": telling.seen,
+    "log_lines.last": report_filter.lines,
+    "log_lines.follow": report_filter.followed_lines,
+    "mirrors.list": report_filter.seen,
+    "tasks.get": report_filter.task,
+    "tasks.cancel": report_filter.cancelled,
+    "tasks.follow": report_filter.followed,
+    "tasks.list": report_filter.seen,
 }
 """By service and operation."""

@@ -10,7 +10,7 @@ from cachetools import LRUCache
 from chain.errors import NotFound
 from odfd.access.relations import Principal
 from odfd.control import wire
-from odfd.runtime.about import NODE, About
+from odfd.runtime.subjects import NODE, Subjects
 
 MOST: Final = 10_000
 """Recorded tasks at most; the task board keeps fewer."""
@@ -19,7 +19,7 @@ MOST: Final = 10_000
 class TaskOwners:
     """Maps tasks to the accounts that began them, for this run of the node. Used in the event loop."""
 
-    def __init__(self, about: Callable[[str], About]) -> None:
+    def __init__(self, about: Callable[[str], Subjects]) -> None:
         """``about``: returns what a task is about, by its id. Raises NotFound."""
         self._about = about
         self._accounts: LRUCache[str, str] = LRUCache(MOST)
@@ -33,7 +33,7 @@ class TaskOwners:
     def has(self, subject: Principal, task: str) -> bool:
         return subject.account is not None and self._accounts.get(task) == subject.account
 
-    def about(self, task: str) -> About:
+    def about(self, task: str) -> Subjects:
         """Returns what a task is about; empty for a task that does not exist."""
         try:
             return self._about(task)

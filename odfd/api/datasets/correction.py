@@ -11,7 +11,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.ingest.correction import Correction, CorrectionSpec, correct
 from odfd.ingest.driver import IngestDependencies
 from odfd.obs.events import EventLog
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 
 

@@ -30,8 +30,8 @@ from odfd.flows.tasks import TARGET, TYPE, target_of, task_of
 from odfd.obs.events import EventLog
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.status import UNRESOLVED, Condition, ConditionValue, ResourceStatus
-from odfd.runtime.about import Sees
 from odfd.runtime.clock import Clock
+from odfd.runtime.subjects import Sees
 from odfd.runtime.tasks import Task, TaskBoard, TaskState, named
 from odfd.state.directory import StateDirectory
 from odfd.workers.reconciler import ObservedState

@@ -21,13 +21,13 @@ from chain.store.base import ChainReader, Head
 from chain.walk import newest_first
 from engines.contract import EngineIdentity
 from odfd.api.datasets.verification import mismatches, unable
-from odfd.api.views.steps_shown import show_transform
+from odfd.api.views.task_progress import show_transform
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import block_time
 from odfd.obs.events import EventLog
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.directory import StateDirectory
 from odfd.transform.driver import TransformDependencies

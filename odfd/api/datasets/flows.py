@@ -22,9 +22,9 @@ from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
 from odfd.flows.selection import EVERY
-from odfd.runtime.about import Sees
-from odfd.state.abouts import about_flow
+from odfd.runtime.subjects import Sees
 from odfd.state.directory import StateDirectory
+from odfd.state.flow_subjects import about_flow
 from odfd.workers.flows import FlowWorker
 
 _Action: TypeAlias = Literal["created", "unchanged", "updated"]

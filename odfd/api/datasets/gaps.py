@@ -22,7 +22,7 @@ from odfd.ingest.fetch.kafka_ranges import parsed_part
 from odfd.ingest.gap_acceptance import accept_gap, gap_of
 from odfd.ingest.gaps import AcceptedGap, SourceGap
 from odfd.ingest.templates import redacted
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 

@@ -34,7 +34,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import block_time
 from odfd.mirrors.scheduler import MirrorScheduler
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities

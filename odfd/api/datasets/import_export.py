@@ -49,8 +49,8 @@ from odfd.transfer.folders import Copy, Missing, OnProgress, Transfer, export_da
 from odfd.transfer.former_chain import FormerChain, former_head
 from odfd.transfer.former_comparison import Compared, compare_former
 from odfd.transfer.former_conversion import convert
-from odfd.transfer.named import note_links
 from odfd.transfer.new_pages import new_pages
+from odfd.transfer.object_list import note_links
 from odfd.trust.admission.epoch_switch import epoch_of
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.history_rewrite import kept_tree

@@ -32,7 +32,7 @@ from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
 from odfd.api.views.derivative_index import DerivativeIndex
-from odfd.api.views.steps_shown import keep_showing, show_failures, show_ingest, show_mirror, show_transform
+from odfd.api.views.task_progress import keep_showing, show_failures, show_ingest, show_mirror, show_transform
 from odfd.api.views.views import rows_view
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -53,9 +53,9 @@ from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.repositories.catalog import Target, is_target
 from odfd.resources.store import Resources
-from odfd.runtime.about import NODE, about
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.spans import span
+from odfd.runtime.subjects import NODE, about
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.uploads import Uploads

@@ -28,12 +28,12 @@ from odfd.datasets.commit import CommitExtras, block_time
 from odfd.ingest.driver import IngestDependencies, load
 from odfd.portals import commitment
 from odfd.portals.manifest import TYPE, PortalSpec, rule_of, spec_of
-from odfd.portals.rechecking import Audited, audited_blocks
-from odfd.portals.taking import PortalInput, PortalTake, check_portal_chain, plan_take
+from odfd.portals.publication import PortalInput, PortalTake, check_portal_chain, plan_take
+from odfd.portals.recheck import Audited, audited_blocks
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
 from odfd.resources.status import UNRESOLVED
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 

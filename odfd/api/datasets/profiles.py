@@ -16,7 +16,7 @@ from chain.state import load_state
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.data_profile import ColumnFacts, ProfileBuilder
-from odfd.datasets.reading import columns_of, slices_back
+from odfd.datasets.previews import columns_of, slices_back
 from odfd.state.directory import StateDirectory
 
 MOST_SLICES: Final = 1_000

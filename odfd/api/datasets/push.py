@@ -14,7 +14,7 @@ import trio
 from chain.errors import Conflict, Fault, Invalid, Refused
 from chain.ids import DID_ODF, DatasetId
 from odfd.api.datasets.collection_transfer import CollectionTransfer
-from odfd.api.views.steps_shown import show_failures
+from odfd.api.views.task_progress import show_failures
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry

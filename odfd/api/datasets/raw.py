@@ -22,7 +22,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_replay import replay
 from odfd.renditions import tables
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 

@@ -50,7 +50,7 @@ from odfd.reclock.raw_chain import (
 )
 from odfd.renditions import tables
 from odfd.resources.store import Resources
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter

@@ -28,13 +28,13 @@ from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.plan import PUSH_SOURCE
 from odfd.ingest.templates import redacted
 from odfd.reclock.bindings import layout_of
-from odfd.reclock.founding import Declared, ShardsWanted, begin, check_declared, check_division, declared_in
+from odfd.reclock.creation import Declared, ShardsWanted, begin, check_declared, check_division, declared_in
 from odfd.reclock.instance import Instance
-from odfd.reclock.pushing import BoundReceipt, PushedFiles, push
+from odfd.reclock.push_once import BoundReceipt, PushedFiles, push
 from odfd.reclock.shared_chains import SharedChains, SharedFiles
 from odfd.resources.store import Resources
-from odfd.runtime.about import about
 from odfd.runtime.slots import KeyedLocks
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import RECLOCK, StateDirectory
 from odfd.state.uploads import Uploads

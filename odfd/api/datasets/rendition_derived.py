@@ -26,8 +26,8 @@ from odfd.datasets.creation import declaration, input_ids
 from odfd.datasets.derivation_order import inputs_first
 from odfd.datasets.visibility import Mark, Marks
 from odfd.renditions import tables
-from odfd.renditions.notice import without_notice
 from odfd.renditions.sharded_inputs import over
+from odfd.renditions.successor import without_notice
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow
 from odfd.resources.store import Resources

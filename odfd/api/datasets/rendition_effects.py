@@ -40,7 +40,7 @@ from odfd.mirrors.data_retention import DataRetention
 from odfd.queries import folds
 from odfd.renditions import tables
 from odfd.renditions.handover import Command, Situation
-from odfd.renditions.notice import HandoverNotice, announced, notice_of, without_notice
+from odfd.renditions.successor import HandoverNotice, announced, notice_of, without_notice
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import Switch, appended, is_needed
 from odfd.runtime.clock import Clock

@@ -38,7 +38,7 @@ from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.sharded_writes import check_source
 from odfd.queries.current_rows import fold_of
 from odfd.renditions import tables
-from odfd.renditions.notice import without_notice
+from odfd.renditions.successor import without_notice
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow
 from odfd.resources.store import Resources

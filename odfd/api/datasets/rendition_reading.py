@@ -1,6 +1,6 @@
 """Says what a reader of a former rendition reads at its end: the exact difference to the rendition that followed.
 
-``odfd.renditions.following`` decides; this module turns its times into cuts of two chains. Spec:
+``odfd.renditions.reader_position`` decides; this module turns its times into cuts of two chains. Spec:
 docs/spec/collections.md#renditions.
 """
 
@@ -21,7 +21,7 @@ from chain.state import load_state
 from chain.store.base import Head
 from odfd.control import wire
 from odfd.queries.sharded_cuts import pin_at
-from odfd.renditions.following import Difference, Updates, next_reading
+from odfd.renditions.reader_position import Difference, Updates, next_reading
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import Timeline, advanced
 from odfd.state.directory import StateDirectory

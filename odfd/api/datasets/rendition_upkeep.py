@@ -24,8 +24,8 @@ from odfd.renditions import tables
 from odfd.renditions.handover import Command, Drop, Rest, RunOn, Seal, next_effect
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import Switch
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 
 LONGEST: Final = 3600.0

@@ -40,7 +40,7 @@ from odfd.renditions import handover, tables
 from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import applied
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 

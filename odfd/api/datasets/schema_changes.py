@@ -22,9 +22,9 @@ from odfd.datasets import captures
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.ingest.alteration import Alteration, Altered, plan_alteration
-from odfd.ingest.course import altered_course
+from odfd.ingest.change_kind import altered_change_kind
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 
@@ -113,7 +113,7 @@ class SchemaAlterations:
         columns = columns_view(SetDataSchema(schema=altered.schema))
         with self._home.database.read() as connection:
             kept = captures.count(connection, entry.id)
-        course = altered_course(entry.name, state, altered, kept)
+        course = altered_change_kind(entry.name, state, altered, kept)
         before = {column.name for column in columns_view(state.schema)}
         return wire.AlterSchemaResult(
             ref=entry.name,

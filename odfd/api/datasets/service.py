@@ -39,7 +39,7 @@ from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, block_view, schema_view
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets import captures, reading, row_counts, unmanaged, visibility
+from odfd.datasets import captures, previews, row_counts, unmanaged, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.creation import declaration
 from odfd.datasets.holdings import Holdings
@@ -56,8 +56,8 @@ from odfd.renditions import tables as renditions
 from odfd.resources.declared import DeclaredStore
 from odfd.resources.label_query import labels_by_did, labels_of
 from odfd.resources.store import Resources
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
+from odfd.runtime.subjects import about
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
@@ -313,11 +313,11 @@ class DatasetService:
                 self._home.check_united(entry)
                 end = self._home.unfollowed(entry.id)
             before = None if end is None else end[1]
-            table = reading.tail(chain, self._home.slices.of(entry.id), limit, schema, first, before)
+            table = previews.tail(chain, self._home.slices.of(entry.id), limit, schema, first, before)
         else:
             sources = map(self._home.chains.chain, shards), map(self._home.slices.of, shards)
             cut = zip(*sources, complete_sizes(self._home, shards), strict=True)
-            table = reading.tail_of_shards(tuple(cut), limit, schema, state.vocab)
+            table = previews.tail_of_shards(tuple(cut), limit, schema, state.vocab)
         rows = () if table is None else tuple(plain_rows(table))
         return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
 

@@ -12,7 +12,7 @@ from odfd.api.datasets.import_export import ImportExport
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets import unmanaged
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 
 

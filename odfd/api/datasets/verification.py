@@ -12,13 +12,13 @@ from chain.errors import Conflict, Invalid
 from chain.model.events import DatasetKind
 from chain.state import load_state
 from chain.wording import plural
-from odfd.api.views.steps_shown import show_transform
+from odfd.api.views.task_progress import show_transform
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.portals.rule import PORTAL
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.damage import ATTEMPTS, DamageRegistry, look
 from odfd.state.directory import StateDirectory

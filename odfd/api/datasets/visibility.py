@@ -29,7 +29,7 @@ from odfd.network.peer_names import peer_named
 from odfd.renditions import tables
 from odfd.renditions.tables import Member
 from odfd.resources.store import Resources
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger

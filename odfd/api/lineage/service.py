@@ -15,7 +15,7 @@ from chain.codec.arrow_schema import schema_of
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.state import load_state
-from odfd.api.lineage.shown import MayRead, ShownChains
+from odfd.api.lineage.restricted_reader import MayRead, RestrictedChains
 from odfd.api.lineage.trace import Trace, absent, find_block
 from odfd.control import wire
 from odfd.control.board import task_ref
@@ -85,7 +85,7 @@ class _Graph:
             shown = may_read(list(self._names))
             self._names = {dataset: name for dataset, name in self._names.items() if dataset in shown}
             may_read = _among(self._names)
-        self._chains = ShownChains(home, may_read)
+        self._chains = RestrictedChains(home, may_read)
 
     def of(self, ref: str) -> wire.LineageGraph:
         entry = self._home.resolve(ref)

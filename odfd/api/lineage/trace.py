@@ -31,7 +31,7 @@ from engines.contract import (
     RecordProvenance,
 )
 from engines.errors import EngineFault, engine_failed
-from odfd.api.lineage.shown import MayRead, ShownChains
+from odfd.api.lineage.restricted_reader import MayRead, RestrictedChains
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.lineage.question import LineageQuestion, block_of_record, data_of, origin_of, question, rows_at
@@ -61,7 +61,7 @@ class Trace:
         may_read: MayRead | None = None,
     ) -> None:
         """``may_read``: the rights of an account, to which other datasets appear not to be here."""
-        self._home, self._chains = home, ShownChains(home, may_read)
+        self._home, self._chains = home, RestrictedChains(home, may_read)
         self._deps = deps
         self._entry = entry
         self._request = request

@@ -22,7 +22,7 @@ from chain.store.base import ChainReader
 from engines.spark.analysis.source_declarations import AHEAD, read_source
 from odfd.control import wire
 from odfd.datasets.commit import TOLERANCE, check_jump
-from odfd.datasets.reading import way_to_data
+from odfd.datasets.previews import way_to_data
 from odfd.datasets.visibility import Visibility
 from odfd.state.directory import StateDirectory
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator

@@ -30,7 +30,7 @@ from odfd.control.assembly import Context
 from odfd.control.remote import RemoteServer
 from odfd.flight.server import FlightServer
 from odfd.network.membership import Membership
-from odfd.runtime.about import Sees, about
+from odfd.runtime.subjects import Sees, about
 from odfd.runtime.tasks import TaskState
 from odfd.site.server import SiteServer
 from odfd.state.directory import StateDirectory

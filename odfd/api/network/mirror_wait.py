@@ -10,7 +10,7 @@ import trio
 
 from chain.errors import NotFound, Refused, Remote
 from chain.wording import plural
-from odfd.api.views.steps_shown import show_mirror
+from odfd.api.views.task_progress import show_mirror
 from odfd.mirrors.mirror_state import Mirror, SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.runtime.tasks import Report

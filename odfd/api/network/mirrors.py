@@ -39,7 +39,7 @@ from odfd.network.joined_networks import Network
 from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames
 from odfd.network.peer_names import find_peer, peer_named
-from odfd.runtime.about import NODE, Sees, about
+from odfd.runtime.subjects import NODE, Sees, about
 from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, place_of

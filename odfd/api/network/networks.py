@@ -20,7 +20,7 @@ from odfd.api.network.invitation_uses import InvitationUses
 from odfd.api.network.node_views import peer_name, publisher_node
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
-from odfd.datasets.arriving import SwarmCounts
+from odfd.datasets.uncommitted_objects import SwarmCounts
 from odfd.datasets.visibility import Visibility, limit_mirrors
 from odfd.mirrors.first_contact import rung_of
 from odfd.network.card_index import CardIndex

@@ -37,7 +37,7 @@ from odfd.resources.plan import PlannedResource
 from odfd.resources.references import dids_of
 from odfd.resources.selectors import parse_selector
 from odfd.resources.sets import names_in
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter

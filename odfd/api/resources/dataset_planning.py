@@ -40,7 +40,7 @@ from odfd.control import wire
 from odfd.datasets import captures
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.course import Course, course_of
+from odfd.ingest.change_kind import ChangeKind, change_kind_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
 from odfd.state.directory import StateDirectory
@@ -115,12 +115,14 @@ class DatasetPlanning:
             course_text="" if course is None else course.text,
         )
 
-    def _course(self, name: str, held: tuple[DatasetId, ChainState], events: Sequence[MetadataEvent]) -> Course | None:
+    def _course(
+        self, name: str, held: tuple[DatasetId, ChainState], events: Sequence[MetadataEvent]
+    ) -> ChangeKind | None:
         """Returns whether a change evolves a dataset or rewrites it. Blocking."""
         dataset, state = held
         with self._home.database.read() as connection:
             kept = captures.count(connection, dataset)
-        return course_of(name, state, events, kept)
+        return change_kind_of(name, state, events, kept)
 
     def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
         """Checks a source now as its first data would be. Raises Invalid, Refused. Blocking."""

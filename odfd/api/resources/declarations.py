@@ -34,7 +34,7 @@ from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
 from odfd.resources.store import Resources
 from odfd.resources.types import ResourceType, TypeRegistry
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type

@@ -18,8 +18,8 @@ from odfd.ingest.hook_signature import StandardWebhooks, check_signature, secret
 from odfd.ingest.push import MAX_ID
 from odfd.ingest.spool import Backlog, Pushed, Receipt
 from odfd.resources.declared import DeclaredResource
-from odfd.runtime.about import about
 from odfd.runtime.shared_calls import SharedCalls
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.webhooks.delivery import signing_key
 

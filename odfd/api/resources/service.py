@@ -16,7 +16,7 @@ from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.pages import ResourcePage, page_after, rest_after
 from odfd.api.resources.watches import News
 from odfd.control import wire
-from odfd.control.shared import SharedValue
+from odfd.control.shared_encoding import SharedValue
 from odfd.resources.declared import DeclaredResource
 from odfd.resources.selectors import matches, parse_selector
 

@@ -13,7 +13,7 @@ from chain.errors import Refused
 from odfd.api.resources.shared_reads import SharedReads
 from odfd.api.resources.versions import position
 from odfd.control import wire
-from odfd.control.shared import SharedValue
+from odfd.control.shared_encoding import SharedValue
 from odfd.obs.events import EventLog
 from odfd.resources.declared import DeclaredResource, DeclaredStore, ResourceEvent
 from odfd.state.directory import StateDirectory

@@ -26,7 +26,7 @@ from odfd.control.assembly import Context
 from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.epoch_switch import RewriteWaiting, turn_of
 from odfd.mirrors.scheduler import MirrorScheduler
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.judgement.manual_resolution import DecisionOutcome, Fork, PendingDecision, Side, Stop, Versions

@@ -27,7 +27,7 @@ from odfd.api.views.hold_views import holds_of
 from odfd.api.views.portal_views import portal_facts
 from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
-from odfd.datasets import reading, row_counts
+from odfd.datasets import previews, row_counts
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Mark, Visibility
 from odfd.state.directory import StateDirectory
@@ -281,8 +281,8 @@ def block_view(block: Block) -> wire.BlockView:
         sequence_number=block.sequence_number,
         hash=str(block.hash),
         system_time=instant.render(block.system_time),
-        event=reading.event_name(block),
-        summary=reading.summary(block),
+        event=previews.event_name(block),
+        summary=previews.summary(block),
         size=len(block.raw),
         records=None if data is None else data.offset_interval.end - data.offset_interval.start + 1,
         data_size=None if data is None else data.size,
@@ -300,5 +300,5 @@ def schema_view(name: str, state: ChainState) -> wire.Schema:
 def columns_view(schema: SetDataSchema) -> tuple[wire.Column, ...]:
     return tuple(
         wire.Column(name=column, type=kind, optional=optional, comment=comment)
-        for column, kind, optional, comment in reading.columns_of(schema)
+        for column, kind, optional, comment in previews.columns_of(schema)
     )

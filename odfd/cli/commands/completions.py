@@ -15,7 +15,7 @@ from chain.errors import Fault
 from odfd import output
 from odfd.cli import kinds, registry, shells
 from odfd.cli.command import Commands, argument
-from odfd.cli.completing import Candidate, candidates, place_of
+from odfd.cli.completion import Candidate, candidates, place_of
 from odfd.cli.session import Session
 from odfd.cli.table import clean
 from odfd.control import wire

@@ -10,7 +10,7 @@ from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
-from odfd.cli.watching import resumed
+from odfd.cli.watch_retry import resumed
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage

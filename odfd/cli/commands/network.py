@@ -12,7 +12,7 @@ from odfd import output
 from odfd.cli import details, formatting, kinds
 from odfd.cli.command import YES, Commands, argument, confirm, seconds
 from odfd.cli.commands.node import doctor_text
-from odfd.cli.declaring import declare
+from odfd.cli.manifest_commands import declare
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire

@@ -14,7 +14,7 @@ from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, Stack, TableColumn, clean, fields, render
-from odfd.cli.watching import resumed
+from odfd.cli.watch_retry import resumed
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable

@@ -12,7 +12,7 @@ from odfd import output
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
-from odfd.cli.watching import WatchPosition, resumed
+from odfd.cli.watch_retry import WatchPosition, resumed
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage

@@ -33,9 +33,9 @@ def _top(session: Session, args: argparse.Namespace) -> None:
     every = seconds(args.every)
     if every < SOONEST:
         raise Usage(f"{args.every} is too often", hint=f"--every takes {SOONEST:g}s and more")
-    from odfd.cli.top.look import Looker
+    from odfd.cli.top.polling import NodePoller
 
-    looker = Looker(session.client, session.clock)
+    looker = NodePoller(session.client, session.clock)
     looker.look()
     from odfd.cli.top.app import TopApp
 

@@ -9,7 +9,7 @@ from odfd import output
 from odfd.cli import formatting, kinds
 from odfd.cli.command import REF, REPLACE, Commands, OneOf, argument
 from odfd.cli.commands import authority, policy
-from odfd.cli.declaring import declare
+from odfd.cli.manifest_commands import declare
 from odfd.cli.new_file import NewFile
 from odfd.cli.progress import submit
 from odfd.cli.session import Session

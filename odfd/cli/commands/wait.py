@@ -13,7 +13,7 @@ from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.commands.resources import one
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
-from odfd.cli.watching import Outage, asked
+from odfd.cli.watch_retry import Outage, asked
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from chain.errors import Fault
-from chain.visible import is_visible
+from chain.terminal_text import is_visible
 from engines.query.installed import need_sql
 from odfd import output
 from odfd.cli.new_file import NewFile

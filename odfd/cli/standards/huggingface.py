@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from chain.errors import Invalid
-from chain.visible import one_line, visible
+from chain.terminal_text import one_line, visible
 from chain.wording import plural
 from odfd.cli.standards.described import Described
 from odfd.cli.standards.frictionless import slug

@@ -16,7 +16,7 @@ from chain.errors import Fault
 from chain.instant import Instant
 from odfd.cli import formatting, kinds
 from odfd.cli.table import WHOLE, TableColumn, clean, shown
-from odfd.cli.top.look import Look, Need, needs, rates
+from odfd.cli.top.polling import Look, Need, needs, rates
 from odfd.control import wire
 
 MOST: Final = 200

@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from odfd.control.lean import import_msgspec
+from odfd.control.lazy_msgspec import import_msgspec
 
 if TYPE_CHECKING:
     from odfd.control.wire.alteration import *

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from chain.errors import Invalid, Refused
-from odfd.ingest.apart import SourceJob, SourceResult
+from odfd.ingest.source_process import SourceJob, SourceResult
 
 RULE: Final = "source-kafka"
 POSITION_RULE: Final = "kafka-position"

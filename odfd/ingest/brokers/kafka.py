@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from chain.errors import Fault, Invalid, NotFound, Refused, Remote
-from odfd.ingest.apart import answered, serve
 from odfd.ingest.brokers.job import POSITION_RULE, RULE, TopicJob, TopicPosition, TopicResult, starts
 from odfd.ingest.brokers.records import MessageFile
+from odfd.ingest.source_process import answered, serve
 
 POLL: Final = 0.5
 """Seconds that one poll waits for a message."""

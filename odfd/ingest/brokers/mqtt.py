@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from chain.errors import Fault, Refused, Remote
-from odfd.ingest.apart import answered, serve
 from odfd.ingest.brokers.mqtt_session import RULE, Packet, SessionJob, SessionReader, SessionResult
+from odfd.ingest.source_process import answered, serve
 
 _LOOK: Final = 0.05
 """Seconds that one look at the connection lasts."""

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from chain.errors import Invalid
-from odfd.ingest.apart import SourceJob, SourceResult
+from odfd.ingest.source_process import SourceJob, SourceResult
 
 RULE: Final = "source-mqtt"
 MAX_MESSAGES: Final = 100

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from chain.errors import Fault, Refused
-from odfd.ingest.apart import answered, serve
 from odfd.ingest.brokers.job import FORGOT, REWROTE, OffsetRange, RangesJob, RangesResult, TopicPosition, starts
 from odfd.ingest.brokers.kafka import consumer, described, fault_of, gone, messages
 from odfd.ingest.brokers.records import Message, line_of, too_large
+from odfd.ingest.source_process import answered, serve
 
 
 class LogBounds(NamedTuple):

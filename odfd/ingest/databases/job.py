@@ -10,7 +10,7 @@ import msgspec
 
 from chain.errors import Invalid, Refused
 from chain.libraries import pa
-from odfd.ingest.apart import SourceJob, SourceResult
+from odfd.ingest.source_process import SourceJob, SourceResult
 
 RULE: Final = "source-sql"
 CURSOR_RULE: Final = "source-cursor"

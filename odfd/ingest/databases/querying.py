@@ -16,7 +16,6 @@ from pathlib import Path
 from chain.errors import Invalid, Refused
 from chain.libraries import pa, pc, pq
 from chain.wording import plural
-from odfd.ingest.apart import answered, serve
 from odfd.ingest.databases.connections import Database, connect
 from odfd.ingest.databases.job import (
     CURSOR_RULE,
@@ -26,6 +25,7 @@ from odfd.ingest.databases.job import (
     position_of,
     value_at,
 )
+from odfd.ingest.source_process import answered, serve
 
 
 def answer(job: QueryJob) -> QueryResult:

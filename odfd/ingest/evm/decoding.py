@@ -15,9 +15,9 @@ import msgspec
 
 from chain.errors import Invalid, Refused
 from chain.libraries import pa, pq
-from odfd.ingest.apart import answered, serve
 from odfd.ingest.evm.job import RULE, DecodeJob, DecodeResult, LogRow
 from odfd.ingest.evm.signature import EventParameter, EventSignature, parse_event, selector
+from odfd.ingest.source_process import answered, serve
 
 _SMALL_BITS = 64
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from chain.errors import Invalid
-from odfd.ingest.apart import SourceJob, SourceResult
+from odfd.ingest.source_process import SourceJob, SourceResult
 
 RULE: Final = "source-evm"
 POSITION_RULE: Final = "evm-position"

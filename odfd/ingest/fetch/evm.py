@@ -29,9 +29,9 @@ from odfd.ingest.evm.job import (
 )
 from odfd.ingest.evm.log_filter import LogFilter, parse_filter, with_topic
 from odfd.ingest.evm.signature import parse_event, selector
-from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.evm_node import EvmNode, RpcRefused
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
 from odfd.ingest.fetch.url import address_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, fill

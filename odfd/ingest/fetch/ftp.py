@@ -16,8 +16,8 @@ from chain.errors import Invalid, Remote
 from chain.instant import SECOND, Instant
 from chain.model.events import SourceState
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, FromSystemTime
-from odfd.ingest.fetch.apart import TimeLimit, ask
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
 from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of, written
 from odfd.ingest.fetch.sql import filled_url

@@ -17,8 +17,8 @@ from chain.model.fetch_options import KafkaTopic
 from chain.model.source import FetchUrl
 from odfd.ingest.brokers.job import RULE, TopicJob, TopicPosition, TopicResult, decode_position
 from odfd.ingest.brokers.kafka import main
-from odfd.ingest.fetch.apart import TimeLimit, ask, authorities, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask, authorities, check_client
 from odfd.ingest.fetch.sql import filled_url
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, check_user_info

@@ -19,8 +19,8 @@ from chain.model.fetch_options import KafkaTopic
 from chain.model.source import FetchUrl
 from odfd.ingest.brokers.job import RangesJob, RangesResult, TopicPosition, decode_position
 from odfd.ingest.brokers.ranges import main
-from odfd.ingest.fetch.apart import ask
 from odfd.ingest.fetch.base import FetchJob
+from odfd.ingest.fetch.fetch_process import ask
 from odfd.ingest.fetch.kafka import OFFSETS, state_of, time_limit, topic_job
 
 MOST_PARTITIONS: Final = 64

@@ -17,8 +17,8 @@ from chain.model.source import FetchMqtt
 from engines.contract import SkippedFile
 from odfd.ingest.brokers.mqtt import main
 from odfd.ingest.brokers.mqtt_session import RULE, SessionJob, SessionResult, decode_taken
-from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_secret, fill
 

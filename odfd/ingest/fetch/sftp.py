@@ -11,8 +11,8 @@ from pathlib import Path
 from chain.errors import Invalid, Refused, Remote
 from chain.model.fetch_options import SftpAccess
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath
-from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
 from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
 from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of, written
 from odfd.ingest.fetch.sql import filled_url

@@ -30,8 +30,8 @@ from odfd.ingest.databases.job import (
     encode_position,
 )
 from odfd.ingest.databases.querying import main
-from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import FilledTemplate, check_secret, check_text, check_url_password, fill
 

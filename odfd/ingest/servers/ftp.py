@@ -16,13 +16,13 @@ from typing import Final
 import msgspec
 
 from chain.errors import Fault, Remote
-from odfd.ingest.apart import answered, serve
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.servers.ftp_listing import listed, stamp_of
 from odfd.ingest.servers.ftp_session import FtpSession, fault_of
 from odfd.ingest.servers.job import FTP, FileVersion, FtpJob, FtpResult
 from odfd.ingest.servers.remote_files import Pattern, next_files
 from odfd.ingest.settings import IngestSettings
+from odfd.ingest.source_process import answered, serve
 
 TRIES: Final = 5
 """Connections of one fetch that may end without a further byte."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from odfd.ingest.apart import SourceJob, SourceResult
 from odfd.ingest.servers.remote_files import Pattern, RemoteFile
+from odfd.ingest.source_process import SourceJob, SourceResult
 
 FTP: Final = "source-ftp"
 Tls: TypeAlias = Literal["never", "explicit", "implicit"]

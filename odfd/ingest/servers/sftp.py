@@ -15,12 +15,12 @@ from typing import Final, TypeVar, cast
 import asyncssh
 
 from chain.errors import NotFound, Refused, Remote
-from odfd.ingest.apart import answered
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.servers.remote_files import RemoteFile, next_files
 from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.servers.sftp_listing import listed
 from odfd.ingest.settings import IngestSettings
+from odfd.ingest.source_process import answered
 from odfd.runtime.sftp import SftpLogin, connected, not_asked
 
 T = TypeVar("T")

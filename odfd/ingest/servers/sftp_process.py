@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from odfd.ingest.apart import serve
 from odfd.ingest.servers.sftp_job import SftpJob, SftpResult
+from odfd.ingest.source_process import serve
 
 
 def answer(job: SftpJob) -> SftpResult:

@@ -26,7 +26,7 @@ from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import Actual, Attestation, CostLimit, EngineUsed, InputTree, Interval, Mismatch, Span
 from chain.store.base import ChainReader, ChainStore
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.trust.judgement.verdicts import TOO_COSTLY
 from odfd.trust.keys import journal_topics
 from odfd.trust.ledger.log import Ledger

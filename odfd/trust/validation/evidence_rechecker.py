@@ -29,8 +29,8 @@ from chain.store.base import ChainStore
 from chain.store.files import disk
 from engines.contract import Engine, EngineIdentity
 from odfd.errors import sole_fault
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.subjects import about
 from odfd.transform.driver import fresh_folder
 from odfd.transform.progress import Report, Showing, unseen
 from odfd.trust.evidence.bundle_reader import IncompleteBundle, Unpacked, unpacked

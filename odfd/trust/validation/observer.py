@@ -32,9 +32,9 @@ from engines.output_check import operations
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.slots import Slots
+from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
 from odfd.transform.inputs import ChainPrefix, only_appends
 from odfd.transform.replay import without_its_schema

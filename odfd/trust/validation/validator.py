@@ -25,9 +25,9 @@ from chain.state import load_state
 from chain.store.base import ChainStore
 from engines.errors import EngineLost, LimitExceeded
 from odfd.errors import sole_faults
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.spans import span
+from odfd.runtime.subjects import about
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement.verdicts import TOO_COSTLY
 from odfd.trust.ledger.authorities import Authorities

@@ -18,7 +18,7 @@ from chain.statements.keys import SigningKey
 from odfd.ingest.brokers import ranges as process
 from odfd.ingest.brokers.job import FORGOT, REWROTE
 from odfd.ingest.fetch import kafka_ranges
-from odfd.ingest.fetch.apart import without_fault
+from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.fetch.kafka import OFFSETS
 from odfd.ingest.fetch.kafka_ranges import AddressRange, parsed_part
 from odfd.ingest.gaps import position_before

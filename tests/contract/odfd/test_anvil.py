@@ -18,9 +18,9 @@ from odfd.ingest.evm import decoding
 from odfd.ingest.evm.job import DecodeJob, DecodeResult
 from odfd.ingest.evm.signature import parse_event, selector
 from odfd.ingest.fetch import evm
-from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.base import FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.anvil import FINAL, Anvil, anvil_served
 

@@ -18,7 +18,7 @@ from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.control.endpoint import Caller, Gate
 from odfd.errors import Bug, Unreachable, Usage
-from odfd.runtime import serving
+from odfd.runtime import http_server
 from worlds.eventually import PATIENCE
 
 Serve = Callable[..., Any]
@@ -232,7 +232,7 @@ async def test_a_cancelled_task_is_cancelled(serve: Serve) -> None:
 @pytest.fixture
 def short_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that its client left is noticed when something is sent, or at the end of the drain."""
-    monkeypatch.setattr(serving, "DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr(http_server, "DRAIN_SECONDS", 0.05)
 
 
 async def test_events_are_followed_from_a_number(serve: Serve, short_drain: None) -> None:

@@ -23,10 +23,10 @@ from odfd.ingest.databases import connections
 from odfd.ingest.databases.job import QueryJob, QueryResult
 from odfd.ingest.databases.querying import answer
 from odfd.ingest.fetch import sql
-from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
-from odfd.ingest.readable import Readable
+from odfd.ingest.fetch.fetch_process import without_fault
+from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.refetch import check_open
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redacted
@@ -326,7 +326,7 @@ def test_mistakes_of_a_query_stand_at_their_line() -> None:
 
 
 def test_a_file_outside_of_the_folders_is_no_database(tmp_path: Path) -> None:
-    settings = IngestSettings(staging=tmp_path, readable=Readable((tmp_path,)))
+    settings = IngestSettings(staging=tmp_path, readable=LocalFiles((tmp_path,)))
     with pytest.raises(Invalid, match="the node's own directory"):
         check_fetch(FetchUrl(url=f"sqlite://{tmp_path}/node.sqlite"), settings, SqlQuery(query="select 1"))
     with pytest.raises(NotFound):

@@ -22,10 +22,10 @@ from odfd.ingest.evm import decoding
 from odfd.ingest.evm.job import DecodeJob, DecodeResult
 from odfd.ingest.evm.log_filter import parse_filter
 from odfd.ingest.evm.signature import parse_event, selector
-from odfd.ingest.fetch import apart, evm, evm_node
-from odfd.ingest.fetch.apart import without_fault
+from odfd.ingest.fetch import evm, evm_node, fetch_process
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from p2p.dial import NotAllowed
 from p2p.ip import is_global
@@ -282,7 +282,7 @@ def test_what_no_node_can_be_asked_is_refused(step: dict[str, Any], rule: str, t
 
 
 def test_without_the_library_a_signature_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(fetch_process.importlib.util, "find_spec", lambda _: None)
     settings = IngestSettings(staging=tmp_path)
     step = FetchEthereumLogs(chain_id=1, node_url="https://a.example", filter=FILTER)
     check_fetch(step, settings)

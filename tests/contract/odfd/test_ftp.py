@@ -31,9 +31,9 @@ from chain.model.source import (
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch import ftp
-from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.refetch import check_open
 from odfd.ingest.servers import ftp as process
 from odfd.ingest.servers import ftp_listing, ftp_session

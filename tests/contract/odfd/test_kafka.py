@@ -26,9 +26,9 @@ from odfd.ingest.acceptance import check_source
 from odfd.ingest.brokers import kafka as process
 from odfd.ingest.brokers.job import TopicJob, TopicPosition, TopicResult, decode_position, starts
 from odfd.ingest.fetch import kafka
-from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.eventually import until
 from worlds.kafka import PASSWORD, Broker, kafka_served

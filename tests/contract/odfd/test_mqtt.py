@@ -30,9 +30,9 @@ from odfd.ingest.brokers.mqtt_session import (
     decode_taken,
 )
 from odfd.ingest.fetch import mqtt
-from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.mqtt import PASSWORD, MqttBroker, mosquitto_served
 from worlds.sources import examples, source

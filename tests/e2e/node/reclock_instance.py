@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from odfd.reclock.instance import Instance
-from odfd.reclock.pushing import PushedFiles, push
+from odfd.reclock.push_once import PushedFiles, push
 from odfd.reclock.shared_chains import SharedChains
 from worlds.instances import declared, dependencies, end_of, pushed
 from worlds.topics import topic_source

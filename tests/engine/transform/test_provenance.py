@@ -30,7 +30,7 @@ from engines.contract import (
 from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches
 from engines.spark.planning.slice_facts import SliceReader
-from engines.spark.provenance import tracing
+from engines.spark.provenance import row_lineage
 from engines.spark.provenance.derive import derive
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.queries import Analyst
@@ -703,16 +703,16 @@ def test_what_cannot_be_answered_is_said(run, ask, rule):
 
 
 def right_side_forgotten(monkeypatch):
-    monkeypatch.setattr(tracing, "_BOTH", f"{tracing.LINEAGE}")
+    monkeypatch.setattr(row_lineage, "_BOTH", f"{row_lineage.LINEAGE}")
 
 
 def frames_forgotten(monkeypatch):
-    monkeypatch.setattr(tracing._Tracing, "_framed", lambda *_: ([], tracing.LINEAGE))
+    monkeypatch.setattr(row_lineage._Tracing, "_framed", lambda *_: ([], row_lineage.LINEAGE))
 
 
 def first_of_a_group(monkeypatch):
     monkeypatch.setattr(
-        tracing, "_ALL", f"array(array_min(flatten(collect_list({tracing.LINEAGE})))) as {tracing.LINEAGE}"
+        row_lineage, "_ALL", f"array(array_min(flatten(collect_list({row_lineage.LINEAGE})))) as {row_lineage.LINEAGE}"
     )
 
 

@@ -15,8 +15,7 @@ import msgspec
 import pytest
 
 from chain.store.shards import SEALED
-from odfd.renditions import following, handover, timeline
-from odfd.renditions.following import Difference, Updates, Waiting, next_reading
+from odfd.renditions import handover, reader_position, timeline
 from odfd.renditions.handover import (
     BringUp,
     ChooseTime,
@@ -30,6 +29,7 @@ from odfd.renditions.handover import (
     Situation,
     next_effect,
 )
+from odfd.renditions.reader_position import Difference, Updates, Waiting, next_reading
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advanced, appended, applied
 
 END: Final = 4
@@ -236,8 +236,8 @@ def _passing(m: Timeline) -> int:
 
 
 MUTANTS: Final[dict[str, list[tuple[Any, str, Callable[..., Any]]]]] = {
-    "the new rendition is read less the old one at the handover": [(following, "_old_side", lambda time: time)],
-    "readers pass what M promised": [(following, "_decided", _passing)],
+    "the new rendition is read less the old one at the handover": [(reader_position, "_old_side", lambda time: time)],
+    "readers pass what M promised": [(reader_position, "_decided", _passing)],
     "a hold one time before a handover frees the old rendition": [(timeline, "_free_from", lambda end: end - 1)],
     "a handover at a time that was promised": [
         (handover, "is_open", lambda m, time: True),

@@ -24,7 +24,7 @@ from chain.model.source import FetchUrl
 from chain.state import load_state
 from chain.store.shards import CommitPoint, Proposal
 from odfd.reclock.bindings import FOUNDING
-from odfd.reclock.founding import ShardsWanted, check_declared, check_division
+from odfd.reclock.creation import ShardsWanted, check_declared, check_division
 from odfd.reclock.standby import LEAST
 from odfd.trust.signing.owner_commit import author_blocks
 from worlds.instances import START, House, ThreeInstances, declared, rows_in

@@ -16,10 +16,10 @@ import pytest
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from odfd.renditions import mirrored
-from odfd.renditions.following import Difference, Updates, next_reading
-from odfd.renditions.mirrored import Await, Begin, Step, is_followed, next_step, united
-from odfd.renditions.notice import HandoverNotice
+from odfd.renditions import mirror_handover
+from odfd.renditions.mirror_handover import Await, Begin, Step, is_followed, next_step, united
+from odfd.renditions.reader_position import Difference, Updates, next_reading
+from odfd.renditions.successor import HandoverNotice
 from odfd.renditions.tables import CollectionState, Member, plain
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advanced, appended
 from worlds.seeds import batches, named
@@ -174,7 +174,7 @@ class Mirror:
                 members = (*self.state.members, Member(row=row, origin="owner"))
                 self.state = msgspec.structs.replace(self.state, members=members)
                 self.mirrors.add(step.to)
-            elif isinstance(step, mirrored.Cross):
+            elif isinstance(step, mirror_handover.Cross):
                 notice = self._notice()
                 assert notice is not None
                 timeline = appended(self.state.timeline, Switch(notice.time, str(notice.time), step.member.row))
@@ -245,7 +245,7 @@ class ByBlock(Mirror):
         step = super().step(notice, uppers, has)
         if isinstance(step, Await) and has and notice is not None:
             member = next(each for each in self.state.members if each.dataset == notice.to)
-            return mirrored.Cross(member)
+            return mirror_handover.Cross(member)
         return step
 
 

@@ -23,9 +23,9 @@ from chain.instant import SECOND, Instant, from_millis
 from chain.state import load_state
 from chain.store.shards import Committed, Outcome
 from odfd.reclock.bindings import FOUNDING
-from odfd.reclock.founding import ShardsWanted, check_declared
+from odfd.reclock.creation import ShardsWanted, check_declared
 from odfd.reclock.instance import Instance
-from odfd.reclock.pushing import BoundReceipt, PushedFiles, push
+from odfd.reclock.push_once import BoundReceipt, PushedFiles, push
 from worlds.instances import Died, House, ThreeInstances, declared, pushed, rows_in
 from worlds.seeds import examples
 

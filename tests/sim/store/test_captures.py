@@ -23,8 +23,8 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import captures, references
 from odfd.datasets.commit import CommitExtras
-from odfd.ingest.capturing import captured
 from odfd.ingest.plan import Batch
+from odfd.ingest.raw_capture import captured
 from odfd.ingest.sharded_writes import ShardedWrites
 from odfd.renditions import tables
 from odfd.renditions.tables import CollectionState, Member

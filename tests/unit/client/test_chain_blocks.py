@@ -46,7 +46,7 @@ from chain.model.source import (
     primary_key,
 )
 from chain.multihash import Multihash
-from odfd.renditions.notice import HandoverNotice, announced, notice_of
+from odfd.renditions.successor import HandoverNotice, announced, notice_of
 from odfd_client.chain_blocks import MAX_BLOCK, decode_block
 from odfd_client.errors import Invalid
 from worlds.mutation import mutated

@@ -38,7 +38,7 @@ from chain.model.source import MergeSnapshot, ReadCsv
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain, DirectoryWriter
 from odfd.published.packs import write_packs
-from odfd.renditions.notice import HandoverNotice, announced
+from odfd.renditions.successor import HandoverNotice, announced
 from odfd_client import (
     Bug,
     Dataset,

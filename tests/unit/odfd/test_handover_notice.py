@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chain.ids import DatasetId
 from chain.model.events import SetInfo
 from chain.multihash import Multihash
-from odfd.renditions.notice import HandoverNotice, announced, notice_of, without_notice
+from odfd.renditions.successor import HandoverNotice, announced, notice_of, without_notice
 
 TO = DatasetId.parse("did:odf:fed016c49bc1b370aa62a1aa52c7cc0fd96fbe1d8cf7b7b3d7a8a8f1f0f1d6b1d1a2c")
 WORDS = st.lists(st.text(max_size=20).filter(lambda word: "odfd/handover" not in word), min_size=1, max_size=3)

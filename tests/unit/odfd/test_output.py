@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from chain.codec.yaml_tree import parse
 from chain.errors import Invalid
-from chain.visible import escaped, is_visible, visible
+from chain.terminal_text import escaped, is_visible, visible
 from chain.yaml_text import render_yaml
 from odfd import output
 from odfd.cli import main as cli

@@ -13,7 +13,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.budget.buckets import Budget, Relaying
 from p2p.driver import serve
-from p2p.machines import reconcile, serving, transfer
+from p2p.machines import reconcile, request_queue, transfer
 from p2p.machines.declined import Seen
 from p2p.peers.book import BAD_BYTES, FLOOD, GARBAGE, UNRELIABLE, PeerBook
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
@@ -77,7 +77,7 @@ class Node:
         lot = self.world.rng
         self.life += 1
         self._rate, self._offset = lot.uniform(0.9, 1.1), lot.uniform(0, 1e6)
-        self.serving = serving.Serving(readers=2)
+        self.serving = request_queue.RequestQueue(readers=2)
         self.seen = Seen(SEEN)
         self.looks = Budget[PeerId](self.world.plan.looks)
         self.relaying = Relaying(self.world.plan.looks)
@@ -355,21 +355,21 @@ class Node:
         except Invalid:
             self.blame(asker, GARBAGE)
             return
-        self.serve(serving.Asked(serving.Asker(asker, 1), request))
+        self.serve(request_queue.Asked(request_queue.Asker(asker, 1), request))
 
-    def serve(self, event: serving.Input) -> None:
+    def serve(self, event: request_queue.Input) -> None:
         for effect in self.serving.handle(event):
             match effect:
-                case serving.Read(asker, request):
+                case request_queue.Read(asker, request):
                     self.retry(lambda a=asker, r=request: self.read(a, r), 0.001, 0.02)
-                case serving.Refuse(asker, refused):
+                case request_queue.Refuse(asker, refused):
                     assert self.lie or self.world.nodes[asker.peer].lie, f"an honest asker was refused: {refused}"
                     self.blame(asker.peer, FLOOD)
 
-    def read(self, asker: serving.Asker, request: serving.Request) -> None:
+    def read(self, asker: request_queue.Asker, request: request_queue.Request) -> None:
         self.asker = asker.peer
         body = self.says(bytes(serve.answer(self, request, deque())[PREFIX:]))
-        self.serve(serving.ReadDone(asker, len(body)))
+        self.serve(request_queue.ReadDone(asker, len(body)))
         life = self.world.nodes[asker.peer].life
         number = request.request
 
@@ -380,7 +380,7 @@ class Node:
             self.retry(send, 1.0, 60.0)
         else:
             send()
-        self.retry(lambda: self.serve(serving.Written(asker)), 0.001, 0.05)
+        self.retry(lambda: self.serve(request_queue.Written(asker)), 0.001, 0.05)
 
     def answered(self, peer: PeerId, body: bytes, number: int, life: int) -> None:
         if self.life != life or number not in self.questions or self.questions[number][1].peer != peer:

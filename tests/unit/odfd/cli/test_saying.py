@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from chain import instant
 from chain.instant import SECOND, Instant
-from chain.visible import is_visible
+from chain.terminal_text import is_visible
 from odfd.cli import conditions, formatting, kinds
 from odfd.cli.command import seconds
 from odfd.cli.commands.verify import doubt_of, report_text

@@ -12,7 +12,7 @@ from textual.widgets import DataTable, Static
 from chain.instant import Instant
 from odfd.cli.main import main
 from odfd.cli.top.app import MOST, TopApp
-from odfd.cli.top.look import Look, Looker, needs, rates, unmended
+from odfd.cli.top.polling import Look, NodePoller, needs, rates, unmended
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
@@ -94,7 +94,7 @@ class Asked:
 
 def test_what_costs_a_step_for_each_dataset_is_asked_seldom() -> None:
     client, clock = Asked(), FixedClock(Instant(0))
-    looker = Looker(client, clock)  # type: ignore[arg-type]
+    looker = NodePoller(client, clock)  # type: ignore[arg-type]
     for _ in range(11):
         looker.look()
         clock.advance(10**9)

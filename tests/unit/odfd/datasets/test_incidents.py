@@ -14,7 +14,7 @@ from chain.instant import Instant
 from odfd.datasets import incidents, unmanaged
 from odfd.datasets.incidents import MOST, Incident
 from odfd.obs.events import EventLog
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory, open_state_directory
 from odfd.workers.incident_keeper import IncidentKeeper

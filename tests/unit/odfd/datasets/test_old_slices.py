@@ -18,7 +18,7 @@ from chain.model.events import AddData, DatasetKind, Seed, SetDataSchema
 from chain.model.schema import Option
 from chain.state import load_state
 from chain.store.rewriting import plan_merging, prepare
-from odfd.datasets import reading
+from odfd.datasets import previews
 from odfd.verify.verify import VerificationRequest, verify_chain
 from worlds.legacy_schema import legacy
 from worlds.transform_world import ROOT, World
@@ -78,7 +78,7 @@ class Grown:
         self.world.append(ROOT, AddData(prev_offset=state.last_offset, new_data=data), objects=[data.physical_hash])
 
     def tail(self, limit: int) -> list[dict[str, Any]]:
-        table = reading.tail(self.chain, _Files(self.world.objects), limit, to_arrow(from_arrow(NEW)))
+        table = previews.tail(self.chain, _Files(self.world.objects), limit, to_arrow(from_arrow(NEW)))
         assert table is not None
         assert table.schema.equals(NEW)
         return [dict(zip(table.column_names, row, strict=True)) for row in plain_rows(table)]
@@ -119,8 +119,8 @@ def test_the_last_rows_are_shown_under_the_schema_in_force(grown: Grown) -> None
 def test_the_schema_shown_is_the_newest(grown: Grown) -> None:
     said = load_state(grown.chain).schema
     assert said is not None
-    assert [name for name, *_ in reading.columns_of(said)] == NEW.names
-    assert {name: kind for name, kind, *_ in reading.columns_of(said)}["place"] == (
+    assert [name for name, *_ in previews.columns_of(said)] == NEW.names
+    assert {name: kind for name, kind, *_ in previews.columns_of(said)}["place"] == (
         "Struct(zip: UInt64?, city: String, seen: Struct(on: Date?)?)"
     )
 
@@ -160,7 +160,7 @@ def test_rows_of_no_earlier_schema_are_refused_by_name(rows: pa.Table, why: str)
 
 def test_a_schema_in_the_legacy_form_is_shown(grown: Grown) -> None:
     said = SetDataSchema(raw_arrow_schema=legacy(OLD))
-    assert reading.columns_of(said) == reading.columns_of(SetDataSchema(schema=from_arrow(OLD)))
+    assert previews.columns_of(said) == previews.columns_of(SetDataSchema(schema=from_arrow(OLD)))
 
 
 def test_a_schema_grows_by_optional_columns_in_the_order_given() -> None:

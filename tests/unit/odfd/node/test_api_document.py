@@ -35,7 +35,7 @@ from odfd.api.trust.authority import signatures_of
 from odfd.cli.kinds import KINDS
 from odfd.control import wire
 from odfd.runtime.http import Limits
-from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.http_server import HttpServer, Response
 from odfd.runtime.supervision import Life
 from odfd.state.idempotency import AnswerStore
 from worlds.node_world import START, Lines

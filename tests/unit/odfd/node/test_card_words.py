@@ -10,7 +10,7 @@ import trio
 
 from chain import instant
 from chain.errors import Fault, Invalid, Refused
-from chain.visible import is_visible
+from chain.terminal_text import is_visible
 from odfd.cli import details
 from odfd.control import wire
 from worlds.manifests import ROOT

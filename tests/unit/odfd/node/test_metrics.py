@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from config import model
 from odfd.node.gauges import Readings
 from odfd.obs.metric_table import METRICS, MetricKind
-from odfd.runtime.serving import url_of
+from odfd.runtime.http_server import url_of
 from worlds.eventually import PATIENCE
 
 LISTEN = model.Metrics(listen=("127.0.0.1:0",))

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import trio
 
-from chain.data import links
+from chain.data import object_links
 from chain.errors import Environment, Invalid
 from chain.model.events import AddData, SetDataSchema, SetInfo
 from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
 from odfd.datasets.references import references_to
-from odfd.mirrors import object_fetcher, steps
+from odfd.mirrors import object_fetcher, sync_steps
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.trust.ledger.log import Ledger
@@ -158,7 +158,7 @@ async def test_a_slice_that_links_to_too_much_is_refused(
         cities = await published(world, worlds, alice, tmp_path, *(f"file {n}".encode() for n in range(9)))
         assert (await carol.mirror(cities, "theirs")).state == "current"
         assert whole(carol)
-        monkeypatch.setattr(links, "MAX_LINKS", 10)
+        monkeypatch.setattr(object_links, "MAX_LINKS", 10)
         with pytest.raises(Invalid, match="more than 10 objects linked from one slice"):
             await bob.mirror(cities, "theirs")
         assert bob.size("theirs") == 0
@@ -182,7 +182,7 @@ async def test_a_cut_before_links_are_noted_is_mended(
 
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice, tmp_path)
-        monkeypatch.setattr(steps, "note_links", cut)
+        monkeypatch.setattr(sync_steps, "note_links", cut)
         with pytest.raises(Environment, match="the power went"):
             await bob.mirror(cities, "theirs")
         assert bob.size("theirs") == alice.size("cities")

@@ -19,8 +19,8 @@ from odfd.control import wire
 from odfd.datasets.references import objects_of
 from odfd.errors import Bug
 from odfd.mirrors.holders import Holders
-from odfd.renditions.mirrored import Await
-from odfd.renditions.notice import notice_of
+from odfd.renditions.mirror_handover import Await
+from odfd.renditions.successor import notice_of
 from odfd.renditions.tables import Member
 from odfd.renditions.timeline import RenditionRow
 from odfd.trust.ledger import kinds

@@ -18,7 +18,7 @@ from odfd.control import wire
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.fetch.dispatch import fetch
-from odfd.ingest.prep import prepare
+from odfd.ingest.preparation import prepare
 from odfd.ingest.settings import IngestSettings
 from worlds.eventually import PATIENCE
 

@@ -18,7 +18,7 @@ from odfd.access.relations import Role
 from odfd.control import wire
 from odfd.runtime.websocket import SocketClosed
 from odfd.site.server import VISITOR
-from odfd.smart import giving, transport
+from odfd.smart import transport, upload
 from odfd.smart.batches import PUSHED, pack
 from odfd.smart.client import conversation
 from odfd.smart.messages import (
@@ -236,17 +236,17 @@ async def test_objects_that_are_there_are_not_sent_again(
     async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
         await grown(world, worlds, alice, 3)
         await alice.apply(REPOSITORY % (await token_of(house), url_of(house)))
-        upload, sent = giving._Giving._upload, 0
+        send, sent = upload._Upload._upload, 0
 
         async def some(self: Any, strategy: Any) -> None:
             nonlocal sent
             if sent == 2:
                 raise Remote("the line is cut", rule="cut")
             sent += 1
-            await upload(self, strategy)
+            await send(self, strategy)
 
-        monkeypatch.setattr(giving, "TOGETHER", 1)
-        monkeypatch.setattr(giving._Giving, "_upload", some)
+        monkeypatch.setattr(upload, "TOGETHER", 1)
+        monkeypatch.setattr(upload._Upload, "_upload", some)
         assert (await pushed(alice)).fault.rule == "cut"
         assert not house.home.chains.datasets()
         monkeypatch.undo()

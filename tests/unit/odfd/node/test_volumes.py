@@ -11,7 +11,7 @@ import trio
 from chain.errors import Fault
 from chain.store.volumes import VolumeUsage
 from odfd.resources.declared import DeclaredStore
-from odfd.volumes.places import MARK
+from odfd.volumes.volume_paths import MARK
 from worlds.eventually import PATIENCE
 from worlds.node_world import until
 

@@ -13,7 +13,7 @@ import trio
 from chain.errors import Invalid, Refused, Remote
 from chain.multihash import Multihash
 from odfd.control import wire
-from odfd.mirrors import steps
+from odfd.mirrors import sync_steps
 from odfd.published import packs, replication, source, web
 from p2p.pace import BURST
 from worlds.eventually import PATIENCE
@@ -156,7 +156,7 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
 ) -> None:
     """The publisher is away; later it exports more, and the mirror follows."""
     monkeypatch.setattr(web.WebTransport, "few", few)
-    monkeypatch.setattr(steps, "STEP", step)
+    monkeypatch.setattr(sync_steps, "STEP", step)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 6)
         blocks = blocks_of(alice, cities)

@@ -18,7 +18,7 @@ from chain.errors import Environment
 from config.check import cross
 from config.model import Http, Settings
 from odfd.page.server import LIMITS, PageServer
-from odfd.runtime.serving import HANDSHAKE_SECONDS, HttpServer, Response
+from odfd.runtime.http_server import HANDSHAKE_SECONDS, HttpServer, Response
 from odfd.runtime.supervision import Life
 from odfd.runtime.tls import tls_context
 from worlds.certificates import certified

@@ -9,7 +9,7 @@ import pytest
 from chain.errors import Environment, Invalid
 from config.load import load
 from config.schema import ConfigError
-from odfd.runtime.serving import listening, parsed, url_of
+from odfd.runtime.http_server import listening, parsed, url_of
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9464", "[::]:9464", "192.168.1.4:9464", "localhost:9464", "127.0.0.1"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chain.ids import DatasetId
 from engines.progress import STAGES, STARTING, Progress
-from odfd.api.views.steps_shown import show_failures, show_transform
+from odfd.api.views.task_progress import show_failures, show_transform
 from odfd.control import wire
 from odfd.runtime.tasks import Report
 from odfd.transform.driver import Committed, run_transform

@@ -27,7 +27,7 @@ from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.volumes.cache import OPENING_SECONDS, VolumeCache
 from odfd.volumes.mover import VolumeMover, VolumeState, volume_in_use
-from odfd.volumes.places import MARK
+from odfd.volumes.volume_paths import MARK
 from odfd.volumes.volumes import Volumes
 from worlds.node_world import opened
 from worlds.s3_server import new_bucket, s3_server

@@ -15,7 +15,7 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.serve import MAX_STREAMS
 from p2p.driver.stream_slots import PATIENCE
 from p2p.errors import PeerFault
-from p2p.machines.serving import MAX_WAITING
+from p2p.machines.request_queue import MAX_WAITING
 from p2p.ports import Topic
 from p2p.wire import chains, objects, presence, trust
 from p2p.wire.chains import BlockRange, Blocks

@@ -9,7 +9,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.driver.moves import Moves
+from p2p.driver.network_change import NetworkChanges
 from p2p.ip import Ip, parse_ip
 from p2p.machines.address_watch import LOOK, AddressWatch, Moved
 
@@ -58,7 +58,7 @@ async def test_dead_connections_are_dropped_within_five_seconds(autojump_clock: 
     for part in range(10):
         machine: Any = Machine()
         told: list[float] = []
-        moves = Moves(machine, [lambda told=told: told.append(trio.current_time())])  # type: ignore[misc]
+        moves = NetworkChanges(machine, [lambda told=told: told.append(trio.current_time())])  # type: ignore[misc]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(moves.run)
             await trio.sleep(3 + part * LOOK / 10)
@@ -84,5 +84,5 @@ async def test_a_machine_that_stays_is_looked_at_once(autojump_clock: Any) -> No
 
     machine: Any = Machine()
     with trio.move_on_after(3600):
-        await Moves(machine, ()).run()
+        await NetworkChanges(machine, ()).run()
     assert machine.looks == 1

@@ -17,7 +17,7 @@ from p2p.yamux import frames
 from p2p.yamux.frames import DATA, HEADER_SIZE, INITIAL_WINDOW, pack
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session, StreamLimit
-from p2p.yamux.stream import Event, Readable, StreamOpened, WasReset
+from p2p.yamux.stream import Event, LocalFiles, StreamOpened, WasReset
 
 SMALL = Limits(max_inbound=4, max_outbound=4, backlog=3, max_window=INITIAL_WINDOW * 2, max_buffered=INITIAL_WINDOW * 3)
 
@@ -259,4 +259,4 @@ def test_streams_share_a_connection_evenly(count: int, size: int, seed: int) -> 
 def test_readable_is_told_again_when_more_comes() -> None:
     session = Session(initiator=False, limits=SMALL, now=0.0)
     session.receive(pack(DATA, frames.SYN, 1, 1) + b"a", 0.0)
-    assert session.receive(pack(DATA, 0, 1, 1) + b"b", 0.0) == [Readable(1)]
+    assert session.receive(pack(DATA, 0, 1, 1) + b"b", 0.0) == [LocalFiles(1)]

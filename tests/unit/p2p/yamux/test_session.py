@@ -9,7 +9,7 @@ from p2p.yamux import frames
 from p2p.yamux.frames import ACK, DATA, FIN, GO_AWAY, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, pack
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session, StreamLimit
-from p2p.yamux.stream import Event, GoneAway, Pong, Readable, ResetReason, StreamOpened, WasReset
+from p2p.yamux.stream import Event, GoneAway, LocalFiles, Pong, ResetReason, StreamOpened, WasReset
 
 
 def server(**limits: float) -> Session:
@@ -80,14 +80,14 @@ def test_a_stream_opened_by_the_peer_waits_to_be_accepted_and_is_acknowledged() 
 
 def test_a_stream_may_be_opened_by_its_first_data() -> None:
     session = server()
-    assert feed(session, data(1, b"hello", SYN)) == [StreamOpened(1), Readable(1)]
+    assert feed(session, data(1, b"hello", SYN)) == [StreamOpened(1), LocalFiles(1)]
     assert session.read(1, 100) == b"hello"
 
 
 def test_the_stream_above_the_limit_is_reset_and_its_data_dropped() -> None:
     session = server(max_inbound=3)
     opened(session, [1, 3, 5])
-    assert feed(session, pack(WINDOW_UPDATE, SYN, 7, 0), data(7, b"x" * 1000), data(1, b"y")) == [Readable(1)]
+    assert feed(session, pack(WINDOW_UPDATE, SYN, 7, 0), data(7, b"x" * 1000), data(1, b"y")) == [LocalFiles(1)]
     assert headers(session) == [(WINDOW_UPDATE, RST, 7, 0)]
     assert session.buffered == 1
     assert session.open_streams == 3
@@ -363,7 +363,7 @@ def test_after_a_go_away_no_stream_is_opened_and_open_ones_go_on() -> None:
     assert feed(session, pack(GO_AWAY, 0, 0, 0)) == [GoneAway(0)]
     with pytest.raises(StreamLimit, match="gone away"):
         session.open()
-    assert feed(session, data(stream, b"still here")) == [Readable(stream)]
+    assert feed(session, data(stream, b"still here")) == [LocalFiles(stream)]
 
 
 # --- time ----------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Look(NamedTuple):
     probes: Sequence[wire.Probe]
 
 
-class Looker:
+class NodePoller:
     """Polls a node; datasets and probes less often, with the last answer in between."""
 
     def __init__(self, client: Client, clock: Clock) -> None:

@@ -15,12 +15,12 @@ import msgspec
 import trio
 
 from odfd.api.access.guard import Guard
-from odfd.api.access.seeing import Seeing
+from odfd.api.access.item_visibility import ItemVisibility
 from odfd.api.access.state import AccessState
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.versions import number_of
 from odfd.control import wire
-from odfd.control.shared import SharedValue
+from odfd.control.shared_encoding import SharedValue
 
 TASK: Final = "Task"
 
@@ -144,7 +144,7 @@ async def readable(guard: Guard, tasks: TaskOwners, views: Sequence[wire.Resourc
     passing = [each for each in views if each.type == TASK and each.id not in state.accounts]
     if not passing:
         return await guard.reads(views)
-    told = await Seeing(guard, tasks)([tasks.about(each.name) for each in passing])
+    told = await ItemVisibility(guard, tasks)([tasks.about(each.name) for each in passing])
     ids = {each.id for each, is_told in zip(passing, told, strict=True) if is_told}
     ids |= {each.id for each in await guard.reads([each for each in views if each not in passing])}
     return [each for each in views if each.id in ids]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from odfd.flows.plan import FlowPlan, Ingest, PushTo, WebhookCall
 from odfd.resources.declared import DeclaredStore
-from odfd.runtime.about import About, about
+from odfd.runtime.subjects import Subjects, about
 from odfd.state.directory import StateDirectory
 
 
-def about_flow(home: StateDirectory, plan: FlowPlan) -> About:
+def about_flow(home: StateDirectory, plan: FlowPlan) -> Subjects:
     """Returns the datasets and other resources that a flow names. Blocking.
 
     A reference that resolves to nothing stands for itself, so that only the node's owner sees the flow.

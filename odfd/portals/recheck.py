@@ -25,8 +25,8 @@ from chain.store.base import ChainReader, ObjectReader
 from chain.store.objects import sound_path
 from chain.walk import KindIndex, newest_first
 from odfd.portals import commitment
+from odfd.portals.publication import rows_taken, sorted_rows, system_columns
 from odfd.portals.rule import Breach, Earlier, breaches, check_columns, kept
-from odfd.portals.taking import rows_taken, sorted_rows, system_columns
 
 _TOLD = ("SetDataSchema", "AddData")
 

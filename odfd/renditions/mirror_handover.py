@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from chain.ids import DatasetId
-from odfd.renditions.notice import HandoverNotice
+from odfd.renditions.successor import HandoverNotice
 from odfd.renditions.tables import CollectionState, Member
 
 

@@ -36,7 +36,7 @@ from odfd.smart.plans import Counter
 from odfd.smart.pull import Bye, GiveBlocks, Say
 from odfd.smart.push import ClientEffect, LookAtHead, NextObjects, PushClient, UploadObjects
 from odfd.transfer.folders import Missing, Transfer
-from odfd.transfer.named import NamedObjects
+from odfd.transfer.object_list import NamedObjects
 from p2p.web.transfer import WebTransfers, leads_to
 
 ANSWER_SECONDS: Final = 3600.0
@@ -66,7 +66,7 @@ class SmartPusher:
         done = Transfer(dataset=missing.dataset, head=missing.head.hash)
         if there == missing.head.hash:
             return done
-        given = _Giving(self, root, missing, sent)
+        given = _Upload(self, root, missing, sent)
         counted = await given.run()
         return msgspec.structs.replace(done, blocks=counted.blocks, objects=given.uploaded, bytes=given.uploaded_bytes)
 
@@ -102,7 +102,7 @@ class _Object(NamedTuple):
     name: Multihash
 
 
-class _Giving:
+class _Upload:
     """The state of one push."""
 
     def __init__(self, pusher: SmartPusher, root: str, missing: Missing, sent: Callable[[int], None]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import trio
 
-from odfd.runtime import serving
+from odfd.runtime import http_server
 from odfd.runtime.http import Limits, Message, Receive, Send
-from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.http_server import HttpServer, Response
 from odfd.runtime.supervision import Life
 from worlds.eventually import PATIENCE
 
@@ -62,15 +62,15 @@ async def answer(stream: trio.SocketStream) -> bool:
 async def test_silent_connections_keep_nobody_out_of_a_server(address: str) -> None:
     """Also not one of the same address: what says nothing leaves, the oldest first."""
     async with server() as made, AsyncExitStack() as stack:
-        for _ in range(serving.CONNECTIONS + 10):
+        for _ in range(http_server.CONNECTIONS + 10):
             await dialled(made, stack)
         assert await answered(await dialled(made, stack, address))
-        assert made.connections <= serving.SILENT + 1
+        assert made.connections <= http_server.SILENT + 1
         assert made.turned_away > 0
 
 
 async def test_who_is_being_answered_is_never_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "SILENT", 2)
+    monkeypatch.setattr(http_server, "SILENT", 2)
     asked, go_on = trio.Event(), trio.Event()
 
     async def slow(scope: Message, receive: Receive, send: Send) -> None:

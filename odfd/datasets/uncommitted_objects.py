@@ -20,7 +20,7 @@ from odfd.datasets.pieces import PieceFile, PieceLists
 from p2p.ports import Tip
 
 
-class ArrivingStep(msgspec.Struct):
+class UncommittedStep(msgspec.Struct):
     """Consecutive verified blocks of a signed history, whose objects a mirror is fetching."""
 
     dataset: DatasetId
@@ -55,23 +55,23 @@ class SwarmCounts(msgspec.Struct):
     """Bytes given to peers that fetch what this node publishes."""
 
 
-class Arriving:
+class UncommittedObjects:
     """Keeps the steps of one node that are under way, and its large objects that are arriving."""
 
     def __init__(self, allows: Callable[[DatasetId], bool] = lambda _: True) -> None:
         """``allows``: whether policy passes on blocks of a dataset of which only the signature is known."""
         self._allows = allows
-        self._steps: dict[DatasetId, ArrivingStep] = {}
+        self._steps: dict[DatasetId, UncommittedStep] = {}
         self._files: dict[Multihash, PieceFile] = {}
         self._lock = threading.Lock()
         self.lists = PieceLists()
         self.counts = SwarmCounts()
 
     @contextmanager
-    def step(self, dataset: DatasetId, tip: Tip, blocks: Sequence[SealedBlock]) -> Iterator[ArrivingStep]:
+    def step(self, dataset: DatasetId, tip: Tip, blocks: Sequence[SealedBlock]) -> Iterator[UncommittedStep]:
         """Lets objects of these blocks be passed on until the context ends."""
         numbers = {name: block.sequence_number for block in blocks for name, _ in block.objects}
-        made = ArrivingStep(dataset, tip, blocks[0].sequence_number, numbers)
+        made = UncommittedStep(dataset, tip, blocks[0].sequence_number, numbers)
         with self._lock:
             self._steps[dataset] = made
         try:
@@ -97,7 +97,7 @@ class Arriving:
         with self._lock:
             return self._files.get(name)
 
-    def of(self, dataset: DatasetId) -> ArrivingStep | None:
+    def of(self, dataset: DatasetId) -> UncommittedStep | None:
         """Returns the step of a dataset under way, if policy passes it on now."""
         with self._lock:
             step = self._steps.get(dataset)

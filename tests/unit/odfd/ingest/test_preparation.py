@@ -15,7 +15,7 @@ import trio
 
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.model.source import CompressionFormat, Decompress, Pipe
-from odfd.ingest import prep
+from odfd.ingest import preparation
 from odfd.ingest.settings import IngestSettings
 from worlds.eventually import PATIENCE
 from worlds.sources import prepare, prepared
@@ -98,7 +98,7 @@ def test_a_check_stops_the_work(tmp_path: Path) -> None:
         raise Environment("enough")
 
     with pytest.raises(Environment, match="enough"):
-        prep.inflate(prep.PackedFile(path, "a.gz", settings(tmp_path), stop), GZIP, tmp_path / "out")
+        preparation.inflate(preparation.PackedFile(path, "a.gz", settings(tmp_path), stop), GZIP, tmp_path / "out")
 
 
 def test_a_check_stops_what_gives_nothing(tmp_path: Path) -> None:
@@ -107,8 +107,10 @@ def test_a_check_stops_what_gives_nothing(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(b"") * 10_000)
     checks = iter(range(100))
     with pytest.raises(StopIteration):
-        prep.inflate(
-            prep.PackedFile(packed, "x", settings(tmp_path), lambda: next(checks) and None), GZIP, tmp_path / "out"
+        preparation.inflate(
+            preparation.PackedFile(packed, "x", settings(tmp_path), lambda: next(checks) and None),
+            GZIP,
+            tmp_path / "out",
         )
 
 
@@ -178,7 +180,7 @@ async def test_a_command_ends_when_nobody_waits(tmp_path: Path) -> None:
     step = Pipe(command=("sh", "-c", f"echo $$ > {child}; exec sleep 1000"))
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(prep.prepare, path, [step], tmp_path, settings(tmp_path, pipe="user"))
+            nursery.start_soon(preparation.prepare, path, [step], tmp_path, settings(tmp_path, pipe="user"))
             process = int(await trio.to_thread.run_sync(child.read_text))
             nursery.cancel_scope.cancel()
     assert ends(process)

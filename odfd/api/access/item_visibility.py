@@ -17,7 +17,7 @@ from chain.model.events import SetTransform
 from odfd.api.access.guard import Guard
 from odfd.api.access.tasks import TaskOwners
 from odfd.datasets.creation import input_ids
-from odfd.runtime.about import About
+from odfd.runtime.subjects import Subjects
 
 _TRANSFORM: Final = (SetTransform.__name__,)
 
@@ -30,17 +30,17 @@ class _Judged(NamedTuple):
     inputs: dict[str, Collection[str]]
     """The inputs of derived datasets, by dataset."""
 
-    def may_be_told(self, item: About, told: Collection[str], *, is_own: bool) -> bool:
+    def may_be_told(self, item: Subjects, told: Collection[str], *, is_own: bool) -> bool:
         """``told``: resources that were readable before; their deletion is shown."""
         known = (each in self.readable or (each not in self.here and (is_own or each in told)) for each in item.things)
         return all(known) and (is_own or (bool(item.things) and self._may_name_inputs(item)))
 
-    def _may_name_inputs(self, item: About) -> bool:
+    def _may_name_inputs(self, item: Subjects) -> bool:
         named = (each for thing in item.things for each in self.inputs.get(thing, ())) if item.inputs else ()
         return all(each in self.readable for each in named)
 
 
-class Seeing:
+class ItemVisibility:
     """The predicate for one subject. Lives for one request."""
 
     def __init__(self, guard: Guard, tasks: TaskOwners) -> None:
@@ -48,17 +48,17 @@ class Seeing:
         self.told: Collection[str] = ()
         """Resources that were readable at any time while an answer lasts."""
 
-    async def __call__(self, items: Sequence[About]) -> Sequence[bool]:
+    async def __call__(self, items: Sequence[Subjects]) -> Sequence[bool]:
         """Returns for each item whether the subject may see it."""
         own = [self._is_own(each) for each in items]
         return await trio.to_thread.run_sync(self._judge, items, own)
 
-    def _is_own(self, item: About) -> bool:
+    def _is_own(self, item: Subjects) -> bool:
         subject = self._guard.subject
         by_account = item.account is not None and item.account == subject.account
         return by_account or (bool(item.task) and self._tasks.has(subject, item.task))
 
-    def _judge(self, items: Sequence[About], own: Sequence[bool]) -> Sequence[bool]:
+    def _judge(self, items: Sequence[Subjects], own: Sequence[bool]) -> Sequence[bool]:
         state = self._guard.state()
         inputs = self._inputs({thing for each in items if each.inputs for thing in each.things})
         named = {thing for each in items for thing in each.things}.union(*inputs.values())

@@ -29,7 +29,7 @@ from odfd.mirrors.shard_union import unite
 from odfd.published.collection import beside
 from odfd.renditions import tables
 from odfd.resources.store import Resources
-from odfd.runtime.about import about
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.cards import Cards
 
@@ -51,7 +51,7 @@ class _Listed(msgspec.Struct, frozen=True):
         return shard_name(self.base, self.number, place)
 
 
-class ShardFollowing:
+class ShardFollower:
     """Mirrors and unites the shards of one node's mirrored collections."""
 
     def __init__(

@@ -41,7 +41,7 @@ from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.sinks import SinkFull, VerifiedChain
 from odfd.mirrors.swarm_fetcher import SwarmGoal, SwarmStep
 from odfd.runtime.spans import span
-from odfd.transfer.named import may_link, note_links
+from odfd.transfer.object_list import may_link, note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.terms import ChainTerms
@@ -73,7 +73,7 @@ class StepsKept(msgspec.Struct, frozen=True):
     objects: int = 0
 
 
-class Steps:
+class SyncSteps:
     """Brings a mirror to a signed head."""
 
     def __init__(

@@ -2,8 +2,8 @@
 
 The successor is mirrored on the same terms, beside the old rendition, with all its shards. Once both are complete to
 the handover, the dataset's name changes to it, in one transaction with the timeline of the collection; then listeners
-of the old rendition are told. ``odfd.renditions.mirrored`` decides from the stored state, so an interrupted round is
-done again. Spec: docs/spec/collections.md#published.
+of the old rendition are told. ``odfd.renditions.mirror_handover`` decides from the stored state, so an interrupted
+round is done again. Spec: docs/spec/collections.md#published.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.published.collection import beside
 from odfd.renditions import tables
-from odfd.renditions.mirrored import Await, Begin, Cross, Step, next_step
-from odfd.renditions.notice import HandoverNotice, notice_of
+from odfd.renditions.mirror_handover import Await, Begin, Cross, Step, next_step
+from odfd.renditions.successor import HandoverNotice, notice_of
 from odfd.renditions.tables import MAX_RENDITIONS, CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, appended
 from odfd.resources.store import Resources
-from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
-from odfd.workers.shard_following import ShardFollowing
+from odfd.workers.shard_follower import ShardFollower
 
 MOST: Final = MAX_RENDITIONS
 """Handovers of one collection that one round follows."""
@@ -62,7 +62,7 @@ class _Followed(msgspec.Struct, frozen=True):
     step: Step
 
 
-class HandoverFollowing:
+class HandoverFollower:
     """Follows the handovers of one node's mirrors. ``loop`` is touched with a dataset whose chain moved."""
 
     def __init__(
@@ -81,7 +81,7 @@ class HandoverFollowing:
         """Faults that were reported already."""
         self.readers: Readers = _none_derive
         """Hands over what derives here from a mirrored rendition, in the transaction that swaps the mirror's names."""
-        self.shards = ShardFollowing(home, scheduler, visibility, context)
+        self.shards = ShardFollower(home, scheduler, visibility, context)
         self.step: Callable[[str], None] = lambda _: None
         """Called after each durable step; tests use it to let a process die there."""
         self.loop = KeyedReconcileLoop[DatasetId](self._round, start_after=START_SECONDS)

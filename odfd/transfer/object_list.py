@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
-from chain.data.links import link_columns, links_in
+from chain.data.object_links import link_columns, links_in
 from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema

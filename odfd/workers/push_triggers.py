@@ -27,7 +27,7 @@ class _Awaited(NamedTuple):
     """Whether one of its Sources is not known, or not yet: a flow is in force before its references are recorded."""
 
 
-class Arrivals:
+class PushTriggers:
     """Tracks the records that wait at Sources, for the plans of one node. Used from the event loop."""
 
     def __init__(self, home: StateDirectory, scheduler: Scheduler, poke: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from chain.data.arrow_schema import to_arrow
 from chain.data.evolution import as_in_force
-from chain.data.links import link_columns
+from chain.data.object_links import link_columns
 from chain.data.operations import APPEND
 from chain.data.parquet import SliceWriter, open_slice
 from chain.errors import Refused

@@ -18,7 +18,7 @@ from p2p.machines.address_watch import LOOK, AddressWatch
 _LOG = structlog.get_logger("p2p.driver")
 
 
-class Moves:
+class NetworkChanges:
     """Detects that one node's machine moved. Each of ``moved`` is called after dead connections were dropped."""
 
     def __init__(self, direct: DirectPort, moved: Sequence[Callable[[], None]]) -> None:

@@ -10,7 +10,7 @@ from chain.model.events import AddData, AddPushSource, SetDataSchema, SetInfo, S
 from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, ReadCsv, SqlQueryStep, TransformSql
 from chain.state import ChainState
-from odfd.ingest.course import course_of
+from odfd.ingest.change_kind import change_kind_of
 
 COLUMNS = ("city STRING", "people INT")
 SYSTEM = ("offset BIGINT", "op INT", "system_time TIMESTAMP", "event_time TIMESTAMP")
@@ -37,7 +37,7 @@ def a_source(*columns: str, query: str | None = None) -> AddPushSource:
     ],
 )
 def test_what_the_chain_takes_in_evolves(source: AddPushSource) -> None:
-    found = course_of("cities", a_state(), [source], 0)
+    found = change_kind_of("cities", a_state(), [source], 0)
     assert found is not None
     assert found.word == "evolves"
     assert "3 rows so far stay as they are" in found.text
@@ -53,26 +53,26 @@ def test_what_the_chain_takes_in_evolves(source: AddPushSource) -> None:
     ],
 )
 def test_what_the_chain_refuses_rewrites(columns: tuple[str, ...], said: str) -> None:
-    found = course_of("cities", a_state(), [a_source(*columns)], 2)
+    found = change_kind_of("cities", a_state(), [a_source(*columns)], 2)
     assert found is not None
     assert found.word == "rewrites"
     assert said in found.text
     assert "odfctl rendition create cities, then odfctl rendition handover cities N" in found.text
-    lost = course_of("cities", a_state(), [a_source(*columns)], 0)
+    lost = change_kind_of("cities", a_state(), [a_source(*columns)], 0)
     assert lost is not None
     assert "no rendition can be made of them" in lost.text
 
 
 def test_what_concerns_no_rows_says_nothing() -> None:
     other = a_source("city STRING", "people STRING")
-    assert course_of("cities", a_state(), [SetInfo(description="x")], 1) is None
-    assert course_of("cities", msgspec.structs.replace(a_state(), schema=None), [other], 1) is None
+    assert change_kind_of("cities", a_state(), [SetInfo(description="x")], 1) is None
+    assert change_kind_of("cities", msgspec.structs.replace(a_state(), schema=None), [other], 1) is None
 
 
 def test_a_query_is_taken_over() -> None:
     query = TransformSql(engine="spark", queries=(SqlQueryStep(query="select 1"),))
     event = SetTransform(inputs=(TransformInput(dataset_ref="did:odf:x", alias="a"),), transform=query)
-    found = course_of("towns", a_state(1), [event], 0)
+    found = change_kind_of("towns", a_state(1), [event], 0)
     assert found is not None
     assert (found.word, found.text) == (
         "evolves",
@@ -83,6 +83,6 @@ def test_a_query_is_taken_over() -> None:
 def test_a_column_that_is_added_to_the_chain_too_evolves() -> None:
     wider = (*COLUMNS, "mayor STRING")
     schema = SetDataSchema(schema=parse_ddl((*SYSTEM, *wider)))
-    found = course_of("cities", a_state(), [a_source(*wider), schema], 1)
+    found = change_kind_of("cities", a_state(), [a_source(*wider), schema], 1)
     assert found is not None
     assert found.word == "evolves"

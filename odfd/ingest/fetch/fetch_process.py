@@ -13,7 +13,7 @@ import trio
 
 from chain import errors
 from chain.errors import Environment, Refused, Remote
-from odfd.ingest.apart import R, SourceJob
+from odfd.ingest.source_process import R, SourceJob
 
 _SAID: Final = 300
 _CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -17,7 +17,7 @@ from chain.errors import Environment, Invalid, NotFound
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dispatch import check_fetch
-from odfd.ingest.readable import Readable
+from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.settings import IngestSettings
 from worlds.sources import fetch
 
@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def settings(place: Path, folders: tuple[str, ...] = (), base: Path | None = None) -> IngestSettings:
-    readable = Readable((place / "state",), tuple(place / each for each in folders))
+    readable = LocalFiles((place / "state",), tuple(place / each for each in folders))
     return IngestSettings(staging=place / "work", readable=readable, base=base)
 
 
@@ -216,7 +216,7 @@ def test_no_spelling_of_a_path_leads_into_the_node(tmp_path_factory: pytest.Temp
     (here / "open").mkdir(exist_ok=True)
     key = here / "state/keys/node.key"
     key.write_text("secret")
-    given = IngestSettings(staging=here, readable=Readable((here / "state",)))
+    given = IngestSettings(staging=here, readable=LocalFiles((here / "state",)))
     step = FetchFilesGlob(path="/".join([str(here), *parts]))
     try:
         found = fetch(step, FetchJob(state=None, now=NOW, folder=here, settings=given))

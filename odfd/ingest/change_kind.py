@@ -23,14 +23,14 @@ from odfd.ingest.plan import declared_columns
 Word: TypeAlias = Literal["evolves", "rewrites"]
 
 
-class Course(NamedTuple):
+class ChangeKind(NamedTuple):
     """The effect of a changed declaration on a dataset that has rows or columns, and a sentence for people."""
 
     word: Word
     text: str
 
 
-def course_of(name: str, state: ChainState, events: Sequence[MetadataEvent], kept: int) -> Course | None:
+def change_kind_of(name: str, state: ChainState, events: Sequence[MetadataEvent], kept: int) -> ChangeKind | None:
     """Returns the course of a change of dataset ``name``; ``None`` if it concerns no rows.
 
     ``state``: before the change. ``kept``: transactions whose bytes are captured.
@@ -40,20 +40,20 @@ def course_of(name: str, state: ChainState, events: Sequence[MetadataEvent], kep
     sources = [event for event in events if isinstance(event, SetPollingSource | AddPushSource)]
     schema = next((event for event in reversed(events) if isinstance(event, SetDataSchema)), state.schema)
     if problems := [text for each in sources for text in _misfits(each, schema_of(schema), state.vocab)]:
-        return Course("rewrites", f"{'; '.join(problems)}: the chain refuses such rows. {_anew(name, kept)}")
+        return ChangeKind("rewrites", f"{'; '.join(problems)}: the chain refuses such rows. {_anew(name, kept)}")
     if sources or any(isinstance(event, SetDataSchema) for event in events):
-        return Course("evolves", f"it applies to rows that come; {_so_far(state)}. {_also(name, kept)}")
+        return ChangeKind("evolves", f"it applies to rows that come; {_so_far(state)}. {_also(name, kept)}")
     if any(isinstance(event, SetTransform) for event in events):
-        return Course("evolves", f"the next transaction takes over from the query so far; {_so_far(state)}")
+        return ChangeKind("evolves", f"the next transaction takes over from the query so far; {_so_far(state)}")
     return None
 
 
-def altered_course(name: str, state: ChainState, altered: Altered, kept: int) -> Course:
+def altered_change_kind(name: str, state: ChainState, altered: Altered, kept: int) -> ChangeKind:
     """Returns the course of an alteration of columns, likewise."""
     if altered.derived is not None:
         text = f"{name} stays as it is: no chain can say this. {altered.derived.name} is derived from it, with all rows"
-        return Course("rewrites", text)
-    found = course_of(name, state, altered.events, kept)
+        return ChangeKind("rewrites", text)
+    found = change_kind_of(name, state, altered.events, kept)
     assert found is not None, "columns are altered where there are some"
     return found
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.ids import DatasetId
-from p2p.machines.serving import (
+from p2p.machines.request_queue import (
     MAX_WAITING,
     QUANTUM,
     ROOMY,
@@ -18,7 +18,7 @@ from p2p.machines.serving import (
     Read,
     ReadDone,
     Refuse,
-    Serving,
+    RequestQueue,
     Written,
 )
 from p2p.ports import PeerId
@@ -33,7 +33,7 @@ def asked(asker: Asker, number: int, dataset: int = 0) -> Asked:
     return Asked(asker, BlockRange(request=number, dataset=ident, start=0))
 
 
-def served(machine: Serving, first: list[Read | Refuse], size: int = QUANTUM) -> list[tuple[str, int, int]]:
+def served(machine: RequestQueue, first: list[Read | Refuse], size: int = QUANTUM) -> list[tuple[str, int, int]]:
     """Perform all turns in order; who got which request of which dataset."""
     order, queue = [], list(first)
     while queue:
@@ -48,7 +48,7 @@ def served(machine: Serving, first: list[Read | Refuse], size: int = QUANTUM) ->
 
 
 def test_one_answer_is_read_while_one_is_written_and_no_more() -> None:
-    machine = Serving()
+    machine = RequestQueue()
     assert [type(effect) for effect in machine.handle(asked(ANNA, 1))] == [Read]
     assert machine.handle(asked(ANNA, 2)) == []
     assert machine.handle(asked(ANNA, 3)) == []
@@ -59,7 +59,7 @@ def test_one_answer_is_read_while_one_is_written_and_no_more() -> None:
 
 
 def test_no_answer_is_read_ahead_while_many_are_not_taken() -> None:
-    machine = Serving(readers=100)
+    machine = RequestQueue(readers=100)
     holders = [Asker(PeerId(f"p{number}"), 1) for number in range(40)]
     for each in holders:
         assert len(machine.handle(asked(each, 1))) == 1
@@ -73,7 +73,7 @@ def test_no_answer_is_read_ahead_while_many_are_not_taken() -> None:
 
 
 def test_a_flood_does_not_delay_others() -> None:
-    machine = Serving(readers=1)
+    machine = RequestQueue(readers=1)
     effects = machine.handle(asked(ANNA, 0))
     for number in range(1, 30):
         assert machine.handle(asked(ANNA, number)) == []
@@ -82,7 +82,7 @@ def test_a_flood_does_not_delay_others() -> None:
 
 
 def test_a_large_dataset_does_not_hold_up_a_small_one() -> None:
-    machine = Serving()
+    machine = RequestQueue()
     effects = machine.handle(asked(ANNA, 0, dataset=1))
     for number in range(1, 20):
         machine.handle(asked(ANNA, number, dataset=1))
@@ -93,7 +93,7 @@ def test_a_large_dataset_does_not_hold_up_a_small_one() -> None:
 
 def test_bytes_count_not_requests() -> None:
     """A subject with small answers has many of them in its turn."""
-    machine = Serving()
+    machine = RequestQueue()
     effects = machine.handle(asked(ANNA, 0, dataset=1))
     for number in range(1, 10):
         machine.handle(asked(ANNA, number, dataset=1))
@@ -103,7 +103,7 @@ def test_bytes_count_not_requests() -> None:
 
 
 def test_one_over_what_may_wait() -> None:
-    machine = Serving()
+    machine = RequestQueue()
     machine.handle(asked(ANNA, 0))
     for number in range(1, MAX_WAITING + 1):
         assert machine.handle(asked(ANNA, number)) == []
@@ -114,7 +114,7 @@ def test_one_over_what_may_wait() -> None:
 
 
 def test_who_is_gone_is_forgotten_and_blocks_nobody() -> None:
-    machine = Serving(readers=1)
+    machine = RequestQueue(readers=1)
     machine.handle(asked(ANNA, 0))
     machine.handle(asked(ANNA, 1))
     machine.handle(asked(BOB, 2))
@@ -125,7 +125,7 @@ def test_who_is_gone_is_forgotten_and_blocks_nobody() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([ANNA, BOB]), st.integers(0, 3), st.integers(1, 2 * QUANTUM)), max_size=60))
 def test_prop_every_request_has_one_turn(asks: list[tuple[Asker, int, int]]) -> None:
-    machine = Serving(readers=1)
+    machine = RequestQueue(readers=1)
     queue = []
     for number, (asker, dataset, _) in enumerate(asks):
         queue += machine.handle(asked(asker, number, dataset))
@@ -141,7 +141,7 @@ def test_prop_every_request_has_one_turn(asks: list[tuple[Asker, int, int]]) -> 
 
 def test_keys_buy_no_turns() -> None:
     """Fifty keys of one block of addresses ask without end, and one elsewhere gets half of what is read."""
-    machine, crowd = Serving(readers=1), [Asker(PeerId(f"free{number}"), 1, "198.51") for number in range(50)]
+    machine, crowd = RequestQueue(readers=1), [Asker(PeerId(f"free{number}"), 1, "198.51") for number in range(50)]
     honest = Asker(PeerId("honest"), 1, "203.0")
     effects, given = [], Counter[str]()
     for number, each in enumerate([*crowd, honest] * 8):
@@ -156,7 +156,7 @@ def test_keys_buy_no_turns() -> None:
 
 
 def test_who_was_away_has_saved_nothing_up() -> None:
-    machine, one, late = Serving(readers=1), Asker(PeerId("one"), 1, "a"), Asker(PeerId("late"), 1, "b")
+    machine, one, late = RequestQueue(readers=1), Asker(PeerId("one"), 1, "a"), Asker(PeerId("late"), 1, "b")
     effects = machine.handle(asked(one, 0))
     for number in range(1, 60):
         machine.handle(asked(one, number))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.instant import SECOND
-from odfd.cli.watching import FIRST_PAUSE, LONGEST_PAUSE, Outage, WatchPosition, asked, resumed
+from odfd.cli.watch_retry import FIRST_PAUSE, LONGEST_PAUSE, Outage, WatchPosition, asked, resumed
 from odfd.errors import Unreachable
 
 

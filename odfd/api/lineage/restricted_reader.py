@@ -15,7 +15,7 @@ _NOBODYS: Final = DatasetId.from_public_key(bytes(32))
 """The id of a dataset without a chain."""
 
 
-class ShownChains:
+class RestrictedChains:
     """Reads the chains of a node that a reader may read. Blocking."""
 
     def __init__(self, home: StateDirectory, may_read: MayRead | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
+class Subjects(msgspec.Struct, frozen=True, kw_only=True):
     """The subjects of an event or task. ``things``: dids of datasets, and ids of other resources.
 
     With neither things nor an account it is about the node, and only the node's owner sees it.
@@ -23,12 +23,12 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the task that it is about; whoever began that may see it."""
 
 
-Sees: TypeAlias = Callable[[Sequence[About]], Awaitable[Sequence[bool]]]
+Sees: TypeAlias = Callable[[Sequence[Subjects]], Awaitable[Sequence[bool]]]
 """Tells for each of some items whether a caller may see it."""
-NODE: Final = About()
+NODE: Final = Subjects()
 """Subject of items about the node, about other nodes, or about things that no right is given on."""
 
 
-def about(*things: object, inputs: bool = False) -> About:
+def about(*things: object, inputs: bool = False) -> Subjects:
     """Returns the subject of an item about some datasets or resources, each by its id."""
-    return About(things=frozenset(map(str, things)), inputs=inputs)
+    return Subjects(things=frozenset(map(str, things)), inputs=inputs)

@@ -130,7 +130,7 @@ class _Lane:
         self.reading = None
 
 
-class Serving:
+class RequestQueue:
     """Schedules the requests of all peers of a node."""
 
     def __init__(self, readers: int = READERS) -> None:

@@ -1,4 +1,4 @@
-"""Restricts operations that report what happens on a node: an account gets the items that ``Seeing`` lets it see."""
+"""Restricts reports of what happens on a node to the items that ``ItemVisibility`` lets an account see."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 import msgspec
 import trio
 
+from odfd.api.access.account_watch import Rights
 from odfd.api.access.guard import Guard
-from odfd.api.access.news import Rights
-from odfd.api.access.seeing import Seeing
+from odfd.api.access.item_visibility import ItemVisibility
 from odfd.api.access.tasks import TaskOwners, no_task
 from odfd.control import wire
 from odfd.control.board import account_event, is_of
@@ -26,7 +26,7 @@ def status(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """Restricts ``about.status``."""
 
     async def guarded() -> wire.Status:
-        said: wire.Status = await operation.__self__.account_status(guard.subject.name, Seeing(guard, tasks))
+        said: wire.Status = await operation.__self__.account_status(guard.subject.name, ItemVisibility(guard, tasks))
         return said
 
     return guarded
@@ -36,7 +36,7 @@ def seen(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """Restricts lists whose operation takes ``sees``, the predicate for each item."""
 
     async def guarded(*args: Any, **more: Any) -> Any:
-        return await operation(*args, **more, sees=Seeing(guard, tasks))
+        return await operation(*args, **more, sees=ItemVisibility(guard, tasks))
 
     return guarded
 
@@ -46,7 +46,7 @@ def seen(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 async def _check_task(guard: Guard, tasks: TaskOwners, task: str) -> None:
     """Raises NotFound for a task that the subject may not see, as for one that does not exist."""
-    if not (await Seeing(guard, tasks)([tasks.about(task)]))[0]:
+    if not (await ItemVisibility(guard, tasks)([tasks.about(task)]))[0]:
         raise no_task(task)
 
 
@@ -142,7 +142,7 @@ def followed_events(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """Restricts ``events.follow``: the last line is ``reset`` when the follower's rights have changed."""
 
     async def guarded(since: int | None, kinds: Sequence[str], log: str | None = None) -> AsyncIterator[wire.EventView]:
-        rights, seeing, events = Rights(guard), Seeing(guard, tasks), operation.__self__
+        rights, seeing, events = Rights(guard), ItemVisibility(guard, tasks), operation.__self__
         await rights.begin(None)
         seeing.told = rights.told
         if log is not None:

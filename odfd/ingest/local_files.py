@@ -36,7 +36,7 @@ _MEMORY: Final = (Path("/dev/shm"),)  # noqa: S108 - named to be told from devic
 """Folders below these that hold plain files nevertheless."""
 
 
-class Readable(NamedTuple):
+class LocalFiles(NamedTuple):
     """The files of this machine that sources may read."""
 
     own: tuple[Path, ...] = ()
