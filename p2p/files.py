@@ -8,7 +8,9 @@ from typing import Protocol, TypeAlias
 
 from chain.errors import Remote
 
-Content: TypeAlias = AbstractAsyncContextManager[AsyncIterator[bytes]]
+FilePart: TypeAlias = bytes | memoryview
+"""A part of a file: bytes, or a view of the memory in which a library received them."""
+Content: TypeAlias = AbstractAsyncContextManager[AsyncIterator[FilePart]]
 """A context manager that yields the content of a file in parts, and gives its connection back at the end of the block.
 """
 

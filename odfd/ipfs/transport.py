@@ -20,6 +20,7 @@ from chain.store.files import disk, make_folder
 from chain.store.layout import BLOCKS, read_head
 from odfd.errors import sole_faults
 from odfd.published.transport import Take
+from p2p.files import FilePart
 from p2p.ipfs import record
 from p2p.kubo.rpc import Ipfs
 
@@ -100,7 +101,7 @@ class IpfsTransport:
         """Fetches all blocks, as one stream costs less than many requests. A complete folder stays unchanged."""
         if await trio.to_thread.run_sync(read_head, folder) == head:
             return
-        send, receive = trio.open_memory_channel[bytes](_WAITING)
+        send, receive = trio.open_memory_channel[FilePart](_WAITING)
         unpack = partial(self._unpack, io.BufferedReader(_Received(receive)), folder / BLOCKS, take)
         with sole_faults():
             async with trio.open_nursery() as nursery:
@@ -138,7 +139,7 @@ class IpfsTransport:
 class _Received(io.RawIOBase):
     """The bytes of a channel, as a file that is read in a worker thread."""
 
-    def __init__(self, receive: trio.MemoryReceiveChannel[bytes]) -> None:
+    def __init__(self, receive: trio.MemoryReceiveChannel[FilePart]) -> None:
         self._receive = receive
         self._left = memoryview(b"")
 

@@ -29,7 +29,7 @@ from odfd.published.collection import CARD, check_card
 from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, authority_file, head_in
 from odfd.published.staging import StagingQuota
 from odfd.published.transport import Transport
-from p2p.files import Missing
+from p2p.files import FilePart, Missing
 
 FEW_BYTES: Final = 64 << 20
 STAGED: Final = 16
@@ -184,7 +184,7 @@ class PublishedSource:
         return None
 
     @asynccontextmanager
-    async def object_from(self, root: str, name: Multihash, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def object_from(self, root: str, name: Multihash, offset: int) -> AsyncIterator[AsyncIterator[FilePart]]:
         """Yields the unchecked bytes of an object from ``offset`` on. Raises Missing."""
         try:
             async with self._opened(root, (DATA, CHECKPOINTS), name, offset) as parts:
@@ -195,7 +195,7 @@ class PublishedSource:
     @asynccontextmanager
     async def _opened(
         self, root: str, folders: tuple[str, ...], name: Multihash, offset: int
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
+    ) -> AsyncIterator[AsyncIterator[FilePart]]:
         opened = False
         try:
             async with self._transport.files.open(f"{root}/{folders[0]}/{name}", offset) as parts:

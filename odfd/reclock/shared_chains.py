@@ -23,6 +23,7 @@ from chain.store.shards import Proposal, Reading, Shard, View
 from chain.store.sqlite import SqliteChains
 from odfd.repositories.shards import ConditionalFiles, FileShards
 from odfd.runtime.filesystem import check_room
+from p2p.files import FilePart
 
 _PAGE: Final = 256
 """Most blocks of a chain that are copied in one transaction."""
@@ -32,7 +33,7 @@ _CHUNK: Final = 1 << 20
 class SharedFiles(ConditionalFiles, Protocol):
     """Files with conditional writes whose content may be larger than memory: a ``Bucket`` or a ``Folder``."""
 
-    def parts(self, path: str, offset: int) -> Iterator[bytes]: ...
+    def parts(self, path: str, offset: int) -> Iterator[FilePart]: ...
     def put(self, path: str, content: bytes | Iterator[bytes]) -> None: ...
 
 

@@ -15,7 +15,7 @@ from chain.errors import Refused, Remote
 from odfd.repositories.manifest import Place
 from odfd.repositories.port import StoredFile
 from odfd.runtime.buckets import CHUNK, is_no_bucket, kind_of, open_store
-from p2p.files import Missing
+from p2p.files import FilePart, Missing
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -63,14 +63,14 @@ class Bucket:
         except Missing:
             return None
 
-    def parts(self, path: str, offset: int) -> Generator[bytes, None, None]:
+    def parts(self, path: str, offset: int) -> Generator[FilePart, None, None]:
         """Yields a file from ``offset`` on. Raises Missing."""
         import obstore
 
         with self._asked():
             found = obstore.get(self._store, path, options={"range": {"offset": offset}} if offset else None)
             for part in found.stream(min_chunk_size=CHUNK):
-                yield bytes(part)
+                yield memoryview(part)
 
     def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
         """Writes a file as a whole, or not at all; an exception of ``content`` is passed on."""

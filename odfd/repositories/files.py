@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from odfd.repositories.port import RepositoryFiles
+from p2p.files import FilePart
 
 
 class PublishedFiles:
@@ -27,12 +28,12 @@ class PublishedFiles:
         return None if found is None else found.content
 
     @asynccontextmanager
-    async def open(self, content: str, offset: int = 0) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def open(self, content: str, offset: int = 0) -> AsyncIterator[AsyncIterator[FilePart]]:
         name, path = _parted(content)
         parts = await trio.to_thread.run_sync(lambda: self._files(name).parts(path, offset))
         first = await trio.to_thread.run_sync(next, parts, None)
 
-        async def each() -> AsyncIterator[bytes]:
+        async def each() -> AsyncIterator[FilePart]:
             part = first
             while part is not None:
                 yield part

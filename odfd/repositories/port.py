@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import NamedTuple, Protocol
 
+from p2p.files import FilePart
+
 
 class StoredFile(NamedTuple):
     content: bytes
@@ -23,7 +25,7 @@ class RepositoryFiles(Protocol):
 
     def size(self, path: str) -> int | None: ...
 
-    def parts(self, path: str, offset: int) -> Generator[bytes, None, None]:
+    def parts(self, path: str, offset: int) -> Generator[FilePart, None, None]:
         """Yields a file from ``offset`` on. Raises Missing."""
 
     def put(self, path: str, content: bytes | Iterator[bytes]) -> None:

@@ -18,6 +18,7 @@ from chain.errors import Invalid
 from chain.instant import Instant, parse
 from odfd.repositories.manifest import NODE
 from odfd.smart.messages import VERSION, VERSION_HEADER, Header, TransferUrl
+from p2p.files import FilePart
 from p2p.web.site import Web
 
 MAX_PLACES: Final = 20_000
@@ -77,7 +78,7 @@ class SmartFiles:
         return await self._web.cat(url, limit, headers)
 
     @asynccontextmanager
-    async def open(self, content: str, offset: int = 0) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def open(self, content: str, offset: int = 0) -> AsyncIterator[AsyncIterator[FilePart]]:
         place = self._places.get(content)
         if place is not None and (place.expires_at is None or self._now() < place.expires_at):
             async with self._web.open(place.url, offset, place.headers, is_led=place.is_led) as parts:

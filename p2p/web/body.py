@@ -7,15 +7,17 @@ If a part of the body is left unread, the connection is closed.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sized
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import httpx
 import trio
 
 from chain.errors import Remote
 from p2p.pace import Pace
+
+Part = TypeVar("Part", bound=Sized)
 
 
 class Patience(NamedTuple):
@@ -66,7 +68,7 @@ async def lively(
         yield part
 
 
-async def paced(parts: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
+async def paced(parts: AsyncIterator[Part], pace: Pace) -> AsyncGenerator[Part, None]:
     """Yields the same parts at ``pace``. ``parts`` is not closed."""
     async for part in parts:
         await trio.sleep_until(pace.take(len(part), trio.current_time()))
