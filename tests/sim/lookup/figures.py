@@ -1,15 +1,27 @@
-"""Prints the rows of docs/scale.md: ``python tests/sim/lookup/figures.py [NODES] [SEED]``. 10,000 nodes take an hour.
+"""Prints rows of docs/scale.md: ``python tests/sim/lookup/figures.py [NODES] [SEED ...]``. 10,000 nodes take minutes.
 
-At sizes beyond 1,000 the nodes that are neither asked to seek nor to publish only answer, and tables begin as they are
-after long. Idle traffic is then measured in two runs of their own, in which few nodes do upkeep.
+Three ways to find the holder of a dataset are compared on the same seeds: the lookup, stock Kademlia, and gossip of all
+presences. Nodes that are neither asked to seek nor to publish only answer, and all begin with what they know after a
+long time. Idle traffic is measured in runs of their own, in which few nodes do upkeep.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 TESTS = Path(__file__).parents[2]
+WAYS = {"lookup": "lookup", "stock": "stock Kademlia", "gossip": "full gossip"}
+SOUGHT: dict[str, Any] = {"minutes": 1, "measured": 3, "published": 0, "upkeep": 0.0, "stale": 0.2}
+IDLE: dict[str, Any] = {"minutes": 2, "measured": 5, "stale": 0.15, "sought": 1, "seekers": 1}
+KEPT = 80
+"""Nodes that do upkeep where idle traffic is measured; those of gossip all do."""
+ATTACKED = {"attackers": 60, "attack_blocks": 60}
+POISONED = {"poisoners": 24}
+SEEKS = 500
 
 
 def main() -> None:
@@ -18,24 +30,33 @@ def main() -> None:
 
     kad = load(Path(__file__).parent / "kad", "trial", "table")
     nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    whole = {"minutes": 10, "measured": 10, "published": 10} if nodes <= 1000 else {
-        "minutes": 1, "measured": 3, "published": 0, "upkeep": 0.0, "stale": 0.2,
-    }  # fmt: skip
-    attacked = {**whole, "eclipses": 20, "attackers": 60, "attack_blocks": 60, "sought": 20}
-    part = 1.0 if nodes <= 1000 else 80 / nodes
-    few = {"upkeep": part, "upkeep_of_new": part, "sought": 1, "seekers": 1}
-    idle = {"minutes": 2, "measured": 5, "stale": 0.15, **few}
-    print("| nodes | lookup | found | p50 s | p99 s | reached, p99 s | asked | KiB/s idle | KiB |")
-    for name, plan in (
-        ("lookup", whole), ("stock Kademlia", {**whole, "stock": True}),
-        ("lookup, keys attacked", attacked), ("stock Kademlia, keys attacked", {**attacked, "stock": True}),
-        ("lookup, idle", idle), ("stock Kademlia, idle", {**idle, "stock": True}),
-    ):  # fmt: skip
-        outcome = kad.trial.Trial(seed, kad.world.Plan(nodes=nodes, **plan)).run()
+    seeds = [int(seed) for seed in sys.argv[2:]] or [1]
+    print(kad.table.HEAD, flush=True)
+    for way, name in WAYS.items():
+        outcome = sought(kad, nodes, seeds, way=way)
+        idle = runs(kad, nodes, seeds, **IDLE, way=way, upkeep=min(1.0, KEPT / nodes), upkeep_of_new=KEPT / nodes)
+        outcome.idle, outcome.memory = idle.idle, idle.memory
         print(kad.table.row(f"{nodes:,} | {name}", outcome), flush=True)
-        if "idle" in name:
-            print(kad.table.costs(outcome), flush=True)
+        print(kad.table.costs(idle, len(seeds)), flush=True)
+    keys = max(1, min(20, nodes // 500))  # so that attackers are few beside the others
+    of_keys = {"sought": keys, "eclipses": keys, "seekers": SEEKS // keys}
+    for name, attack, ways in (("attacked", ATTACKED, ("lookup", "stock")), ("poisoned", POISONED, WAYS)):
+        for way in ways:
+            outcome = sought(kad, nodes, seeds, **attack, **of_keys, way=way)
+            print(kad.table.row(f"{nodes:,} | {WAYS[way]}, keys {name}", outcome), flush=True)
+
+
+def sought(kad: ModuleType, nodes: int, seeds: Sequence[int], **plan: Any) -> Any:
+    outcome = runs(kad, nodes, seeds, **SOUGHT, **plan)
+    outcome.memory = 0  # of a network in which nobody else announces
+    return outcome
+
+
+def runs(kad: ModuleType, nodes: int, seeds: Sequence[int], **plan: Any) -> Any:
+    whole = kad.trial.Outcome()
+    for seed in seeds:
+        whole.add(kad.trial.Trial(seed, kad.world.Plan(nodes=nodes, **plan)).run())
+    return whole
 
 
 if __name__ == "__main__":

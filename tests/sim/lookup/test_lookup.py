@@ -1,6 +1,7 @@
 """A dataset that one node holds is found by nearly all, whoever is silent, lies, or comes and goes (ADR 59).
 
-Compared with plain Kademlia on the same seeds. ``ODF_SOAK`` runs more worlds, and larger ones.
+Compared with plain Kademlia and with gossip of all presences on the same seeds. ``ODF_SOAK`` runs more worlds, and
+larger ones.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def test_a_node_at_its_bounds_is_small(kad: ModuleType) -> None:
 def test_an_eclipse_of_a_key_hides_no_holder(kad: ModuleType) -> None:
     """Sixty nodes in sixty blocks of addresses have places nearer to the key than any other node, and keep nothing."""
     ours = run(kad, 1, **ATTACK)
-    stock = run(kad, 1, **ATTACK, stock=True)
+    stock = run(kad, 1, **ATTACK, way="stock")
     print(kad.table.row("attacked lookup", ours), kad.table.row("attacked stock", stock), sep="\n")
     assert ours.attacked_reached >= 0.9 * ours.attacked_seeks
     assert stock.attacked_reached <= 0.6 * stock.attacked_seeks
@@ -76,7 +77,39 @@ def test_poisoned_records_delay_and_hide_no_holder(kad: ModuleType) -> None:
     assert outcome.attacked_reached >= 0.9 * outcome.attacked_seeks
 
 
+def test_each_way_of_finding_has_its_price(kad: ModuleType) -> None:
+    """Gossip finds at once, and costs what the network is large; Kademlia waits for the dead and for who is made up.
+    The lookup is sooner than the latter and smaller than the former."""
+    plan: dict[str, Any] = {**LIGHT, "published": 10, "upkeep": 0.2}
+    ways = {way: run(kad, 1, **plan, way=way) for way in kad.trial.WAYS}
+    for way, outcome in ways.items():
+        print(kad.table.row(way, outcome))
+    lookup, stock, gossip = (ways[way] for way in ("lookup", "stock", "gossip"))
+    assert len(gossip.found) == gossip.seeks
+    assert len(lookup.found) >= len(stock.found)
+    late = {way: kad.trial.quantile(outcome.found, 0.99) for way, outcome in ways.items()}
+    assert late["gossip"] < late["lookup"] < late["stock"] / 2
+    assert max(gossip.asked) <= 6 < min(lookup.asked)
+    assert 4 * max(lookup.memory, stock.memory) < gossip.memory
+    larger = run(kad, 1, **{**plan, "nodes": 2 * NODES}, way="gossip")
+    assert larger.memory > 1.7 * gossip.memory
+    assert larger.costs["gossip"] > 1.5 * gossip.costs["gossip"]
+
+
+def test_all_ways_are_tried_on_the_same_world(kad: ModuleType) -> None:
+    """The same nodes are there, come, go, fall silent and lie; the same hold and look for the same datasets."""
+    worlds = []
+    for way in kad.trial.WAYS:
+        trial = kad.trial.Trial(1, kad.world.Plan(nodes=60, **LIGHT, sought=3, seekers=5, churn=0.9, way=way))
+        trial.run()
+        there = {(one.contact, one.spot, one.silent_from, one.is_honest) for one in trial.world.alive}
+        worlds.append((there, [(key, holder.contact) for key, holder in trial.sought]))
+    assert worlds[0] == worlds[1] == worlds[2]
+    assert len({contact for contact, *_ in worlds[0][0]}) > 40
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_is_a_function_of_its_seed(kad: ModuleType, seed: int) -> None:
-    one, other = (run(kad, seed, nodes=60, **LIGHT, sought=2, seekers=5) for _ in range(2))
-    assert (one.found, one.reached) == (other.found, other.reached)
+    for way in kad.trial.WAYS:
+        one, other = (run(kad, seed, nodes=60, **LIGHT, sought=2, seekers=5, way=way) for _ in range(2))
+        assert (one.found, one.reached, one.idle) == (other.found, other.reached, other.idle)

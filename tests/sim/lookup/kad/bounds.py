@@ -9,7 +9,7 @@ from p2p.lookup.records import LIMITS, Kept
 from p2p.wire.contact import Contact
 from p2p.wire.limits import MAX_RECORD
 
-from .trial import deep_size
+from .sizes import deep_size
 
 
 def largest() -> int:

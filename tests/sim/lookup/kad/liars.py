@@ -22,8 +22,10 @@ class Liar(Honest):
     To a question for holders it tells records that nobody signed, or of holders that have nothing.
     """
 
+    is_honest = False
+
     def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
-        lot, world = self.world.lot, self.world
+        lot, world = self.world.dice, self.world
         target = place_of(ask.key)
         lies = [Contact(key, address(lot), PORT) for key in world.invented(target, NEAREST // 2)]
         fellows = [
@@ -48,6 +50,8 @@ class Liar(Honest):
 class Poisoner(Honest):
     """It announces what it does not have."""
 
+    is_honest = False
+
 
 class Eclipser(SimNode):
     """A node whose key was computed to be near a dataset's. It knows its fellows alone, and says that it keeps all."""
@@ -59,7 +63,7 @@ class Eclipser(SimNode):
         """Honest nodes near the key."""
 
     def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
-        told = tuple(self.world.lot.sample(self.gang, min(NEAREST, len(self.gang))))
+        told = tuple(self.world.dice.sample(self.gang, min(NEAREST, len(self.gang))))
         if isinstance(ask, Store):
             return StoreAnswer(outcome=Stored.KEPT, contacts=told)
         return Nodes(contacts=told)

@@ -6,54 +6,73 @@ from collections.abc import Callable
 from typing import Any
 
 from chain.statements.keys import SigningKey
-from p2p.lookup.node import Announce, Announcing, Check, Finding, LookupNode, Refresh
+from p2p.address import parse_address
+from p2p.lookup.node import OWN_PLACE, REFRESH, Announce, Announcing, Check, Finding, LookupNode, Refresh
+from p2p.lookup.publication import REPEAT
 from p2p.lookup.search import Search
-from p2p.wire.contact import Contact, place_of
+from p2p.wire.contact import Contact, block_of, place_of
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer
 from p2p.wire.presence import Presence
 
-from .addresses import Spot
-from .world import NETWORK, SimNode, World
+from .addresses import Spot, address
+from .member import Member, Quest
+from .sizes import deep_size
+from .world import NETWORK, SimNode, World, fill
 
 TICK = 5.0
-DIALLED = 8
-"""Providers that a seeker dials at a time, as ``p2p.driver.discovery``."""
-DIAL_PATIENCE = 3.0
 
 
-class Honest(SimNode):
+class Honest(Member):
+    refreshed = REFRESH
+    """Seconds after which a part of the space is searched again."""
+
     def __init__(self, world: World, key: SigningKey, ip: bytes, spot: Spot) -> None:
         super().__init__(world, key, ip, spot)
         self.machine = self.made()
         self.own = (ip, self.contact.port)
         part = world.plan.upkeep if world.now <= 0 else max(world.plan.upkeep, world.plan.upkeep_of_new)
-        self.is_kept = world.lot.random() < part
-        """Whether it does more than answering."""
-        self.is_cut_off = False
-        """Whether all bootstrap nodes of a newcomer lie or are silent: it hears of no honest node."""
+        self.is_kept = world.dice.random() < part
         self._upkeep: Run | None = None
         """The search that is under way for itself: one at a time, as ``p2p.driver.lookups``."""
-        self.datasets: set[bytes] = set()
-        """Keys of what it really serves."""
-        world.after(world.lot.random() * TICK, self._tick)
+        world.after(world.dice.random() * TICK, self._tick)
 
     def made(self) -> LookupNode:
-        return LookupNode(NETWORK, self.key.public, self.world.lot, self.world.lot.randbytes(16))
+        return LookupNode(NETWORK, self.key.public, self.world.dice, self.world.dice.randbytes(16))
 
     def finding(self, key: bytes) -> Finding:
         return Finding(self.machine, key, self.world.now)
 
+    @property
+    def is_settled(self) -> bool:
+        return self.machine.table.settled
+
     def publish(self, key: bytes) -> None:
-        """Announces a dataset now."""
-        self.serve({*self.datasets, key})
+        super().publish(key)
         self.machine.publication._plan(key, self.world.now)
         if not self.is_kept:
             self.is_kept = True
             self._tick()
 
     def serve(self, keys: set[bytes]) -> None:
-        self.datasets = keys
+        super().serve(keys)
         self.machine.publication.wanted(keys, self.world.now)
+
+    def spread(self) -> None:
+        for key in list(self.machine.publication._due):
+            self.machine.publication._plan(key, self.world.now + self.world.dice.random() * 0.875 * REPEAT)
+
+    def warm(self, known: list[Contact], places: list[int]) -> None:
+        dice, table = self.world.dice, self.machine.table
+        fill(table, self.machine.place, places, known, dice)
+        table.settled = self.machine._has_searched = True
+        self.machine._own_search = -dice.random() * OWN_PLACE
+        for bucket in table._buckets.values():
+            bucket.looked = -dice.random() * self.refreshed
+
+    def bootstrap(self, contacts: list[Contact]) -> None:
+        super().bootstrap(contacts)
+        for contact in contacts:
+            self.machine.introduce(contact)
 
     def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
         world = self.world
@@ -61,11 +80,24 @@ class Honest(SimNode):
             return self.machine.find(ask, asker.key.public, asker.contact.ip, world.now, world.wall)
         return self.machine.store(ask, asker.key.public, asker.contact.ip, world.now, world.wall)
 
-    def bootstrap(self, contacts: list[Contact]) -> None:
-        there = [self.world.at.get((contact.ip, contact.port)) for contact in contacts]
-        self.is_cut_off = not any(type(one) in (Honest, Stock) and one.answers(self.world.now) for one in there if one)
-        for contact in contacts:
-            self.machine.introduce(contact)
+    def memory(self) -> int:
+        """Bytes of its table and records, once it keeps its share of all that others announced."""
+        world = self.world
+        announced = max(1, world.figures["announced"])
+        share = world.plan.published * max(1.0, world.figures["store KEPT"] / announced)
+        for _ in range(int(share) - self._records()):
+            signer, key, ip = SigningKey(world.dice.randbytes(32)), world.dice.randbytes(32), address(world.dice)
+            self._keep(key, self.record(key, signer), signer.public, block_of(ip, signer.public))
+        return deep_size(self._state())
+
+    def _keep(self, key: bytes, record: bytes, provider: bytes, block: bytes) -> None:
+        self.machine.records.keep(key, record, provider, block, self.world.wall, self.world.dice)
+
+    def _records(self) -> int:
+        return len(self.machine.records)
+
+    def _state(self) -> list[Any]:
+        return [self.machine.table, self.machine.records, self.machine.publication]
 
     # The driver
 
@@ -90,7 +122,7 @@ class Honest(SimNode):
         self.machine.records.expire(world.wall)
         world.after(TICK if self.machine._has_searched else 1.0, self._tick)
 
-    def seek(self, key: bytes, holder: bytes, end: Callable[[Seek], None]) -> None:
+    def seek(self, key: bytes, holder: bytes, end: Callable[[Quest], None]) -> None:
         Seek(self, key, holder, end)
 
 
@@ -173,6 +205,7 @@ class Announcement(Run):
     def __init__(self, node: Honest, work: Announcing) -> None:
         self._work = work
         self._record = node.record(work.key)
+        node.world.figures["announced"] += 1
         super().__init__(node, place_of(work.key), work.search, self._rest, "announce")
 
     def question(self, contact: Contact) -> Find | Store:
@@ -207,92 +240,32 @@ class Announcement(Run):
 
 
 class Seek(Run):
-    """A search for a holder that is left once a holder shows that it serves the dataset."""
+    """The questions of a seek, asked until a holder was reached."""
 
-    def __init__(self, node: Honest, key: bytes, holder: bytes, end: Callable[[Seek], None]) -> None:
-        self.finding = node.finding(key)
-        self._holder, self._end = holder, end
-        self.began = node.world.now
-        self.found_at: float | None = None
-        """When the true holder's record was here,"""
-        self.reached_at: float | None = None
-        """and when it was dialled and had answered."""
-        self._waiting: list[Presence] = []
-        self._dialling = 0
-        self._is_told = False
-        self._is_searched = False
-        super().__init__(node, int.from_bytes(key, "big"), self.finding.search, self._searched, "seek")
+    def __init__(self, node: Honest, key: bytes, holder: bytes, end: Callable[[Quest], None]) -> None:
+        self._finding, self._quest = node.finding(key), Quest(node, key, holder, self._told)
+        self._end = end
+        super().__init__(node, int.from_bytes(key, "big"), self._finding.search, self._searched, "seek")
 
     def take(self, contact: Contact, answer: Nodes) -> bool:
-        world = self.node.world
-        new = self.finding.answered(contact, answer, world.wall)
+        new = self._finding.answered(contact, answer, self.node.world.wall)
         if new is None:
-            world.figures["forged"] += 1
+            self.node.world.figures["forged"] += 1
             self.node.machine.failed(contact)
             return False
         for provider in new:
-            if provider.key == self._holder:
-                self.found_at = world.now
-            self._waiting.append(provider)
-        self._dial()
+            self._quest.heard_of(located(provider))
         return True
 
-    def _dial(self) -> None:
-        world = self.node.world
-        while self._waiting and self._dialling < DIALLED and self.reached_at is None:
-            provider = self._waiting.pop(0)
-            self._dialling += 1
-            there = next((one for one in self._nodes_of(provider)), None)
-            if there is None or not there.is_alive or not there.answers(world.now):
-                world.after(DIAL_PATIENCE, self._dialled, None)
-            else:
-                trip = self.node.spot.round_trip(there.spot, world.lot)
-                world.after(6 * trip, self._dialled, provider if self._serves(there) else None)
-
-    def _nodes_of(self, provider: Presence) -> list[SimNode]:
-        from p2p.address import parse_address
-
-        address = parse_address(provider.addresses[0])
-        ip = address.ip
-        there = self.node.world.at.get((ip.packed if ip else b"", address.port))
-        return [] if there is None or there.contact.key != provider.key else [there]
-
-    def _serves(self, there: SimNode) -> bool:
-        return type(there) in (Honest, Stock) and self.finding.key in there.datasets
-
-    def _dialled(self, provider: Presence | None) -> None:
-        self._dialling -= 1
-        if provider is not None and self.reached_at is None:
-            self.reached_at = self.node.world.now
-            self.stop()
-            self._tell()
-            return
-        self._dial()
-        self._tell_if_over()
-
     def _searched(self, _search: Search) -> None:
-        self._is_searched = True
-        self._tell_if_over()
+        self._quest.searched()
 
-    def _tell_if_over(self) -> None:
-        if self._is_searched and not self._dialling and not self._waiting:
-            self._tell()
-
-    def _tell(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._end(self)
+    def _told(self, quest: Quest) -> None:
+        quest.asked = self.search.asked
+        self.stop()
+        self._end(quest)
 
 
-class Stock(Honest):
-    """The same node by the rules of plain Kademlia; see ``stock``."""
-
-    def made(self) -> LookupNode:
-        from .stock import StockNode
-
-        return StockNode(NETWORK, self.key.public, self.world.lot, b"")
-
-    def finding(self, key: bytes) -> Any:
-        from .stock import StockFinding
-
-        return StockFinding(self.machine, key, self.world.now)
+def located(provider: Presence) -> Contact:
+    said = parse_address(provider.addresses[0])
+    return Contact(provider.key, said.ip.packed if said.ip else b"", said.port)

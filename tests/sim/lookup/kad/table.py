@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from .trial import Outcome, quantile
 
+HEAD = "| nodes | way | found | p50 s | p99 s | reached, p99 s | asked | KiB/s idle | KiB a node |"
+
 
 def row(name: str, outcome: Outcome) -> str:
-    """One way of looking up: the part found, seconds, bytes a second each way, memory."""
-    part = len(outcome.found) / max(1, outcome.seeks)
-    seconds = " | ".join(f"{quantile(outcome.found, each):.1f}" for each in (0.5, 0.99))
-    reached = f"{quantile(outcome.reached, 0.99):.1f}"
-    asked = f"{quantile([float(one) for one in outcome.asked], 0.5):.0f}"
+    """One way of looking up: the part found, seconds, questions in the mean, bytes a second each way, memory."""
+    found = f"{100 * len(outcome.found) / max(1, outcome.seeks):.1f} %"
+    seconds = [quantile(outcome.found, 0.5), quantile(outcome.found, 0.99), quantile(outcome.reached, 0.99)]
+    asked = f"{sum(outcome.asked) / max(1, len(outcome.asked)):.0f}"
     idle = outcome.traffic or outcome.idle
     traffic = f"{sum(idle) / len(idle) / 1024:.1f}" if idle else "-"
-    return (
-        f"| {name} | {100 * part:.1f} % | {seconds} | {reached} | {asked} | {traffic} | {outcome.memory / 1024:.0f} |"
-    )
+    memory = f"{outcome.memory / 1024:,.0f}" if outcome.memory else "-"
+    return " | ".join([f"| {name}", found, *(f"{each:.1f}" for each in seconds), asked, traffic, memory]) + " |"
 
 
-def costs(outcome: Outcome) -> str:
+def costs(outcome: Outcome, runs: int = 1) -> str:
     """KiB a second each way, by what it is for."""
-    return " · ".join(f"{why} {size / 1024:.2f}" for why, size in sorted(outcome.costs.items()))
+    return " · ".join(f"{why} {size / runs / 1024:.2f}" for why, size in sorted(outcome.costs.items()))

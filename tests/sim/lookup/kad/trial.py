@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
-from p2p.lookup.node import OWN_PLACE, REFRESH
-from p2p.lookup.publication import REPEAT
 from p2p.wire.contact import Contact, place_of
 
 from .addresses import rented
+from .gossip import Gossiper, GossipLiar, GossipPoisoner
 from .liars import Eclipser, Liar, Poisoner, ground, hashed
-from .node import Honest, Seek, Stock
-from .world import BOOTSTRAPS, Plan, SimNode, World, fill
+from .member import Member, Quest
+from .node import Honest
+from .stock import Stock
+from .world import BOOTSTRAPS, Plan, SimNode, World
 
 BEFORE_SEEKING = 30.0
 """Seconds between a first announcement and the first search."""
+
+
+class Kinds(NamedTuple):
+    honest: type[Member]
+    liar: type[Member]
+    poisoner: type[Member]
+
+
+WAYS = {
+    "lookup": Kinds(Honest, Liar, Poisoner),
+    "stock": Kinds(Stock, Liar, Poisoner),
+    "gossip": Kinds(Gossiper, GossipLiar, GossipPoisoner),
+}
 
 
 @dataclass
@@ -39,10 +53,7 @@ class Outcome:
     costs: Counter[str] = field(default_factory=Counter)
     """The same by what it is for."""
     memory: int = 0
-    """Bytes of the largest node's table and records."""
-    entries: list[int] = field(default_factory=list)
-    records: list[int] = field(default_factory=list)
-    estimates: list[float] = field(default_factory=list)
+    """Bytes of what one node knows of the others."""
     asked: list[int] = field(default_factory=list)
 
     def add(self, other: Outcome) -> None:
@@ -55,33 +66,15 @@ def quantile(values: list[float], part: float) -> float:
     return sorted(values)[min(len(values) - 1, int(part * len(values)))] if values else float("inf")
 
 
-def deep_size(thing: Any, seen: set[int] | None = None) -> int:
-    """Bytes of an object with all that it holds; once for what is held twice."""
-    seen = set() if seen is None else seen
-    if id(thing) in seen or isinstance(thing, type):
-        return 0
-    seen.add(id(thing))
-    size = sys.getsizeof(thing)
-    if isinstance(thing, dict):
-        size += sum(deep_size(key, seen) + deep_size(value, seen) for key, value in thing.items())
-    elif isinstance(thing, list | tuple | set | frozenset):
-        size += sum(deep_size(each, seen) for each in thing)
-    slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-    names = [*slots, *getattr(type(thing), "__struct_fields__", ()), *getattr(thing, "__dict__", {})]
-    for name in names:
-        if isinstance(name, str) and hasattr(thing, name):
-            size += deep_size(getattr(thing, name), seen)
-    return size
-
-
 class Trial:
     def __init__(self, seed: int, plan: Plan) -> None:
         self.plan = plan
         self.world = World(seed, plan)
         self.outcome = Outcome()
         self.lot = self.world.lot
-        self.kind = Stock if plan.stock else Honest
-        self.sought: list[tuple[bytes, Honest]] = []
+        self.seed = seed
+        self.kinds = WAYS[plan.way]
+        self.sought: list[tuple[bytes, Member]] = []
         self.world.invent(20 * plan.nodes)
 
     def run(self) -> Outcome:
@@ -108,50 +101,38 @@ class Trial:
         return self.outcome
 
     def _drawn(self, part: float) -> Any:
-        return Liar if part < self.plan.lying else self.kind
+        return self.kinds.liar if part < self.plan.lying else self.kinds.honest
 
     def join(self, node: SimNode, *, is_first: bool = False) -> None:
         world = self.world
+        assert isinstance(node, Member)
         if not is_first or not self.plan.warm:
             node.bootstrap(self._bootstraps(node))
-        is_liar = isinstance(node, Liar)
-        if not is_liar and self.lot.random() < self.plan.silent / 2:
+        if node.is_honest and self.lot.random() < self.plan.silent / 2:
             node.silent_from = world.now if not is_first else 0.0
-        if not is_liar:
-            count = self.plan.published
-            node.serve({hashed(f"{self.lot.random()}") for _ in range(count)})
-            self._spread(node)
+        if node.is_honest:
+            node.serve({hashed(f"{world.dice.random()}") for _ in range(self.plan.published)})
+            node.spread()
         world.after(world.lifetime(), self._replace, node)
 
     def _bootstraps(self, node: SimNode) -> list[Contact]:
         """Members as a person gets them: any, liars and silent ones too, but nobody who came to attack a key."""
         alive = self.world.alive
         drawn = (alive[int(self.lot.random() * len(alive))] for _ in range(10 * BOOTSTRAPS))
-        return [one.contact for one in drawn if one is not node and isinstance(one, Honest)][:BOOTSTRAPS]
+        return [one.contact for one in drawn if one is not node and isinstance(one, Member)][:BOOTSTRAPS]
 
-    def _spread(self, node: Honest) -> None:
-        """It has announced its datasets before, at any time."""
-        publication = node.machine.publication
-        for key in list(publication._due):
-            publication._plan(key, self.world.now + self.lot.random() * 0.875 * REPEAT)
-
-    def _replace(self, node: SimNode) -> None:
+    def _replace(self, node: Member) -> None:
         if not node.is_alive or any(node is holder for _, holder in self.sought):
             return
         self.world.leave(node)
-        kind = Liar if isinstance(node, Liar) else self.kind
-        self.join(self.world.add(kind))
+        self.join(self.world.add(self.kinds.honest if node.is_honest else self.kinds.liar))
 
     def _warm(self) -> None:
-        """Tables as they are after a long time: with whoever answered, liars too."""
+        """All know what one knows after a long time: whoever answered, liars too."""
         known = sorted((one.contact for one in self.world.alive if one.answers(0.0)), key=lambda contact: contact.place)
         places = [contact.place for contact in known]
-        for node in [one for one in self.world.alive if isinstance(one, Honest)]:
-            fill(node.machine.table, node.machine.place, places, known, self.lot)
-            node.machine.table.settled = node.machine._has_searched = True
-            node.machine._own_search = -self.lot.random() * OWN_PLACE
-            for bucket in node.machine.table._buckets.values():
-                bucket.looked = -self.lot.random() * REFRESH
+        for node in [one for one in self.world.alive if isinstance(one, Member)]:
+            node.warm(known, places)
         for node in self.lot.sample(self.world.alive, int(self.plan.stale * len(self.world.alive))):
             self.world.leave(node)
 
@@ -160,23 +141,33 @@ class Trial:
         until = 60 * self.plan.measured
         holders = {holder for _, holder in self.sought}
         part = self.plan.silent / 2 / (1 - self.plan.silent / 2)
-        for node in self._honest():
-            if node not in holders and self.lot.random() < part:
-                node.silent_from = self.world.now + self.lot.random() * until / 2
+        for node in self.world.alive:
+            if isinstance(node, Member) and node.is_honest and node.answers(self.world.now) and node not in holders:
+                draws = self.lot.random(), self.lot.random()
+                if draws[0] < part:
+                    node.silent_from = self.world.now + draws[1] * until / 2
 
     # What is measured
 
-    def _honest(self, age: float = 0.0) -> list[Honest]:
+    def _honest(self, age: float = 0.0) -> list[Member]:
+        return [one for one in self.world.alive if self._may_seek(one, age)]
+
+    def _may_seek(self, one: SimNode, age: float) -> bool:
         now = self.world.now
-        return [
-            one
-            for one in self.world.alive
-            if type(one) is self.kind and one.answers(now) and one.born <= now - age and one.machine.table.settled
-        ]
+        is_honest = isinstance(one, Member) and one.is_honest and one.is_settled
+        return is_honest and one.answers(now) and one.born <= now - age
+
+    def _any_honest(self, what: str, age: float, *others: Member) -> Member:
+        """One by lot. ``what`` for: so the same, whatever was drawn before, unless that one has not joined."""
+        lot, alive = Random(f"{self.seed} {what}"), self.world.alive
+        while True:
+            one = alive[int(lot.random() * len(alive))]
+            if self._may_seek(one, age) and one not in others:
+                return one
 
     def _kept(self) -> float:
         now = self.world.now
-        return sum(isinstance(one, Honest) and one.is_kept and one.answers(now) for one in self.world.alive)
+        return sum(isinstance(one, Member) and one.is_kept and one.answers(now) for one in self.world.alive)
 
     def _attack(self) -> None:
         plan, world = self.plan, self.world
@@ -190,7 +181,7 @@ class Trial:
                     world.enter(node)
                     gang.append(node)
             target = place_of(key)
-            honest = (one for one in world.alive if type(one) is self.kind)
+            honest = (one for one in world.alive if isinstance(one, Member) and one.is_honest)
             near = sorted(honest, key=lambda one: one.contact.place ^ target)[:40]
             for node in gang:
                 node.gang = [one.contact for one in gang]
@@ -204,53 +195,45 @@ class Trial:
         for key in self.keys[: self.plan.eclipses]:
             for ip in rented(self.plan.poisoners, 1, self.lot):
                 ip = bytes([ip[0] + self.keys.index(key) % 30, *ip[1:]])
-                poisoner = world.add(Poisoner, ip)
+                poisoner = world.add(self.kinds.poisoner, ip)
+                assert isinstance(poisoner, Member)
                 poisoner.bootstrap(self._bootstraps(poisoner))
                 if self.plan.warm:
                     near = sorted(self._honest(), key=lambda one: one.contact.place ^ place_of(key))[:20]
-                    for one in near:
-                        poisoner.machine.table.heard(one.contact, world.now)
-                    poisoner.machine.table.settled = True
+                    known = sorted((one.contact for one in near), key=lambda contact: contact.place)
+                    poisoner.warm(known, [contact.place for contact in known])
                 poisoner.publish(key)
 
     def _publish(self) -> None:
         world, plan = self.world, self.plan
-        holders = self.lot.sample(self._honest(60.0), plan.sought)
-        for key, holder in zip(self.keys, holders, strict=True):
+        for key in self.keys:
+            holder = self._any_honest(f"holder {key.hex()}", 60.0, *(holder for _, holder in self.sought))
             self.sought.append((key, holder))
             holder.publish(key)
-            for _ in range(plan.seekers):
+            for number in range(plan.seekers):
                 at = BEFORE_SEEKING + self.lot.random() * (60 * plan.measured - BEFORE_SEEKING)
-                world.after(at, self._seek, key, holder)
+                world.after(at, self._seek, key, holder, number)
 
-    def _seek(self, key: bytes, holder: Honest) -> None:
-        seekers = self._honest(60.0)
-        seeker = holder
-        while seeker is holder:
-            seeker = seekers[int(self.lot.random() * len(seekers))]
+    def _seek(self, key: bytes, holder: Member, number: int) -> None:
+        seeker = self._any_honest(f"seeker {key.hex()} {number}", 60.0, holder)
         self.outcome.seeks += 1
         seeker.seek(key, holder.key.public, self._sought)
 
-    def _sought(self, seek: Seek) -> None:
+    def _sought(self, seek: Quest) -> None:
         outcome = self.outcome
-        outcome.asked.append(seek.search.asked)
+        assert isinstance(seek.node, Member)
+        outcome.asked.append(seek.asked)
         outcome.cut_off += seek.found_at is None and seek.node.is_cut_off
         if seek.found_at is not None:
             outcome.found.append(seek.found_at - seek.began)
         if seek.reached_at is not None:
             outcome.reached.append(seek.reached_at - seek.began)
-        if seek.finding.key in self.keys[: self.plan.eclipses]:
+        if seek.key in self.keys[: self.plan.eclipses]:
             outcome.attacked_seeks += 1
             outcome.attacked_reached += seek.reached_at is not None
 
     def _count(self, before: dict[SimNode, int]) -> None:
-        outcome, seconds = self.outcome, 60 * self.plan.measured + 60
-        for node in self._honest(60 * self.plan.measured + 60) if self.plan.upkeep >= 1 else ():
+        outcome, world, seconds = self.outcome, self.world, 60 * self.plan.measured + 60
+        for node in self._honest(60 * self.plan.measured + 60) if self.plan.upkeep >= 1 and world.net is None else ():
             outcome.traffic.append((node.sent + node.received - before[node]) / seconds / 2)
-        for node in self._honest(60.0):
-            table = node.machine.table
-            outcome.entries.append(len(table))
-            outcome.records.append(len(node.machine.records))
-            outcome.estimates.append(table.size() / len(self.world.alive))
-        largest = max(self._honest(60.0), key=lambda one: len(one.machine.records) + len(one.machine.table))
-        outcome.memory = deep_size([largest.machine.table, largest.machine.records, largest.machine.publication])
+        outcome.memory = self._any_honest("memory", 60.0).memory()

@@ -59,7 +59,8 @@ class Plan:
     """in so many /24 each."""
     poisoners: int = 0
     """Peers in different /24 that claim to serve each attacked dataset."""
-    stock: bool = False
+    way: str = "lookup"
+    """How a holder is found: ``lookup``, ``stock`` Kademlia, or ``gossip`` of all presences to all."""
     upkeep: float = 1.0
     """Part of the nodes that keep their tables and announce; the others only answer. It saves the time of a run."""
     upkeep_of_new: float = 0.1
@@ -72,6 +73,9 @@ class World:
     def __init__(self, seed: int, plan: Plan) -> None:
         self.plan = plan
         self.lot = Random(seed)
+        """Draws who is there, where, and how long: the same for each way of finding a holder,"""
+        self.dice = Random(f"{seed} dice")
+        """and what nodes draw for themselves, and how long a message takes."""
         self.now = 0.0
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
@@ -85,6 +89,8 @@ class World:
         """The same by what it is for,"""
         self.dials: Counter[str] = Counter()
         """and connections that were opened."""
+        self.net: Any = None
+        """What the nodes share in a model of gossip."""
         self.fakes: list[tuple[int, bytes]] = []
         """Keys that nobody has, by place: what liars invent nodes from."""
 
@@ -119,6 +125,7 @@ class World:
 
     def leave(self, node: SimNode) -> None:
         node.is_alive = False
+        node.left()
         del self.at[node.contact.ip, node.contact.port]
         last = self.alive.pop()
         if last is not node:
@@ -161,7 +168,7 @@ class World:
             self._moves(asker, why, UNANSWERED)
             return
         self._moves(asker, why, size + sent.opening)
-        trip = asker.spot.round_trip(there.spot, self.lot)
+        trip = asker.spot.round_trip(there.spot, self.dice)
         dial = 0.0 if warm else ROUND_TRIPS * trip
         self.after(dial + trip / 2, self._arrive, sent, there, size + sent.opening, trip / 2)
 
@@ -172,6 +179,11 @@ class World:
             node.sent += size
         self.moved += size
         self.costs[why] += size
+
+    def spend(self, why: str, size: int) -> None:
+        """Counts bytes that one sends and another receives."""
+        self.moved += 2 * size
+        self.costs[why] += 2 * size
 
     def _arrive(self, sent: Sent, there: SimNode, size: int, back: float) -> None:
         if not there.is_alive or not there.answers(self.now):
@@ -218,6 +230,13 @@ class SimNode:
 
     def answers(self, now: float) -> bool:
         return now < self.silent_from
+
+    def has(self, key: bytes) -> bool:
+        """Whether it really serves the dataset of a key."""
+        return False
+
+    def left(self) -> None:
+        """It is gone."""
 
     def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
         raise NotImplementedError
