@@ -8,21 +8,17 @@ the Internet and of networks that a setting names.
 
 from __future__ import annotations
 
-import math
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import trio
 
 from chain.errors import Refused
 from p2p.ip import Allows, Ip, parse_ip
+from p2p.machines.dial_order import MAX_TRIED, Race, ips_in_order
 
 T = TypeVar("T")
-MAX_ADDRESSES: Final = 4
-"""Addresses of one name that are tried."""
-STAGGER: Final = 0.25
-"""Seconds after which the next address is tried beside one that has not answered yet (RFC 8305)."""
 
 
 class NotAllowed(Refused):
@@ -30,7 +26,7 @@ class NotAllowed(Refused):
 
 
 async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_UNSPEC) -> list[Ip]:
-    """Resolves a host to the addresses to dial, one to ``MAX_ADDRESSES``.
+    """Resolves a host to the addresses to dial, in order, one to ``MAX_TRIED``.
 
     Raises OSError if there is no such host, NotAllowed if ``allows`` accepts none of its addresses.
     """
@@ -43,7 +39,7 @@ async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_
     addresses = list(dict.fromkeys(parse_ip(str(each[4][0])) for each in found))
     allowed = [each for each in addresses if allows(each)]
     if not allowed:
-        places = ", ".join(map(str, addresses[:MAX_ADDRESSES]))
+        places = ", ".join(map(str, addresses[:MAX_TRIED]))
         raise NotAllowed(
             f"{host} is at {places}, where others do not send this node"
             if places != host
@@ -51,7 +47,7 @@ async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_
             rule="address-inside",
             hint="it is no address of the Internet; name the place yourself, if it is right",
         )
-    return allowed[:MAX_ADDRESSES]
+    return ips_in_order(allowed)
 
 
 async def first_of(
@@ -61,9 +57,9 @@ async def first_of(
 ) -> T:
     """Returns the result of the first attempt that succeeds, and cancels the others; late results go to ``discard``.
 
-    Each attempt starts when the one before it has failed, or ``STAGGER`` seconds after it started. If none succeeds,
-    raises the error of the first attempt. An exception other than ``expected`` ends all attempts and is raised in a
-    group. A caller that is cancelled gets no result: results that were there by then are discarded too.
+    ``Race`` says when each attempt begins. If none succeeds, raises the error of the first attempt. An exception other
+    than ``expected`` ends all attempts and is raised in a group. A caller that is cancelled gets no result: results
+    that were there by then are discarded too.
     """
     faults: dict[int, Exception] = {}
     results: list[T] = []
@@ -74,11 +70,14 @@ async def first_of(
                 if discard is not None:
                     await discard(result)
 
-    async def attempt(number: int, over: trio.Event) -> None:
+    race, over = Race(len(attempts)), trio.Event()
+
+    async def attempt(number: int) -> None:
         try:
             result = await attempts[number]()
         except expected as fault:
             faults[number] = fault
+            race.failed(number)
         else:
             results.append(result)
             nursery.cancel_scope.cancel()
@@ -86,10 +85,12 @@ async def first_of(
 
     try:
         async with trio.open_nursery() as nursery:
-            for number in range(len(attempts)):
+            while len(faults) + len(results) < len(attempts):
                 over = trio.Event()
-                nursery.start_soon(attempt, number, over)
-                with trio.move_on_after(STAGGER if number + 1 < len(attempts) else math.inf):
+                if (number := race.begins(trio.current_time())) is not None:
+                    nursery.start_soon(attempt, number)
+                    continue
+                with trio.move_on_at(race.wakes):
                     await over.wait()
     except BaseException:
         await discard_all(results)

@@ -34,6 +34,7 @@ from p2p.driver.node_reach import NodeReach, ReachSettings
 from p2p.driver.ports import HostPort, ReachHost
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import LookupMode, ReplicationSettings
+from p2p.host.interfaces import can_listen
 from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_did, peer_of_seed
 from p2p.machines.relay import RelayLimits
@@ -41,7 +42,8 @@ from p2p.pace import Bandwidth, PeerTraffic, Traffic
 from p2p.ports import Library, PeerId, PeerView, StatementStore
 from p2p.wire.invite import Redemption
 
-EVERYWHERE: Final = ("/ip4/0.0.0.0/tcp/4150",)
+EVERYWHERE: Final = ("/ip6/::/tcp/4150", "/ip4/0.0.0.0/tcp/4150")
+"""Multiaddrs to listen at if no setting names any; without the first on a machine without IPv6."""
 
 
 class Known(NamedTuple):
@@ -152,7 +154,7 @@ class Membership(JointReplication):
         listen = self._options.listen
         if not self._networks:
             return listen or None
-        return listen if listen is not None else EVERYWHERE
+        return listen if listen is not None else tuple(filter(can_listen, EVERYWHERE))
 
     async def _alone(self, life: Life) -> None:
         """Runs without a host until stopped or until a host is needed."""

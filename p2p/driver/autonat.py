@@ -222,6 +222,10 @@ class AutoNat:
         """Returns whether any address of this node is reached from the Internet."""
         return self.reachability.whole(trio.current_time())
 
+    def is_reached_by_all(self) -> bool:
+        """Whether an address of IPv4 is reached, which all peers can dial."""
+        return self.reachability.is_reached_over(4, trio.current_time())
+
     # --- for others ----------------------------------------------------------------------------------------------
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:

@@ -27,8 +27,6 @@ from p2p.wire.limits import MAX_REPLY
 
 MAX_LINKS: Final = 256
 """Exchanges open at once; each may hold one unfinished frame."""
-MAX_DIALS: Final = 2
-"""Addresses tried for a peer that is asked while it is not connected."""
 
 
 class Numbered(Protocol):
@@ -240,7 +238,7 @@ class Exchanges(Generic[Reply]):
     async def _stream(self, peer: PeerId) -> StreamPort:
         """Opens a stream over the present connection, or dials an address that we know."""
         if peer not in self._host.peers():
-            addresses = self._standing.book.get(peer).addresses[:MAX_DIALS]
+            addresses = self._standing.book.get(peer).addresses
             with suppress(PeerFault):
                 if addresses:
                     allows = self._reach.again(addresses, self._host.addresses())

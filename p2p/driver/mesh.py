@@ -17,6 +17,7 @@ import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
+from p2p.address import parse_address
 from p2p.budget.work import MEETING
 from p2p.driver.containment import contained
 from p2p.driver.discovery import SOUGHT, Discovery
@@ -26,13 +27,12 @@ from p2p.driver.ports import HostPort
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import StatementServer
 from p2p.ip import Allows, anywhere
+from p2p.machines.dial_order import in_order
 from p2p.machines.holder_connections import HolderConnections
 from p2p.peers.book import REDIAL
 from p2p.ports import PeerId
 from p2p.wire.presence import Presence
 
-MAX_DIALS: Final = 4
-"""Addresses of one peer that are tried."""
 GROW: Final = 5.0
 """Seconds between dials by which the node gains connections of its own choice."""
 GROW_ALONE: Final = 0.5
@@ -160,7 +160,7 @@ class Mesh:
     def _remember(self, peer: PeerId) -> None:
         """Adds the addresses that a peer signed to the book, also if it dialled us:
         they help when all bootstrap peers are gone."""
-        told = self._discovery.dialable(peer)[:MAX_DIALS]
+        told = map(str, in_order(map(parse_address, self._discovery.dialable(peer))))
         self._standing.book.learn(peer, [*self._standing.book.get(peer).addresses, *told])
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = (), most: int = SOUGHT) -> int:
@@ -195,7 +195,7 @@ class Mesh:
         if not addresses or self._standing.is_shut_out(peer) or book.get(peer).dial_after > now:
             return False
         try:
-            await self._connect(addresses[:MAX_DIALS], allows)
+            await self._connect(addresses, allows)
         except Fault as fault:
             _LOG.debug("peer not reached", peer=peer, fault=str(fault))
             book.dial_failed(peer, trio.current_time())

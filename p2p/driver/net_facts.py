@@ -47,6 +47,8 @@ class NetFacts(msgspec.Struct, frozen=True, kw_only=True):
     relays_named: int = 0
     relays_used: int = 0
     peers: int = 0
+    by_ip6: int = 0
+    """Peers that are connected over IPv6."""
     by_relay: int = 0
     """Peers that are connected only through a relay."""
     direct: int = 0
@@ -58,11 +60,13 @@ class NetFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dialable(told: Iterable[str]) -> list[Address]:
-    """Returns the Internet addresses among ``told`` that name their peer, one for each host."""
+    """Returns the IPv4 addresses of the Internet among ``told`` that name their peer, one for each host: the NATs of
+    homes are of IPv4."""
     found: dict[str, Address] = {}
     for text in told:
         address = parse_address(text)
-        if address.relay is None and address.peer and address.ip is not None and is_global(address.ip):
+        ip = address.ip
+        if address.relay is None and address.peer and ip is not None and ip.version == 4 and is_global(ip):
             found.setdefault(address.host, address)
     return list(found.values())
 

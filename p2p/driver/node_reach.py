@@ -139,7 +139,7 @@ class NodeReach:
         return False
 
     def _needs_relay(self) -> bool:
-        return any(True for _ in self._networks()) and self.autonat.whole() is not Reached.YES
+        return any(True for _ in self._networks()) and not self.autonat.is_reached_by_all()
 
     def _is_hidden(self) -> bool:
         return self.autonat.whole() is Reached.NO
@@ -171,6 +171,7 @@ class NodeReach:
             relays_named=len(self._settings.relays),
             relays_used=self._reservations.count,
             peers=len(connected),
+            by_ip6=sum(address.startswith("/ip6/") for address in connected.values()),
             by_relay=sum(not direct.is_direct(peer) for peer in connected),
             direct=self.holes.succeeded,
             failed=self.holes.failed,

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import trio
 from libp2p.custom_types import TProtocol
-from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
@@ -30,7 +29,7 @@ from multiaddr import Multiaddr
 from chain.errors import Invalid
 from p2p.address import CIRCUIT, Address, parse_address
 from p2p.errors import PeerFault, StreamBroken, Unreachable, only
-from p2p.host.hardening import GuardedHost
+from p2p.host.hardening import GuardedHost, TcpStream
 from p2p.host.interfaces import local_ips, other_than, reachable_at
 from p2p.host.messages import read_message
 from p2p.host.stream import Stream
@@ -98,7 +97,7 @@ class DirectDials:
     async def dial_relay(self, address: Address, peer: PeerId) -> bool:
         """Dials a relay from the listening port; returns ``False`` if no route leads there from that port."""
         try:
-            raw = RawConnection(TrioTCPStream(await self._from_listening(address)), True)
+            raw = RawConnection(TcpStream(await self._from_listening(address)), True)
         except OSError as error:
             log.debug("%s not dialled from the listening port: %s", address.transport, error)
             return False
@@ -145,7 +144,7 @@ class DirectDials:
             for each in targets:
                 with suppress(OSError, SwarmException):
                     stream = await dial_from((ANY[_version(each)], 0), each, shared=False)
-                    raw = RawConnection(TrioTCPStream(stream), True)
+                    raw = RawConnection(TcpStream(stream), True)
                     await self._swarm.upgrade_outbound_raw_conn(raw, ID.from_base58(peer))
                     break
         return self.is_direct(peer)
@@ -162,7 +161,7 @@ class DirectDials:
             # A failed handshake closes the socket. The next try needs the same two ports, so the close must not wait
             # for the last packets.
             _set_linger(stream, _RESET_ON_CLOSE)
-            raw = RawConnection(TrioTCPStream(stream), as_client)
+            raw = RawConnection(TcpStream(stream), as_client)
             has_role = False
             try:
                 with suppress(SwarmException):
@@ -278,7 +277,7 @@ class DirectDials:
         Yields a function that opens streams on it. Raises Unreachable, OSError.
         """
         stream = await dial_from((ANY[_version(address)], source), address, shared=bool(source))
-        raw = RawConnection(TrioTCPStream(stream), True)
+        raw = RawConnection(TcpStream(stream), True)
         upgrader = self._swarm.upgrader
         there = ID.from_base58(peer)
         try:

@@ -3,7 +3,8 @@
 The library's ``new_host`` is not used: its host accepts plaintext and whatever identity the dialler claims, dials
 strangers every 30 seconds, ends when one stream handler raises, and stops accepting after 250 connections in its life.
 Its parts are good; these are subclasses of them, assembled anew. Two functions of its modules are replaced, because no
-subclass can reach them (``bound_negotiation``, ``refuse_shared_ports``). Each correction has its attack among
+subclass can reach them (``bound_negotiation``, ``refuse_shared_ports``), and one class that it makes itself
+(``tell_addresses``). Each correction has its attack among
 ``tests/contract/p2p``.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -23,6 +25,7 @@ from libp2p.crypto.x25519 import create_new_key_pair as x25519_pair
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.exceptions import MessageTooLarge
+from libp2p.io.trio import TrioTCPStream
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.raw_connection import RawConnection
@@ -45,6 +48,7 @@ from p2p.host.limits import HostLimits, UnreadBudget
 from p2p.host.muxer import Shared, YamuxConn
 from p2p.host.noise import Handshake, offered
 from p2p.host.peer_store import BoundedPeerStore
+from p2p.ip import parse_ip
 from p2p.pace import Traffic
 from p2p.yamux.limits import Limits as YamuxLimits
 
@@ -75,8 +79,10 @@ async def _read_delimited(reader: Any) -> bytes:
     return message[:-1]
 
 
-def _reuse_address_only(sock: trio.socket.SocketType) -> None:
+def _set_listening_options(sock: trio.socket.SocketType) -> None:
     sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+    if sock.family == trio.socket.AF_INET6:
+        sock.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
 
 
 def bound_negotiation() -> None:
@@ -85,8 +91,30 @@ def bound_negotiation() -> None:
 
 
 def refuse_shared_ports() -> None:
-    """Disables SO_REUSEPORT, with which two daemons on one port would share each other's connections."""
-    tcp_module._set_reuse_flags = _reuse_address_only
+    """Disables SO_REUSEPORT, with which two daemons on one port would share each other's connections.
+
+    A socket of IPv6 takes connections of IPv6 alone: else one port could not be listened on by both families.
+    """
+    tcp_module._set_reuse_flags = _set_listening_options
+
+
+class TcpStream(TrioTCPStream):  # type: ignore[misc]
+    """Tells the remote address of a connection over IPv6 too. The library tells none,
+    and without one no limit of an address or a block of addresses would hold for its peer."""
+
+    _remote: tuple[str, int] | None = None
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        if self._remote is None:
+            with suppress(OSError):  # it ended
+                host, port = self.stream.socket.getpeername()[:2]
+                self._remote = (str(parse_ip(host)), port)
+        return self._remote
+
+
+def tell_addresses() -> None:
+    """Makes the library use our class for its connections."""
+    tcp_module.TrioTCPStream = TcpStream
 
 
 def dial_without_delay() -> None:
@@ -106,6 +134,7 @@ def apply_patches() -> None:
     quiet_library()
     bound_negotiation()
     refuse_shared_ports()
+    tell_addresses()
     dial_without_delay()
 
 

@@ -48,6 +48,7 @@ from p2p.host.peer_events import Notices, PeerConnected, PeerDisconnected
 from p2p.host.stream import Stream
 from p2p.identity import peer_of_seed
 from p2p.ip import Allows, anywhere
+from p2p.machines.dial_order import in_order
 from p2p.pace import PeerTraffic, Traffic
 from p2p.ports import PeerId
 from p2p.wire.circuit import STOP
@@ -182,8 +183,8 @@ class Host:
 
     async def connect(self, address: str, *others: str, allows: Allows = anywhere) -> PeerId:
         """Connects to a peer, unless it is connected already; returns its id. ``others`` are more addresses of the same
-        peer, tried side by side, each a moment after the one before. ``allows`` judges every address to be dialled,
-        also those of DNS names. Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
+        peer, of which a few are tried, in the order of ``machines.dial_order``. ``allows`` judges every address to be
+        dialled, also those of DNS names. Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
         """
         parsed = [parse_address(one) for one in (address, *others)]
         peer = parsed[0].peer
@@ -200,7 +201,7 @@ class Host:
         if not self.is_connected(peer):
             self._dialling[peer] = done = trio.Event()
             try:
-                await first_of([partial(self._dial_one, one, peer, allows) for one in parsed], PeerFault)
+                await first_of([partial(self._dial_one, one, peer, allows) for one in in_order(parsed)], PeerFault)
             finally:
                 del self._dialling[peer]
                 done.set()

@@ -61,6 +61,18 @@ def local_ips() -> list[Ip]:
     return found
 
 
+def can_listen(address: str) -> bool:
+    """Whether this machine has the IP version of an address: some have no IPv6."""
+    if parse_address(address).network != "ip6":
+        return True
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
 def index_of(ip: str) -> int:
     """Returns the number of the interface that has an address; 0, which means any, if none has."""
     for adapter in ifaddr.get_adapters():

@@ -74,6 +74,11 @@ class Reachability:
             return Reached.YES
         return Reached.NO if found == {Reached.NO} else Reached.UNKNOWN
 
+    def is_reached_over(self, version: int, now: float) -> bool:
+        """Whether an address of this IP version is reached; one of IPv6 is of no use to peers that have only IPv4."""
+        ips = ((each, each.ip) for each in self._words)
+        return any(ip is not None and ip.version == version and self.of(each, now) is Reached.YES for each, ip in ips)
+
     def due(self, network: str, now: float) -> list[Address]:
         """Returns the addresses to ask a server of ``network`` about now, those with the fewest reports first."""
         found = []

@@ -39,12 +39,21 @@ def _listening(facts: NetFacts) -> wire.Probe:
 
 def _ipv6(facts: NetFacts) -> wire.Probe:
     ours = [each for each in facts.interfaces if ":" in each and is_global(parse_ip(each))]
-    listens = any(each.startswith("/ip6/") for each in facts.listening)
+    connected = f"{plural(facts.by_ip6, 'peer')} connected over it" if facts.by_ip6 else "no peer is connected over it"
     if not ours:
-        return _ok("ipv6", "this machine has no IPv6 address of the Internet; IPv4 is used")
-    if not listens:
-        return _warning("ipv6", f"{ours[0]} is not listened on", 'add "/ip6/::/tcp/4150" to p2p.listen')
-    return _ok("ipv6", ", ".join(ours))
+        return _ok("ipv6", "does not work: this machine has no IPv6 address of the Internet; IPv4 is used")
+    if not any(each.startswith("/ip6/") for each in facts.listening):
+        said = f"does not work inwards: {ours[0]} is not listened on; {connected}"
+        return _warning("ipv6", said, 'add "/ip6/::/tcp/4150" to p2p.listen')
+    results = [each for each in facts.reached if each.address.startswith("/ip6/")]
+    if any(each.reached is Reached.YES for each in results):
+        return _ok("ipv6", f"works: others reach this node at {', '.join(ours)}; {connected}")
+    if results and all(each.reached is Reached.NO for each in results):
+        said = f"does not work inwards: nobody reaches {', '.join(ours)}; {connected}"
+        return _warning("ipv6", said, "open the port in the firewalls of the router and of this machine")
+    if facts.by_ip6:
+        return _ok("ipv6", f"works outwards: {connected}; it is not known whether others reach {', '.join(ours)}")
+    return _ok("ipv6", f"not known: {', '.join(ours)} is listened on, but {connected}")
 
 
 def _seen(facts: NetFacts) -> wire.Probe:
@@ -53,7 +62,7 @@ def _seen(facts: NetFacts) -> wire.Probe:
             "observed", "no peer has said where it sees this node", "odfctl peer list: is anybody connected?"
         )
     hosts = {parse_address(each).host for each in facts.seen}
-    behind = not hosts & set(facts.interfaces)
+    behind = not ({each for each in hosts if ":" not in each} or hosts) & set(facts.interfaces)
     where = "behind a NAT: no interface has this address" if behind else "an address of this machine"
     return _ok("observed", f"{', '.join(sorted(facts.seen))} ({where})")
 

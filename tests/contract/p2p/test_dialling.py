@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from p2p.dial import STAGGER
 from p2p.errors import BadAddress, Unreachable, WrongIdentity
 from p2p.host.host import open_host
 from p2p.host.limits import HostLimits
+from p2p.machines.dial_order import HEAD_START
 from worlds.eventually import PATIENCE, became
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
@@ -42,7 +42,7 @@ async def test_the_address_that_answers_is_taken(mock_clock: trio.testing.MockCl
             began = trio.current_time()
             assert await bob.connect(*others, good) == alice.peer_id
             took = trio.current_time() - began
-            assert took == pytest.approx(STAGGER), "the refused one cost nothing, the silent one its head start"
+            assert took == pytest.approx(HEAD_START), "the refused one cost nothing, the silent one its head start"
             assert len(bob._connections(alice.peer_id)) == 1
 
 
@@ -86,3 +86,60 @@ async def test_what_is_announced_is_what_is_told() -> None:
     async with open_host(ALICE, [ANY_PORT], announce=["/dns4/node.example/tcp/4150"]) as alice:
         assert alice.addresses() == [f"/dns4/node.example/tcp/4150/p2p/{alice.peer_id}"]
         assert alice.listening()[0].startswith("/ip4/127.0.0.1/tcp/")
+
+
+@pytest.fixture
+def ip6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+
+
+@pytest.mark.usefixtures("ip6")
+async def test_a_peer_with_both_families_is_dialled_over_ipv6() -> None:
+    """At one port, which both families listen on; the addresses are told with those of IPv4 first."""
+    with trio.fail_after(PATIENCE):
+        async with open_host(ALICE, [ANY_PORT]) as alice, open_host(BOB) as bob:
+            (ip4,) = alice.addresses()
+            port = ip4.split("/")[4]
+            await alice.listen(f"/ip6/::1/tcp/{port}")
+            assert set(alice.listening()) == {f"/ip4/127.0.0.1/tcp/{port}", f"/ip6/::1/tcp/{port}"}
+            assert await bob.connect(*sorted(alice.addresses())) == alice.peer_id
+            while not alice.peers():
+                await alice.notices.receive()
+            assert (bob.remote_of(alice.peer_id), alice.remote_of(bob.peer_id)) == ("::1", "::1")
+            assert bob.peers()[alice.peer_id].startswith("/ip6/::1/")
+
+
+@pytest.mark.usefixtures("ip6")
+async def test_one_port_is_listened_on_by_both_families() -> None:
+    """The addresses that a node listens on where nobody said otherwise, and of IPv4 none looks like one of IPv6."""
+    with trio.fail_after(PATIENCE):
+        async with open_host(ALICE, ["/ip6/::/tcp/0"]) as alice, open_host(BOB) as bob:
+            port = alice.listening()[0].split("/")[4]
+            await alice.listen(f"/ip4/0.0.0.0/tcp/{port}")
+            await bob.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{alice.peer_id}")
+            while not alice.peers():
+                await alice.notices.receive()
+            assert alice.remote_of(bob.peer_id) == "127.0.0.1"
+
+
+@pytest.mark.usefixtures("ip6")
+async def test_where_ipv6_is_silent_the_other_wins_after_a_head_start(mock_clock: trio.testing.MockClock) -> None:
+    """The attempt over IPv6 is then closed: whoever listens there reads its end."""
+    mock_clock.autojump_threshold = 0.2
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+        dead = f"/ip6/::1/tcp/{listener.getsockname()[1]}"
+        async with open_host(ALICE, [ANY_PORT]) as alice, open_host(BOB) as bob:
+            (good,) = alice.addresses()
+            began = trio.current_time()
+            await bob.connect(good, f"{dead}/p2p/{alice.peer_id}")
+            assert trio.current_time() - began == pytest.approx(HEAD_START)
+            assert bob.remote_of(alice.peer_id) == "127.0.0.1"
+            loser, _ = listener.accept()
+            with loser:
+                loser.settimeout(PATIENCE)
+                while loser.recv(4096):  # what it said before; then its end
+                    pass
+            assert len(bob._connections(alice.peer_id)) == 1

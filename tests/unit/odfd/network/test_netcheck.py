@@ -50,6 +50,33 @@ def test_what_is_not_known_is_said_to_be_so() -> None:
     assert results(NetFacts(interfaces=("2a00::1",), listening=(HERE,)))["ipv6"][0] == "warning"
 
 
+def test_it_says_whether_ipv6_works() -> None:
+    there = "/ip6/2a00::1/tcp/4150"
+
+    def said(*results: Reached, by_ip6: int = 0, **facts: tuple[str, ...]) -> tuple[str, str]:
+        reached = tuple(DialBackResult(there, each, 2, 2) for each in results)
+        told = {"listening": PUBLIC.listening, "interfaces": PUBLIC.interfaces, **facts}
+        found = probes(NetFacts(**told, reached=reached, by_ip6=by_ip6))  # type: ignore[arg-type]
+        return next((each.result, each.message) for each in found if each.name == "ipv6")
+
+    assert said(interfaces=("20.1.0.1", "fe80::1", "fd00::1"))[1].startswith("does not work: this machine has no IPv6")
+    alone = "no peer is connected over it"
+    assert said(listening=(HERE,)) == ("warning", f"does not work inwards: 2a00::1 is not listened on; {alone}")
+    assert said(Reached.YES, by_ip6=2) == ("ok", "works: others reach this node at 2a00::1; 2 peers connected over it")
+    unreached = "does not work inwards: nobody reaches 2a00::1; 1 peer connected over it"
+    assert said(Reached.NO, by_ip6=1) == ("warning", unreached)
+    assert said(Reached.UNKNOWN, by_ip6=1)[1].startswith("works outwards: 1 peer")
+    assert said(Reached.UNKNOWN)[1].startswith("not known: 2a00::1 is listened on")
+
+
+def test_a_nat_of_ipv4_is_seen_beside_an_address_of_ipv6() -> None:
+    seen = ("/ip4/20.1.0.1/tcp/4150", "/ip6/2a00::1/tcp/4150")
+    assert "behind a NAT" in results(NetFacts(seen=seen, interfaces=("192.168.1.2", "2a00::1")))["observed"][1]
+    assert "an address of this machine" in results(NetFacts(seen=seen, interfaces=("20.1.0.1",)))["observed"][1]
+    assert "an address of this machine" in results(NetFacts(seen=seen[1:], interfaces=("2a00::1",)))["observed"][1]
+
+
 def test_only_places_of_the_internet_are_probed_one_of_each_host() -> None:
-    told = [f"{HERE}/p2p/{PEER}", f"/ip4/20.1.0.1/tcp/9/p2p/{PEER}", f"/ip4/10.0.0.1/tcp/4150/p2p/{PEER}", HERE]
+    others = ("/ip4/20.1.0.1/tcp/9", "/ip4/10.0.0.1/tcp/4150", "/ip6/2a00::1/tcp/1")
+    told = [f"{HERE}/p2p/{PEER}", *(f"{each}/p2p/{PEER}" for each in others), HERE]
     assert [str(each) for each in dialable(told)] == [f"{HERE}/p2p/{PEER}"]

@@ -149,6 +149,23 @@ def test_servers_of_one_network_decide_nothing() -> None:
     assert reach.of(OURS, 50.0 + COUNTS) is Reached.UNKNOWN, "what is old is not known"
 
 
+def test_who_is_reached_over_ipv6_alone_is_not_reached_by_all() -> None:
+    """Such a node keeps its relays, for peers that have only IPv4."""
+    ip6 = Address("ip6", "2a00::1", 4150)
+    reach = Reachability()
+    reach.watch([ip6, OURS])
+    for network in ("20.1.0.0/16", "20.2.0.0/16"):
+        reach.heard(ip6, network, 1.0, is_reached=True)
+    assert (reach.whole(2.0), reach.is_reached_over(6, 2.0), reach.is_reached_over(4, 2.0)) == (
+        Reached.YES,
+        True,
+        False,
+    )
+    for network in ("20.1.0.0/16", "20.2.0.0/16"):
+        reach.heard(OURS, network, 3.0, is_reached=True)
+    assert reach.is_reached_over(4, 4.0)
+
+
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=20))
 def test_the_order_of_words_of_different_networks_does_not_matter(said: list[tuple[int, bool]]) -> None:
     words = dict(said)
