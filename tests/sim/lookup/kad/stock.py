@@ -11,6 +11,7 @@ on the way would end it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 from chain.backoff import Chance
@@ -56,6 +57,19 @@ class StockTable(Table):
             self.heard(bucket.spare.popitem()[1], 0.0)
 
 
+class StockSearch(Search):
+    """A node is asked once, at the address that was told of it first."""
+
+    def _offer(self, path: int, contacts: Iterable[Contact], teller: bytes | None) -> None:
+        fresh = [each for each in contacts if each.key not in self._known]
+        self._known.update(each.key for each in fresh)
+        super()._offer(path, fresh, teller)
+
+    @cached_property
+    def _known(self) -> set[bytes]:
+        return set()
+
+
 class StockNode(LookupNode):
     def __init__(self, network: str, key: bytes, rng: Chance, secret: bytes) -> None:
         super().__init__(network, key, rng, secret, StockTable(place_of_node(key), TABLE))
@@ -81,7 +95,7 @@ class StockNode(LookupNode):
 
     def search(self, target: int, now: float, limits: SearchLimits = SEARCH) -> Search:
         self.table.looking(target, now)
-        return Search(Region(target), self.key, self.table.nearest(target, NEAREST), self._rng, SEARCH)
+        return StockSearch(Region(target), self.key, self.table.nearest(target, NEAREST), self._rng, SEARCH)
 
     def _upkeep(self, now: float) -> Work | None:
         target = self.table.refresh(now, REFRESHED, self._rng)
