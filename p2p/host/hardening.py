@@ -99,8 +99,8 @@ def refuse_shared_ports() -> None:
 
 
 class TcpStream(TrioTCPStream):  # type: ignore[misc]
-    """Tells the remote address of a connection over IPv6 too. The library tells none,
-    and without one no limit of an address or a block of addresses would hold for its peer."""
+    """Tells the remote address of a connection over IPv6 too.
+    The library tells none, and all peers without one would share the limits of one address."""
 
     _remote: tuple[str, int] | None = None
 

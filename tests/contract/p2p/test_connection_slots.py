@@ -13,7 +13,7 @@ import trio
 
 from p2p.budget.buckets import Rate
 from p2p.budget.work import HANDSHAKE, WorkShares
-from p2p.errors import PeerFault
+from p2p.errors import AddressInUse, PeerFault
 from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits
 from worlds.eventually import PATIENCE
@@ -78,6 +78,25 @@ async def test_handshakes_are_paid_for_by_their_address_before_they_begin() -> N
         with pytest.raises(PeerFault):
             await meets(alice, address="127.0.1.1")
         assert await meets(alice), "others are let in"
+
+
+async def test_over_ipv6_too_each_address_has_limits_of_its_own() -> None:
+    """The library tells no address of a connection over IPv6: all strangers there would share the limits of one."""
+    two = WorkShares(host=Rate(per_second=1.0, burst=2 * HANDSHAKE))
+    async with attacked(HostLimits(max_connections=64, work=two)) as alice:
+        try:
+            await alice.listen(f"/ip6/::1/tcp/{port_of(alice)}")
+        except AddressInUse:
+            pytest.skip("this machine has no IPv6")
+        swarm = alice.base.get_network()
+        for _ in range(20):
+            await (await trio.open_tcp_stream("::1", port_of(alice))).aclose()
+        while swarm.turned_away < 18:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        now = trio.current_time()
+        assert swarm.work.admit("::1", HANDSHAKE, now, patience=0.0) is None
+        assert swarm.work.admit("2001:db8::1", HANDSHAKE, now, patience=0.0) == 0.0
+        assert swarm.work.admit("", HANDSHAKE, now, patience=0.0) == 0.0, "nobody is without an address"
 
 
 async def test_chosen_peers_are_let_in_whoever_else_comes() -> None:
