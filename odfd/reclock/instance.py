@@ -23,7 +23,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant, from_millis, to_millis
 from chain.model.events import MetadataEvent, SetPollingSource, SourceState
 from chain.multihash import Multihash
-from chain.state import ChainState, load_state
+from chain.state import ChainState
 from chain.store.objects import staged_in
 from chain.store.shards import (
     STANDS,
@@ -110,7 +110,7 @@ class Instance:
         """
         self._place, self._chain, self._source, self._ahead = place, chain, source, ahead
         place.read([chain])
-        self._layout = layout_of(load_state(place.chains.chain(chain)).set_info, chain.short)
+        self._layout = layout_of(place.state(chain).set_info, chain.short)
         self._point = CommitPoint(place)
         self._deps = replace(
             deps,
@@ -193,7 +193,7 @@ class Instance:
 
     def state(self) -> ChainState:
         """Returns the state of the first shard, as it was read last. Blocking."""
-        return load_state(self._place.chains.chain(self._layout.shards[0]))
+        return self._place.state(self._layout.shards[0])
 
     def captured(self, batch: Batch, source: str) -> Capture:
         """Stores the bytes of a push here. ``source``: the name of the push source. Blocking."""
@@ -212,12 +212,12 @@ class Instance:
 
     async def bind(self, binding: Binding) -> None:
         """Proposes to bind a push after the chains as they were read last, which lack nothing. Raises as decoding."""
-        bindings = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._chain))
+        bindings = await trio.to_thread.run_sync(self._place.state, self._chain)
         await self._propose(binding, bindings)
 
     def _check_source(self) -> None:
         """Raises Refused if the shards declare another source, which whoever writes there could choose."""
-        state = load_state(self._place.chains.chain(self._layout.shards[0]))
+        state = self._place.state(self._layout.shards[0])
         if declared_in(state) != self._source:
             raise Refused(
                 f"the shards of {self._chain.short} declare another source than this node's dataset",
@@ -275,7 +275,7 @@ class Instance:
         Raises Refused if nothing is forgotten, or something else; and as ``step``.
         """
         lost = await self._lost()
-        bindings = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._chain))
+        bindings = await trio.to_thread.run_sync(self._place.state, self._chain)
         before = await trio.to_thread.run_sync(accepted_before, self._place.chains.chain(self._chain), name)
         if before is not None:
             return before
@@ -335,7 +335,7 @@ class Instance:
     def _bound(self, view: View, time: int) -> Binding:
         """Returns the binding of a time, and brings the bytes here that lie beside the chain."""
         binding = binding_of(self._place.objects, view.transaction(time))
-        state = load_state(self._place.chains.chain(self._layout.shards[0]))
+        state = self._place.state(self._layout.shards[0])
         self._addresses.check_follows(state.source_state, binding.capture.label, binding.ranges)
         if binding.kept:
             for file in binding.capture.files:
@@ -350,7 +350,7 @@ class Instance:
         files = binding.capture.files
         if binding.kept or await trio.to_thread.run_sync(self._has_all, files):
             return True
-        state = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._layout.shards[0]))
+        state = await trio.to_thread.run_sync(self._place.state, self._layout.shards[0])
         async with staged_folder(self._deps.settings.staging) as folder:
             try:
                 async with outside("its source"):
@@ -381,7 +381,7 @@ class Instance:
     async def _is_written(self, state: ChainState) -> bool:
         """Whether the shards have gone on since ``state``, as by an instance that has read the bytes before."""
         await trio.to_thread.run_sync(self._place.read, [self._chain, *self._layout.shards])
-        now = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._layout.shards[0]))
+        now = await trio.to_thread.run_sync(self._place.state, self._layout.shards[0])
         return now.head != state.head
 
     def _let_go(self) -> None:
@@ -405,7 +405,7 @@ class Instance:
         return parts
 
     def _states(self) -> list[ChainState]:
-        return [load_state(self._place.chains.chain(each)) for each in self._layout.shards]
+        return [self._place.state(each) for each in self._layout.shards]
 
     def _divided(self, settled: Settled, binding: Binding, states: Sequence[ChainState]) -> Sequence[_Part]:
         events, objects = (settled.events, settled.objects) if isinstance(settled, IngestOutcome) else ((), ())
@@ -427,9 +427,9 @@ class Instance:
 
     async def _bind(self) -> bool:
         """Fetches, and proposes to bind what came; whatever the answer, the chain tells what to do next."""
-        state = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._layout.shards[0]))
+        state = await trio.to_thread.run_sync(self._place.state, self._layout.shards[0])
         polled, _ = polling(state)
-        bindings = await trio.to_thread.run_sync(load_state, self._place.chains.chain(self._chain))
+        bindings = await trio.to_thread.run_sync(self._place.state, self._chain)
         if bindings.size > FOUNDING and is_uncacheable(polled, state.source_state, self._deps.trigger):
             return False
         last = await trio.to_thread.run_sync(self._last, bindings)

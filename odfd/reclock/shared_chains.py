@@ -7,6 +7,7 @@ one thread at a time. Spec: docs/spec/collections.md#commit-points, #reclocking.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -15,6 +16,7 @@ from chain.errors import Conflict, Environment, Invalid, Remote
 from chain.ids import DatasetId
 from chain.model.block import Block, objects_of
 from chain.multihash import Multihash
+from chain.state import ChainState, load_state
 from chain.store.base import Append, Head, UpperMove
 from chain.store.database import Database, open_database
 from chain.store.layout import DATA
@@ -50,6 +52,9 @@ class SharedChains:
         self.database: Database = open_database(folder / "chains.sqlite")
         self.objects = DiskObjects(folder / "objects", self.database)
         self.chains = SqliteChains(self.database, self.objects)
+        self._known: dict[DatasetId, Shard] = {}
+        """Up to where each copy was brought."""
+        self._states: dict[DatasetId, ChainState] = {}
 
     def close(self) -> None:
         self.database.close()
@@ -59,6 +64,18 @@ class SharedChains:
         reading = self._there.read(datasets)
         views = {each: self._copied(each, view.shard) for each, view in reading.views.items()}
         return Reading(views, reading.token)
+
+    def state(self, dataset: DatasetId) -> ChainState:
+        """Returns the state of the copy of a chain. What it was before is not read again."""
+        chain, state = self.chains.chain(dataset), self._states.get(dataset)
+        head = chain.head()
+        size = 0 if head is None else head.size
+        if state is None or not state.size <= size <= state.size + _PAGE:
+            state = load_state(chain)
+        for number in range(state.size, size):
+            state = state.advance(chain.block_at(number))
+        self._states[dataset] = state
+        return state
 
     def shards(self, datasets: Sequence[DatasetId]) -> list[Shard]:
         """Reads heads and frontiers at the commit point, and brings no copy up to them: one file. Raises Remote."""
@@ -98,15 +115,18 @@ class SharedChains:
 
     def _copied(self, dataset: DatasetId, shard: Shard) -> View:
         """Returns a view of the copy of a chain, which is brought up to ``shard``."""
-        chain, upper = self.chains.chain(dataset), self.chains.upper(dataset)
-        own = chain.head()
+        chain = self.chains.chain(dataset)
+        if self._known.get(dataset) == shard:
+            return View(shard, chain.block_at)
+        own, upper = chain.head(), self.chains.upper(dataset)
         if shard.head is not None and (own != shard.head or upper != shard.upper):
-            names = self._names_after(dataset, own, shard.head)
+            names, oldest = self._after(dataset, own, shard.head)
             for start in range(0, max(1, len(names)), _PAGE):
-                page = [self._there.block(dataset, name) for name in names[start : start + _PAGE]]
+                page = oldest if start == 0 else self._page(dataset, names[start : start + _PAGE])
                 is_last = start + _PAGE >= len(names)
                 own = self._keep(dataset, own, page, UpperMove(upper, shard.upper) if is_last else None)
                 upper = self.chains.upper(dataset)
+        self._known[dataset] = shard
         return View(shard, chain.block_at)
 
     def _keep(self, dataset: DatasetId, own: Head | None, page: Sequence[Block], upper: UpperMove | None) -> Head:
@@ -122,21 +142,29 @@ class SharedChains:
             return own
         return Head(page[-1].hash, page[-1].sequence_number)
 
-    def _names_after(self, dataset: DatasetId, own: Head | None, head: Head) -> list[Multihash]:
-        """Returns the hashes of the blocks after ``own`` up to ``head``. Raises Conflict if ``own`` is not before."""
+    def _page(self, dataset: DatasetId, names: Sequence[Multihash]) -> list[Block]:
+        return [self._there.block(dataset, name) for name in names]
+
+    def _after(self, dataset: DatasetId, own: Head | None, head: Head) -> tuple[list[Multihash], list[Block]]:
+        """Returns the hashes of the blocks after ``own`` up to ``head``, and the first page of these blocks.
+
+        Few new blocks are read once. Raises Conflict if ``own`` is not before ``head``.
+        """
         names: list[Multihash] = []
+        oldest: deque[Block] = deque(maxlen=_PAGE)
         number, name, least = head.sequence_number, head.hash, -1 if own is None else own.sequence_number
         while number > least:
             names.append(name)
             block = self._there.block(dataset, name)
             if block.sequence_number != number or (block.prev_block_hash is None) != (number == 0):
                 raise Remote(f"{self._files.name}: block {name.short} is not #{number}", rule="shard-state")
+            oldest.append(block)
             if block.prev_block_hash is None:
-                return names[::-1]
+                return names[::-1], list(oldest)[::-1]
             number, name = number - 1, block.prev_block_hash
         if own is not None and name != own.hash:
             raise self._rewritten(dataset)
-        return names[::-1]
+        return names[::-1], list(oldest)[::-1]
 
     def _rewritten(self, dataset: DatasetId) -> Conflict:
         return Conflict(
