@@ -300,7 +300,8 @@ def _standing(
 def _csv(path: Path, read: ReadCsv) -> pa.Table:
     schema = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
     columns = to_arrow(schema).remove_metadata() if schema is not None else None
-    options = pyarrow.csv.ReadOptions(column_names=columns.names if columns is not None and not read.header else None)
+    names = columns.names if columns is not None and not read.header else None
+    options = pyarrow.csv.ReadOptions(use_threads=False, column_names=names)
     convert = pyarrow.csv.ConvertOptions(
         column_types=columns, null_values=[read.null_value or ""], strings_can_be_null=True
     )
@@ -311,7 +312,8 @@ def _csv(path: Path, read: ReadCsv) -> pa.Table:
 def _ndjson(path: Path, read: ReadNdJson) -> pa.Table:
     schema = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
     columns = to_arrow(schema).remove_metadata() if schema is not None else None
-    return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(explicit_schema=columns))
+    alone = pyarrow.json.ReadOptions(use_threads=False)
+    return pyarrow.json.read_json(path, alone, parse_options=pyarrow.json.ParseOptions(explicit_schema=columns))
 
 
 def _read(path: str) -> pa.Table:

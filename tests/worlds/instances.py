@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import trio
 from trio.testing import MockClock
 
 from chain import instant
 from chain.codec.blocks import decode_block
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant, to_millis
-from chain.model.block import Block
-from chain.model.events import AddPushSource, SetPollingSource
+from chain.model.block import Block, objects_of
+from chain.model.events import AddPushSource, SetInfo, SetPollingSource
 from chain.model.source import FetchFilesGlob, MergeAppend, MergeLedger, ReadCsv, SourceOrdering
+from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from chain.store.shards import CommitPoint, Proposal, Shard
+from chain.store.layout import DATA
+from chain.store.shards import CommitPoint, Proposal, Shard, View
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.reclock.addresses import Addresses
+from odfd.reclock.bindings import FOUNDING, layout_of
 from odfd.reclock.creation import Declared, ShardsWanted, begin
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains
 from odfd.repositories.folder import Folder
+from odfd.repositories.shards import FileShards
 from worlds.fake_engine import FakeEngine
+from worlds.one_thread import IdleClock, ran
 from worlds.topics import TOPIC, ModelPositions, ModelTopic, topic_source
 
 START: Final = instant.parse("2026-01-01T00:00:00Z")
@@ -103,6 +110,17 @@ def end_of(kill: Callable[[], None]) -> type[MortalFolder]:
     return Deadly
 
 
+_DATABASE: Final = "chains.sqlite"
+
+
+@functools.cache
+def _empty_copy() -> bytes:
+    """The database of a copy with no chains, as the product makes it: bytes are written sooner than tables are made."""
+    with tempfile.TemporaryDirectory() as folder:
+        SharedChains(MortalFolder("none", Path(folder) / "none"), Path(folder), "none").close()
+        return (Path(folder) / _DATABASE).read_bytes()
+
+
 def dependencies(place: SharedChains, staging: Path, now: Callable[[], Instant]) -> IngestDependencies:
     committer: Any = None  # nothing is committed to a chain of this node
     settings = IngestSettings(staging=staging)
@@ -135,14 +153,17 @@ class House:
         """The commit point, as one process opens it, with a new copy."""
         name = f"copy{next(self._names)}"
         (self.folder / name).mkdir()
+        (self.folder / name / _DATABASE).write_bytes(_empty_copy())
         files = MortalFolder("house", self.folder / root)
         return SharedChains(files, self.folder / name, name), files
+
+    def store(self, root: str = "house") -> FileShards:
+        """The commit point, without a copy."""
+        return FileShards(MortalFolder("house", self.folder / root), f"store{next(self._names)}")
 
     def begin(
         self, shards: int, *, ledger: bool = False, now: Instant = START, by_part: bool = False, keep_raw: bool = False
     ) -> DatasetId:
-        place, _ = self.place()
-
         def new_id() -> DatasetId:
             return SigningKey(bytes([next(self._keys)]) * 32).dataset_id
 
@@ -152,9 +173,7 @@ class House:
         if self.takes_pushes:
             self.declared = (pushed(ledger=ledger),)
         events = self.declared if isinstance(self.declared, tuple) else (self.declared,)
-        chain = begin(place, new_id, events, ShardsWanted(shards, by, by_part, keep_raw), now)
-        place.close()
-        return chain
+        return begin(self.store(), new_id, events, ShardsWanted(shards, by, by_part, keep_raw), now)
 
     def instance(self, chain: DatasetId, now: Callable[[], Instant]) -> tuple[Instance, SharedChains, MortalFolder]:
         place, files = self.place()
@@ -175,15 +194,25 @@ class House:
         return Instance(deps, place, chain, self.declared, addresses=addresses)
 
     def chains(self, chain: DatasetId, root: str = "house") -> dict[DatasetId, tuple[Shard, list[bytes]]]:
-        """All bytes of all blocks, and the frontiers, of the reclocking chain and the shards."""
-        place, _ = self.place(root)
-        shards = self._made(dependencies(place, self.folder, lambda: START), place, chain).layout.shards
-        reading = place.read([chain, *shards])
-        found = {
-            each: (view.shard, [block.raw for block in blocks_of(place, each)]) for each, view in reading[0].items()
-        }
-        place.close()
+        """All bytes of all blocks, and the frontiers, of the reclocking chain and the shards.
+
+        Each object that a block names is there, with its bytes.
+        """
+        found: dict[DatasetId, tuple[Shard, list[bytes]]] = {}
+        for each, view in self._views(chain, root).items():
+            blocks, data = blocks_in(view), self.folder / root / each.multibase / DATA
+            for name, size in (named for block in blocks for named in objects_of(block)):
+                content = (data / str(name)).read_bytes()
+                assert (Multihash.sha3_256(content), len(content)) == (name, size)
+            found[each] = view.shard, [block.raw for block in blocks]
         return found
+
+    def _views(self, chain: DatasetId, root: str) -> Mapping[DatasetId, View]:
+        """The reclocking chain and the shards that it names, as they are at the commit point."""
+        store = self.store(root)
+        founding = blocks_in(store.read([chain]).views[chain])[:FOUNDING]
+        (info,) = (block.event for block in founding if isinstance(block.event, SetInfo))
+        return store.read([chain, *layout_of(info, chain.short).shards]).views
 
     def as_one_alone(self, chain: DatasetId, now: Instant = START) -> dict[DatasetId, tuple[Shard, list[bytes]]]:
         """What one instance writes from the bindings that came out, in another folder, without a death."""
@@ -191,54 +220,37 @@ class House:
         place, _ = self.place(root)
         staging = self.folder / f"staging{next(self._names)}"
         staging.mkdir()
-        trio.run(self._made(dependencies(place, staging, lambda: now), place, chain, remembers=True).run)
+        ran(self._made(dependencies(place, staging, lambda: now), place, chain, remembers=True).run)
         place.close()
         return self.chains(chain, root)
 
     def replayed(self, chain: DatasetId, root: str) -> str:
         """Writes the founding of a collection and its bindings to another folder, without the shards' transactions."""
-        here, _ = self.place()
-        there, _ = self.place(root)
-        shards = self._made(dependencies(here, self.folder, lambda: START), here, chain).layout.shards
-        here.read([chain, *shards])
-        point = CommitPoint(there)
-        for each in (chain, *shards):
-            blocks = blocks_of(here, each)
-            founding = [block for block in blocks if block.system_time == blocks[0].system_time]
-            point.append([_proposal(each, founding)])
-        for block in blocks_of(here, chain)[len(founding_of(here, chain)) :]:
-            self._bind(here, there, chain, block)
-        here.close()
-        there.close()
+        views, point = self._views(chain, "house"), CommitPoint(self.store(root))
+        for each, view in views.items():
+            blocks = blocks_in(view)
+            point.append([_proposal(each, [one for one in blocks if one.system_time == blocks[0].system_time])])
+        captured = Path(chain.multibase) / DATA
+        if (self.folder / "house" / captured).is_dir():
+            shutil.copytree(self.folder / "house" / captured, self.folder / root / captured)
+        for block in blocks_in(views[chain])[FOUNDING:]:
+            point.append([_proposal(chain, [block])])
         return root
-
-    def _bind(self, here: SharedChains, there: SharedChains, chain: DatasetId, block: Block) -> None:
-        for source in (self.folder / "house" / chain.multibase / "data").iterdir():
-            there.objects.add_bytes(source.read_bytes())
-            there.put_objects(chain, [type(block.hash).parse(source.name)])
-        CommitPoint(there).append([_proposal(chain, [block])])
 
 
 def _proposal(dataset: DatasetId, blocks: list[Block]) -> Proposal:
     return Proposal(dataset=dataset, blocks=blocks, new_upper=to_millis(blocks[0].system_time) + 1)
 
 
-def blocks_of(place: SharedChains, dataset: DatasetId) -> list[Block]:
-    chain = place.chains.chain(dataset)
-    head = chain.head()
-    assert head is not None
-    return [chain.block_at(number) for number in range(head.size)]
+def blocks_in(view: View) -> list[Block]:
+    head = view.shard.head
+    return [] if head is None else [view._block_at(number) for number in range(head.size)]
 
 
 def rows_in(raws: Sequence[bytes]) -> int:
     """The number of rows in the blocks of a chain."""
     slices = [getattr(decode_block(raw).event, "new_data", None) for raw in raws]
     return sum(each.offset_interval.end - each.offset_interval.start + 1 for each in slices if each is not None)
-
-
-def founding_of(place: SharedChains, dataset: DatasetId) -> list[Block]:
-    blocks = blocks_of(place, dataset)
-    return [block for block in blocks if block.system_time == blocks[0].system_time]
 
 
 class ThreeInstances:
@@ -261,7 +273,7 @@ class ThreeInstances:
         return Instant(self.clocks[number])
 
     def step(self, number: int) -> None:
-        trio.run(self.instance(number)[0].step)
+        ran(self.instance(number)[0].step)
 
     def race(self, number: int, other: int) -> None:
         """One step, and before its commit a step of another instance."""
@@ -274,7 +286,7 @@ class ThreeInstances:
         _, place, files = self.instance(number)
         files.dies_at, files.after = at, after
         with contextlib.suppress(Died):
-            trio.run(self.instance(number)[0].step)
+            ran(self.instance(number)[0].step)
             files.dies_at = 0
             return
         place.close()
@@ -282,10 +294,10 @@ class ThreeInstances:
 
     def turn(self, number: int) -> float | None:
         """One turn, which may be a look while it stands by."""
-        return trio.run(self.instance(number)[0].turn, 0.5, clock=MockClock())
+        return ran(self.instance(number)[0].turn, 0.5, clock=MockClock())
 
     def drain(self, number: int = 0) -> None:
-        trio.run(self.instance(number)[0].run, clock=MockClock(autojump_threshold=0))
+        ran(self.instance(number)[0].run, clock=IdleClock())
 
     def close(self) -> None:
         for each in self.alive:

@@ -28,6 +28,7 @@ from odfd.reclock.bindings import FOUNDING, binding_of
 from odfd.reclock.instance import Instance
 from worlds import topics
 from worlds.instances import House, ThreeInstances, rows_in
+from worlds.one_thread import ran
 from worlds.seeds import examples
 from worlds.topics import ModelTopic, message
 
@@ -89,13 +90,13 @@ class World(ThreeInstances):
     def accept(self, number: int, other: int | None = None) -> None:
         """Accepts the gap, if there is one, as one instance finds it; ``other`` takes a step before the commit."""
         instance, _, files = self.instance(number)
-        gap = trio.run(instance.gap)
+        gap = ran(instance.gap)
         if gap is None:
             return
         if other is not None and other != number:
             files.before_commit = lambda: self.step(other)
         try:
-            trio.run(instance.accept_gap, gap.name)
+            ran(instance.accept_gap, gap.name)
             self.lost += gap.count
         except Refused as error:
             if error.rule != GAP_CHANGED:
@@ -187,18 +188,18 @@ def test_a_gap_is_accepted_by_its_name_and_what_the_topic_still_has_is_taken() -
         made.step(0)
         made.topic.forget(2)
         late = made.instance(1)[0]
-        gap = trio.run(late.gap)
+        gap = ran(late.gap)
         assert gap is not None
         assert ([(each.part, each.start, each.end) for each in gap.ranges], gap.count) == ([("topic-1/0", 0, 2)], 2)
         with pytest.raises(Refused) as caught:
-            trio.run(late.accept_gap, "another")
+            ran(late.accept_gap, "another")
         assert caught.value.rule == GAP_CHANGED
-        done = trio.run(late.accept_gap, gap.name)
-        assert trio.run(late.accept_gap, gap.name) == done, "it has one effect"
-        assert trio.run(made.instance(2)[0].accept_gap, gap.name) == done, "whoever asks"
+        done = ran(late.accept_gap, gap.name)
+        assert ran(late.accept_gap, gap.name) == done, "it has one effect"
+        assert ran(made.instance(2)[0].accept_gap, gap.name) == done, "whoever asks"
         made.lost += gap.count
         with pytest.raises(Refused) as caught:
-            trio.run(late.accept_gap, "another")
+            ran(late.accept_gap, "another")
         assert caught.value.rule == GAP_NONE
         made.drain(0)
         made.drain(2)
@@ -227,11 +228,11 @@ def test_a_range_that_grew_meanwhile_is_not_accepted_by_its_former_name() -> Non
         made.drain()
         made.send(0, 5)
         made.topic.forget(3)
-        gap = trio.run(made.instance(0)[0].gap)
+        gap = ran(made.instance(0)[0].gap)
         assert gap is not None
         made.topic.forget(4)
         with pytest.raises(Refused, match="is another one now") as caught:
-            trio.run(made.instance(0)[0].accept_gap, gap.name)
+            ran(made.instance(0)[0].accept_gap, gap.name)
         assert caught.value.rule == GAP_CHANGED
         assert made.ranges() == [("topic-1/0", 0, 1)]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
@@ -27,6 +26,7 @@ from odfd.reclock.creation import ShardsWanted, check_declared
 from odfd.reclock.instance import Instance
 from odfd.reclock.push_once import BoundReceipt, PushedFiles, push
 from worlds.instances import Died, House, ThreeInstances, declared, pushed, rows_in
+from worlds.one_thread import ran
 from worlds.seeds import examples
 
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -57,7 +57,7 @@ class World(ThreeInstances):
     def push(self, number: int, which: int, push_id: str | None = "") -> BoundReceipt:
         self.sent.add(which)
         wanted = PushedFiles(files=(self.file(which),), id=f"push-{which}" if push_id == "" else push_id)
-        receipt = trio.run(push, self.instance(number)[0], wanted)
+        receipt = ran(push, self.instance(number)[0], wanted)
         told = msgspec.structs.replace(receipt, is_repeated=True)
         assert self.receipts.setdefault(which, told) == told, "every answer is the same"
         assert receipt.records == 3
@@ -145,7 +145,7 @@ def test_what_cannot_be_decoded_is_refused_before_it_is_bound_and_stops_nobody()
         bad = made.house.folder / "bad.csv"
         bad.write_text("event_time,city,population\n2024-01-01T00:00:00Z,Graz,many\n")
         with pytest.raises(Invalid):
-            trio.run(push, made.instance(0)[0], PushedFiles(files=(bad,), id="bad"))
+            ran(push, made.instance(0)[0], PushedFiles(files=(bad,), id="bad"))
         made.push(1, 1)
         made.check()
 
