@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import random
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,16 +43,29 @@ content:
         ddlSchema: [event_time TIMESTAMP, city STRING, people BIGINT]
       merge: {{kind: Append}}
 """
+FILES: Final = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: FilesGlob, path: '{folder}/*.csv', order: ByName}}
+      read: {{kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, city STRING, people BIGINT']}}
+      merge: {{kind: Append}}
+"""
 ACCOUNT: Final = "$schema: Account\nheaders: {name: kim}\nspec: {email: kim@example.com}\n"
 SECRETS: Final = "$schema: SecretSet\nheaders: {{name: token}}\nspec:\n  secrets:\n    token: {token}\n"
 
 
 class Served(NamedTuple):
-    """A workspace that is served. ``lines``: the proxy in front of it, if there is one."""
+    """A workspace that is served. ``lines``: the proxy in front of it, if there is one; ``kill`` ends the server."""
 
     url: str
     token: str
     lines: Between | None
+    kill: Callable[[], None]
 
 
 @dataclass
@@ -130,10 +144,10 @@ class Workspace:
                 while (token := re.search(rb"eyJ[\w.-]+(?=\W)", shown)) is None:
                     shown += os.read(ours, 4096)
                 if not through_proxy:
-                    yield Served(f"odf+http://{LOOPBACK}:{port}", token[0].decode(), None)
+                    yield Served(f"odf+http://{LOOPBACK}:{port}", token[0].decode(), None, server.kill)
                     return
                 with between((LOOPBACK, port), (BESIDE, port)) as lines:
-                    yield Served(f"odf+http://{BESIDE}:{port}", token[0].decode(), lines)
+                    yield Served(f"odf+http://{BESIDE}:{port}", token[0].decode(), lines, server.kill)
             finally:
                 server.kill()
                 with suppress(OSError):
@@ -142,6 +156,13 @@ class Workspace:
 
 def rows(day: int, city: str) -> str:
     return json.dumps({"event_time": f"2024-01-{day:02}T00:00:00Z", "city": city, "people": day}) + "\n"
+
+
+def file_of(number: int, size: int) -> str:
+    """A file with one row, whose time grows with its number, and whose slice has at least ``size`` bytes."""
+    city = f"c{number}{random.Random(number).randbytes(size).hex()}"
+    time = f"2024-01-{number // 1440 + 1:02}T{number // 60 % 24:02}:{number % 60:02}:00Z"
+    return f"event_time,city,people\n{time},{city},{number}\n"
 
 
 @dataclass
@@ -168,6 +189,17 @@ class Node:
         (self.daemon.folder / name).write_text(text)
         self.daemon.ask("apply", "-f", str(self.daemon.folder / name))
 
+    def begin_files(self, name: str) -> None:
+        """A dataset with a slice for each file; ``add_files`` writes them."""
+        folder = self.daemon.folder / name
+        folder.mkdir()
+        self.apply("files.yaml", FILES.format(name=name, folder=folder))
+
+    def add_files(self, name: str, numbers: range, size: int = 0) -> None:
+        for number in numbers:
+            (self.daemon.folder / name / f"{number:05}.csv").write_text(file_of(number, size))
+        self.daemon.ask("pull", name)
+
     def add(self, name: str, day: int, city: str) -> None:
         (self.daemon.folder / "rows.ndjson").write_text(rows(day, city))
         self.daemon.ask("ingest", name, str(self.daemon.folder / "rows.ndjson"))
@@ -180,7 +212,7 @@ class Node:
         return head
 
     def has(self, name: str) -> bool:
-        return self.daemon.said("show", name).code == 0
+        return self.daemon.said("describe", "dataset", name).code == 0
 
     def holds(self, name: str, level: str = "data") -> bool:
         return self.daemon.said("verify", name, "--level", level).code == 0
