@@ -141,7 +141,7 @@ class Workspace:
             os.close(theirs)
             try:
                 shown = b""
-                while (token := re.search(rb"eyJ[\w.-]+(?=\W)", shown)) is None:
+                while (token := re.search(rb"eyJ[\w.-]+(?=[^\w.-])", shown)) is None:
                     shown += os.read(ours, 4096)
                 if not through_proxy:
                     yield Served(f"odf+http://{LOOPBACK}:{port}", token[0].decode(), None, server.kill)
