@@ -73,6 +73,7 @@ class Workspace:
     """A workspace of kamu, with a home of its own."""
 
     folder: Path
+    patience: float = PATIENCE
 
     def __post_init__(self) -> None:
         if not self.folder.exists():
@@ -90,7 +91,7 @@ class Workspace:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [PROGRAM, *words], cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=PATIENCE,
+            [PROGRAM, *words], cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=self.patience,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
 
