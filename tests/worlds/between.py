@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from worlds.eventually import PATIENCE
+
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 """Closing sends a reset, and nothing that still waits to be sent."""
 _CHUNK: Final = 64 << 10
@@ -50,6 +52,7 @@ class _Trap:
     pattern: bytes
     left: int
     spring: Callable[[], None]
+    is_over: threading.Event = field(default_factory=threading.Event)
 
 
 class Between:
@@ -71,6 +74,11 @@ class Between:
         """Calls ``spring`` once, when the ``count``-th piece with ``pattern`` has come, before it is passed on."""
         self._trap = _Trap(pattern, count, spring)
 
+    def sprung(self) -> None:
+        """Waits until that was called, and has returned."""
+        assert self._trap is not None
+        assert self._trap.is_over.wait(PATIENCE)
+
     def cut(self) -> None:
         """Cuts all lines."""
         for line in self.lines:
@@ -83,8 +91,11 @@ class Between:
 
     def seen(self, pattern: str, since: int = 0) -> list[str]:
         """Returns what came from clients since a mark and matches a regular expression."""
-        parts = (each.data for line in self.lines for each in line.passed if each.is_client and each.number >= since)
-        return [found for part in parts for found in re.findall(pattern, part.decode("latin-1"))]
+        found: list[str] = []
+        for line in self.lines:
+            parts = (each.data for each in line.passed if each.is_client and each.number >= since)
+            found += re.findall(pattern, b"".join(parts).decode("latin-1"))
+        return found
 
     def close(self) -> None:
         self._is_closed = True
@@ -126,11 +137,11 @@ class Between:
 
     def _look(self, data: bytes) -> None:
         trap = self._trap
-        if trap is not None and trap.pattern in data:
+        if trap is not None and trap.left and trap.pattern in data:
             trap.left -= 1
             if not trap.left:
-                self._trap = None
                 trap.spring()
+                trap.is_over.set()
 
     def _start(self, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, daemon=True)

@@ -136,6 +136,7 @@ def test_a_node_is_killed_while_kamu_pushes_to_it(node: Node, full: Workspace) -
         lines.when(b"PUT /cities/data/", CUT_AT, node.daemon.kill)
         full.refused("push", "cities", "--to", f"{url}/cities")
         sent = set(lines.seen(SENT))
+        lines.sprung()
         node.daemon.start()
         assert not node.has("cities")
         pushed_to_the_end(node, full, lines, url, sent)

@@ -37,6 +37,7 @@ def test_who_gives_is_killed_while_it_is_pulled_from(source: Node, other: Node) 
         lines.when(b"GET /cities/data/", CUT_AT, source.daemon.kill)
         assert other.daemon.said("pull", f"{url}/cities").code != 0
         assert not other.has("cities")
+        lines.sprung()
         source.daemon.start()
         first, since = set(lines.seen(asked)), lines.mark()
         other.daemon.ask("pull", f"{url}/cities")
@@ -54,6 +55,7 @@ def test_who_takes_is_killed_while_it_is_pushed_to(source: Node, other: Node) ->
         source.daemon.ask("repo", "add", "house", url, "--credentials", "token")
         lines.when(b"PUT /cities/data/", CUT_AT, other.daemon.kill)
         assert source.daemon.said("push", "cities", "--to", "house/cities", "--private").code != 0
+        lines.sprung()
         other.daemon.start()
         assert not other.has("cities")
         first, since = set(lines.seen(sent)), lines.mark()
