@@ -66,7 +66,7 @@ class World(ThreeInstances):
         place.read([shard, self.chain])
         state = load_state(place.chains.chain(shard)).source_state
         if state is not None:
-            self.topic.forget(decode_position(state.value).next[str(partition)], partition)
+            self.topic.forget(decode_position(state.value).next.get(str(partition), 0), partition)
 
     def forget(self, partition: int, count: int) -> None:
         """The topic lets go of messages, whether the shards have them or not, once some of the partition were bound.
@@ -220,6 +220,22 @@ def test_what_went_before_it_was_bound_is_accepted_too() -> None:
         assert made.lost == 2
         made.drain()
         made.check()
+
+
+def test_a_gap_before_anything_was_written_tells_nothing_of_other_partitions() -> None:
+    """They are read from their first messages, as one that was added to the topic."""
+    with world(1) as made:
+        made.send(0, 1)
+        made.step(0)
+        made.topic.forget(1)
+        made.accept(1)
+        assert made.lost == 1
+        made.send(2, 1)
+        made.release(1)
+        made.race(0, 1)
+        made.drain(2)
+        made.check()
+        assert made.ranges() == [("topic-1/0", 0, 1), ("topic-1/2", 0, 1)]
 
 
 def test_a_range_that_grew_meanwhile_is_not_accepted_by_its_former_name() -> None:
