@@ -48,6 +48,9 @@ from p2p.wire.pieces import LARGE_OBJECT
 
 AT_ONCE: Final = 4
 """Blocks whose objects are fetched at the same time, for one mirror; and objects of one slice's links."""
+CHECKED: Final = 2
+"""Blocks whose objects are checked while AT_ONCE others are fetched: those that began together are also complete
+together, and without others the line would be idle while they are checked."""
 PAGE: Final = 256
 """Names of linked objects that are read at once."""
 MAX_TOLD: Final = 5
@@ -132,14 +135,18 @@ class ObjectFetcher:
         missing = await trio.to_thread.run_sync(self._missing, wanted)
         promised = await trio.to_thread.run_sync(self._promise, spec, missing)
         counted, pace = _Counted(self.keeping, self.room, spec, tally), self.paces.of(spec)
+        fetching = trio.Semaphore(AT_ONCE)
 
         async def take(group: Sequence[Bringing]) -> None:
-            sound = await self._packs.take(peers, group, missing, pace) if len(group) > 1 else set()
+            async with fetching:
+                sound = await self._packs.take(peers, group, missing, pace) if len(group) > 1 else set()
             for place, (in_force, block) in enumerate(group):
                 come: list[Multihash] = []
                 for name, size in objects_of(block):
-                    if place not in sound and await self._have(peers, name, size, pace):
-                        come.append(name)
+                    if place not in sound:
+                        async with fetching:
+                            if await self._have(peers, name, size, pace):
+                                come.append(name)
                     await counted.add(name, size, block.sequence_number)
                     tally.slices += 1
                     tally.bytes += size
@@ -153,7 +160,7 @@ class ObjectFetcher:
             with span("objects") as seen:
                 if swarm is not None and sum(missing.values()) >= LEAST:
                     await self._with_others(swarm, blocks, missing, tally, pace)
-                await _several(together(bringing_objects(terms, blocks)), take)
+                await _several(together(bringing_objects(terms, blocks)), take, AT_ONCE + CHECKED)
                 seen.note("odfd.objects", tally.slices)
         finally:
             with trio.CancelScope(shield=True):
@@ -447,8 +454,8 @@ class _Counted:
         self._room.take_back(name for name, _, _ in page)
 
 
-async def _several(waiting: Iterator[Item], take: Callable[[Item], Awaitable[None]]) -> None:
-    """Calls ``take`` for each item, AT_ONCE at a time. Raises only the first fault."""
+async def _several(waiting: Iterator[Item], take: Callable[[Item], Awaitable[None]], at_once: int = AT_ONCE) -> None:
+    """Calls ``take`` for each item, ``at_once`` at a time. Raises only the first fault."""
 
     async def work() -> None:
         for item in waiting:
@@ -456,7 +463,7 @@ async def _several(waiting: Iterator[Item], take: Callable[[Item], Awaitable[Non
 
     with sole_faults():
         async with trio.open_nursery() as nursery:
-            for _ in range(AT_ONCE):
+            for _ in range(at_once):
                 nursery.start_soon(work)
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from chain.errors import NotFound, Refused
-from odfd.mirrors import sinks, sync_steps
+from odfd.mirrors import object_fetcher, packs, sinks, sync_steps
 from odfd.mirrors.mirror_state import SchedulerState
 from worlds.eventually import PATIENCE
 
@@ -142,3 +142,36 @@ async def test_a_way_that_ends_in_the_middle_is_gone_on(world: Any, worlds: Any,
         library.prove = prove
         bob.parts.scheduler.poke(cities)
         await settled(bob, "theirs", alice.size("cities"))
+
+
+async def test_others_are_fetched_while_slices_are_checked(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were begun together are checked together; the line goes on with others, and with no more at once."""
+    fetch, check = object_fetcher.ObjectFetcher._have, object_fetcher.check_event
+    fetching = most = begun = 0
+    more = threading.Event()
+
+    async def counted(self: Any, *given: Any) -> Any:
+        nonlocal fetching, most, begun
+        fetching, begun = fetching + 1, begun + 1
+        most = max(most, fetching)
+        if begun > object_fetcher.AT_ONCE:
+            more.set()
+        try:
+            return await fetch(self, *given)
+        finally:
+            fetching -= 1
+
+    def checked(*given: Any) -> Any:
+        assert more.wait(PATIENCE), "nothing is fetched until a check is done"
+        return check(*given)
+
+    monkeypatch.setattr(packs, "MAX_PACKED", 0)
+    monkeypatch.setattr(object_fetcher.ObjectFetcher, "_have", counted)
+    monkeypatch.setattr(object_fetcher, "check_event", checked)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        assert (await bob.mirror(cities, "theirs", want="data", serve="data")).state == "current"
+    assert begun == DAYS
+    assert most <= object_fetcher.AT_ONCE
