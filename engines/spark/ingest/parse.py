@@ -30,13 +30,13 @@ from chain.model.read_options import Quarantine, quarantine_of
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from engines.contract import Progress
 from engines.request_control import RequestControl
-from engines.spark.ingest import range_tasks
+from engines.spark.ingest import parquet_rows, range_tasks
 from engines.spark.ingest.bad_records import too_many
 from engines.spark.ingest.csv_head import BOM, read_head
 from engines.spark.ingest.dialect import CsvDialect, check_text_options, csv_dialect
 from engines.spark.ingest.encodings import check_text
 from engines.spark.ingest.json_guess import INFER_ROWS, guess_json
-from engines.spark.ingest.parquet_size import decoded_bytes
+from engines.spark.ingest.parquet_ranges import parquet_ranges
 from engines.spark.ingest.quoting import Quotes, check_quotes
 from engines.spark.ingest.range_tasks import Format, Task
 from engines.spark.ingest.ranges import TARGET, Range, View, line_ranges
@@ -252,11 +252,8 @@ def _is_here(todo: Sequence[Task], spread: bool) -> bool:
     if all(isinstance(task.format, range_tasks.CsvFormat) for task in todo) and not spread:
         return max(sizes, default=0) <= MAX_HERE
     if all(isinstance(task.format, range_tasks.ParquetFormat) for task in todo):
-        # The file was opened for its columns, or is refused by the task that reads it.
-        with contextlib.suppress(pa.ArrowException, OSError):
-            most = [decoded_bytes(Path(task.path)) for task in todo]
-            return sum(most) <= SMALL or (not spread and max(most) <= MAX_HERE)
-        return True
+        most = [parquet_rows.decoded(Path(task.path), task.name, task.span) for task in todo]
+        return sum(most) <= SMALL or (not spread and max(most, default=0) <= MAX_HERE)
     texts = all(not isinstance(task.format, range_tasks.ParquetFormat) for task in todo)
     return texts and sum(sizes) <= SMALL
 
@@ -282,8 +279,9 @@ def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> P
     declared = read_schema(step) is not None
     with _mapped(source) as view:
         if isinstance(step, ReadParquet):
-            schema = wanted or range_tasks.parquet_schema(source.path, source.name)
-            return Planned(schema, range_tasks.ParquetFormat(), [Range(0, len(view))])
+            schema = wanted or parquet_rows.columns_of(source.path, source.name)
+            footer = parquet_rows.footer(source.path, source.name)
+            return Planned(schema, range_tasks.ParquetFormat(), parquet_ranges(footer, len(view)))
         check_text(view, str(step.__struct_config__.tag), source.name)
         match step:
             case ReadCsv():

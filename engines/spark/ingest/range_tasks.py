@@ -19,24 +19,16 @@ import pyarrow.parquet as pq
 
 from chain.errors import Environment, Invalid
 from chain.model.read_options import Quarantine
-from chain.wording import a
-from engines.spark.ingest import csv_text, json_text, record_split, records
+from engines.spark.ingest import csv_text, json_text, parquet_rows, record_split, records
 from engines.spark.ingest.bad_records import BAD, OF_RECORDS, Reader, SetAside, without_bad
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
 from engines.spark.ingest.dialect import CsvDialect
-from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
 from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.record_split import Cut
 from engines.spark.ingest.records import OwnId, Records
 from engines.spark.ingest.text_columns import (
     Absence,
-    Misfit,
-    check_once,
-    check_present,
-    instant_type,
-    misfit_fault,
-    type_name,
 )
 
 ANSWER: Final = pa.schema(
@@ -44,8 +36,6 @@ ANSWER: Final = pa.schema(
 )
 """Schema of the results that tasks return to the driver."""
 _READ: Final = 1 << 20
-MAX_DECIMAL128: Final = 38
-"""Most digits of a decimal with 128 bits."""
 
 
 class CsvFormat(msgspec.Struct, frozen=True):
@@ -202,7 +192,7 @@ def parse(task: Task) -> JsonTable:
     """Returns the rows of the task's range. Raises Invalid."""
     match task.format:
         case ParquetFormat():
-            return _read_parquet(task)
+            return parquet_rows.read(Path(task.path), task.name, task.span, task.schema)
         case CsvFormat(dialect, names):
             head = csv_text.Head(names, task.schema, 0)
             return _located(
@@ -249,7 +239,7 @@ def place_of(task: Task, row: int) -> str:
         return f"{task.name}:{_cut(task).lines(np.array([row]))[0]}"
     match task.format:
         case ParquetFormat():
-            return f"{task.name}: row {row + 1}"
+            return f"{task.name}: row {parquet_rows.before(Path(task.path), task.name, task.span) + row + 1}"
         case CsvFormat(dialect):
             line = csv_text.line_of_record(_bytes(task), row + 1, dialect)
         case _:
@@ -276,91 +266,3 @@ def _newlines_before(task: Task) -> int:
             count += block.count(b"\n")
             left -= len(block)
     return count
-
-
-def _read_parquet(task: Task) -> JsonTable:
-    _parquet_columns(Path(task.path), task.name)
-    try:
-        table = pq.read_table(task.path, use_threads=False)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _no_parquet(Path(task.path), task.name, error) from error
-    missing = [name for name in task.schema.names if name not in table.schema.names]
-    if missing:
-        raise Invalid(
-            f"no column {missing[0]!r}",
-            rule="read-columns",
-            hint=f"the file has {', '.join(table.schema.names)}",
-            place=task.name,
-        )
-    columns = []
-    for field in task.schema:
-        column = table.column(field.name)
-        try:
-            check_present(column, field)
-            columns.append(column.cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
-                raise _too_fine(task.name, column.type, field) from error
-            raise misfit_fault(task.name, field.name, field.type, str(error)) from error
-        except Misfit as misfit:
-            place = f"{task.name}: row {misfit.row + 1}"
-            raise misfit_fault(place, field.name, field.type, misfit.value) from misfit
-    others = [name for name in table.schema.names if name not in task.schema.names]
-    return JsonTable(pa.Table.from_arrays(columns, schema=task.schema), dict.fromkeys(others, table.num_rows))
-
-
-def _parquet_columns(path: Path, name: str) -> pa.Schema:
-    """Returns the columns of a Parquet file, whose names must be distinct. Raises Invalid."""
-    try:
-        found = pq.read_schema(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _no_parquet(path, name, error) from error
-    check_once(found, name)
-    return found
-
-
-def parquet_schema(path: Path, name: str) -> pa.Schema:
-    """Returns the columns of a Parquet file with types that slices can hold. Raises Invalid."""
-    found = _parquet_columns(path, name)
-    return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in found])
-
-
-def _no_parquet(path: Path, name: str, error: Exception) -> Invalid:
-    with path.open("rb") as file:
-        found = found_kind(file.read(BEGIN))
-    if found is not None and found[0] != PARQUET:
-        return Invalid(f"this is {found[0]}, and not Parquet", rule="read-kind-of-file", hint=found[1], place=name)
-    reason = str(error).splitlines()[0]
-    return Invalid(
-        f"not a readable Parquet file: {reason}", rule="read-parquet", hint="is the whole file there?", place=name
-    )
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    """Returns the type without encodings that are no logical types: dictionaries, views, large offsets;
-    times are instants."""
-    if pa.types.is_dictionary(type_):
-        return _plain(type_.value_type)
-    if pa.types.is_timestamp(type_):
-        return instant_type(type_)
-    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
-        return pa.string()
-    if pa.types.is_date(type_):
-        return pa.date32()
-    if pa.types.is_decimal(type_) and type_.precision <= MAX_DECIMAL128:
-        return pa.decimal128(type_.precision, type_.scale)
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(_plain(field.type)).remove_metadata() for field in type_])
-    return pa.binary() if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) else type_
-
-
-def _too_fine(place: str, kind: pa.DataType, declared: pa.Field) -> Invalid:
-    unit = {"us": "Microsecond", "ns": "Nanosecond"}.get(kind.unit, "Millisecond")
-    return Invalid(
-        f"column {declared.name!r} is declared {a(type_name(declared.type))}, and the file holds finer times",
-        rule="exact-times",
-        hint=f"declare it in `schema` as {{kind: Timestamp, unit: {unit}}}, which keeps all digits",
-        place=place,
-    )

@@ -154,6 +154,12 @@ def behind(times: pa.ChunkedArray, watermark: Instant) -> int:
     return int(pc.sum(pc.less(times.cast(kind).cast(pa.int64()), _units(watermark, kind))).as_py() or 0)
 
 
+def greatest(times: pa.ChunkedArray) -> Instant | None:
+    """Returns the latest of the times that are not null."""
+    latest = pc.max(times)
+    return Instant(to_instant(latest.value, times.type)) if latest.is_valid else None
+
+
 def _instants(times: pa.ChunkedArray) -> pa.DataType:
     return instant_type(times.type) if pa.types.is_timestamp(times.type) else millis_type()
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
 from chain.data.arrow_schema import from_arrow, to_arrow
-from chain.data.parquet import SliceWriter, to_instant, write_slice
+from chain.data.parquet import SliceWriter, write_slice
 from chain.data.quarantine import arrow_schema, quarantined
 from chain.errors import Invalid
 from chain.instant import DAY, MILLISECOND, SECOND, Instant
@@ -55,6 +54,7 @@ from engines.spark.ingest.row_checks import (
     check_not_ahead,
     check_present,
     checked_keys,
+    greatest,
     locate,
     missing_fault,
     null_key_fault,
@@ -114,11 +114,13 @@ def _ingest(
     origin = Origin(session, parts, query, scratch, vocab.event_time_column)
     check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
     guessed = query is None and read_schema(request.read) is None
-    if query is None and not guessed and may_stream(request, parts):
+    if query is None and may_stream(request, parts):
+        if vocab.event_time_column not in parts.schema.names:
+            _check_may_lack(request, guessed)
         control.stage("writing")
         control.progress()
         limit = None if declared.ahead is None else Instant(request.system_time + declared.ahead + declared.behind)
-        if (done := streamed(request, parts, control, limit)) is not None:
+        if (done := streamed(request, parts, control, scratch, limit, guessed=guessed)) is not None:
             return _streamed(request, parts, declared, done, empty)
     batch = _rows(origin)
     control.check()
@@ -163,7 +165,7 @@ def _streamed(
     empty: tuple[SkippedFile, ...],
 ) -> Success:
     """The answer for rows that were written as they came."""
-    counts = _counts_of(parts, done.rows, PassedOver(), done.late, 0, empty)
+    counts = _counts_of(parts, done.rows, PassedOver(), done.late, done.untimed, empty)
     if counts.quarantined and request.quarantine is not None:
         _write_quarantine(parts, request.quarantine, request.system_time)
     mark = advanced(request.prev_watermark, Instant(done.latest - declared.behind))
@@ -306,11 +308,6 @@ def _success(request: IngestRequest, schema: pa.Schema, rows: int, mark: Instant
         rows=counts,
         prev_data_bounds_hash=request.prev_data_bounds_hash,
     )
-
-
-def greatest(times: pa.ChunkedArray) -> Instant | None:
-    latest = pc.max(times)
-    return Instant(to_instant(latest.value, times.type)) if latest.is_valid else None
 
 
 def advanced(before: Instant | None, to: Instant) -> Instant:

@@ -208,9 +208,15 @@ def ascending(column: pa.ChunkedArray) -> bool:
     """Whether a column of times is sorted already, as in most sources."""
     if column.null_count or not pa.types.is_temporal(column.type):
         return False
-    width = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
-    values = column.cast(width).to_numpy()
+    values = time_values(column)
     return bool(np.all(values[:-1] <= values[1:]))
+
+
+def time_values(column: pa.ChunkedArray) -> np.ndarray:
+    """Returns dates or times as numbers in their own unit; the column has no nulls."""
+    width = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
+    values: np.ndarray = column.cast(width).to_numpy()
+    return values
 
 
 def fitted(table: pa.Table, force: pa.Schema | None) -> pa.Table:

@@ -1,8 +1,8 @@
-"""Writes rows that are appended in the order of their times as they come, a part at a time, in little memory.
+"""Writes rows that are only appended as they come, a part at a time, in little memory.
 
-Most large sources are so: a merge that compares nothing, and rows that are sorted already. The slice is the one that
-``run`` would write of the whole batch, byte by byte, since a writer's bytes do not depend on how rows are handed to it.
-What is not so, and what is wrong with any row, is left to ``run``, which knows all rows when it tells of one.
+Most large sources are so. Rows that are sorted by their times already are written at once; others are sorted on disk.
+The slice is the one that ``run`` would write of the whole batch, byte by byte, since a writer's bytes do not depend on
+how rows are handed to it. What is wrong with any row is left to ``run``, which knows all rows when it tells of one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from chain.data.arrow_schema import to_arrow
-from chain.data.parquet import SliceWriter, to_instant
+from chain.data.parquet import SliceWriter
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.model.source import MergeAppend
@@ -25,8 +25,9 @@ from engines.contract import IngestRequest
 from engines.request_control import RequestControl
 from engines.spark.ingest.merge import all_new
 from engines.spark.ingest.parse import Parts
-from engines.spark.ingest.row_checks import behind
-from engines.spark.ingest.shape import ascending, check_columns, finished, fitted, prepared
+from engines.spark.ingest.row_checks import behind, greatest
+from engines.spark.ingest.shape import ascending, check_columns, coerce_guessed, finished, fitted, prepared, timed
+from engines.spark.ingest.sorted_runs import SortedRuns
 
 LEAST: Final = 1 << 20
 """Rows below which all of them may as well be held at once: those of a row group."""
@@ -39,85 +40,127 @@ class Streamed(NamedTuple):
     rows: int
     latest: Instant
     late: int
+    untimed: int
+    """Rows that had no event time, and were given one."""
 
 
 class _Times(NamedTuple):
     latest: Instant
     late: int
+    untimed: int
+    sorted: bool
 
 
 def may_stream(request: IngestRequest, parts: Parts) -> bool:
     """Whether the rows, which no query makes, may be written as they come, by what is known without them."""
-    return (
-        isinstance(request.merge, MergeAppend)
-        and parts.typed
-        and sum(parts.rows) >= LEAST
-        and request.vocab.event_time_column in parts.schema.names
-    )
+    return isinstance(request.merge, MergeAppend) and parts.typed and sum(parts.rows) >= LEAST
 
 
 def streamed(
-    request: IngestRequest, parts: Parts, control: RequestControl, limit: Instant | None = None
+    request: IngestRequest,
+    parts: Parts,
+    control: RequestControl,
+    scratch: Path,
+    limit: Instant | None = None,
+    *,
+    guessed: bool = False,
 ) -> Streamed | None:
-    """Writes the slice of a request that may be streamed; ``None``, and no file, where its rows are not so.
+    """Writes the slice of a request that may be streamed; ``None``, and no file, where ``run`` must tell what is wrong.
 
-    ``limit``: of event times.
+    ``scratch``: a directory for rows that must be sorted. ``limit``: of event times. ``guessed``: the types of columns
+    are those that were found in the files.
 
     Raises Environment.
     """
+    rows = _Rows(request, parts, control, scratch, guessed)
     try:
-        times = _times(request, parts, control)
-        if times is None or (limit is not None and times.latest > limit):
+        times = _times(rows)
+        if limit is not None and times.latest > limit:
             return None
-        return _written(request, parts, times, control)
+        return _written(rows, times)
     except Invalid:
         return None
 
 
-def _times(request: IngestRequest, parts: Parts, control: RequestControl) -> _Times | None:
-    """``None`` unless each row has a time that is not before the one above it. Raises Invalid."""
-    name = request.vocab.event_time_column
-    last: pa.Scalar | None = None
-    late = 0
-    for part in _tables(parts, [name]):
-        control.check()
-        times = _prepared(part, request, None).column(name)
-        if times.null_count or not ascending(times) or (last is not None and pc.less(times[0], last).as_py()):
-            return None
+class _Rows(NamedTuple):
+    request: IngestRequest
+    parts: Parts
+    control: RequestControl
+    scratch: Path
+    guessed: bool
+
+    @property
+    def column(self) -> str:
+        return self.request.vocab.event_time_column
+
+    @property
+    def given(self) -> Instant:
+        """The time of rows that have none."""
+        time = self.request.source_event_time
+        return self.request.system_time if time is None else time
+
+    @property
+    def force(self) -> pa.Schema | None:
+        return None if self.request.schema is None else to_arrow(self.request.schema)
+
+    def batches(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """Yields the rows, or these columns of them, as a dataset has them; times may be null. Raises Invalid."""
+        vocab, merge, force = self.request.vocab, self.request.merge, self.force
+        for part in _tables(self.parts, columns):
+            self.control.check()
+            yield prepared(coerce_guessed(part, vocab, merge) if self.guessed else part, vocab, merge, force)
+
+    def sorted(self) -> Iterator[pa.Table]:
+        """Yields the rows in the order of their times, none of which is null. Raises Invalid, Environment."""
+        runs = SortedRuns(self.scratch, self.column)
+        for batch in self.batches():
+            check_columns(batch.schema, self.request.vocab, self.force)
+            runs.add(timed(batch, self.column, self.given))
+        for batch in runs.merged():
+            self.control.check()
+            yield batch
+
+
+def _times(rows: _Rows) -> _Times:
+    """Reads only the event times, or only the first column if there are none. Raises Invalid."""
+    before = rows.request.prev_watermark
+    names = rows.parts.schema.names
+    latest: list[Instant | None] = []
+    late, untimed, sorted_, last = 0, 0, True, None
+    for batch in rows.batches([rows.column] if rows.column in names else names[:1]):
+        own = batch.column(rows.column)
+        late += 0 if before is None else behind(own, before)
+        untimed += own.null_count
+        times = timed(batch, rows.column, rows.given).column(rows.column)
+        latest.append(greatest(times))
+        sorted_ = sorted_ and ascending(times) and (last is None or not pc.less(times[0], last).as_py())
         last = times[-1]
-        late += 0 if request.prev_watermark is None else behind(times, request.prev_watermark)
-    assert last is not None, "there are rows"
-    return _Times(Instant(to_instant(last.value, last.type)), late)
+    return _Times(max(time for time in latest if time is not None), late, untimed, sorted_)
 
 
-def _written(request: IngestRequest, parts: Parts, times: _Times, control: RequestControl) -> Streamed:
+def _written(rows: _Rows, times: _Times) -> Streamed:
     """Raises Invalid, Environment."""
-    force = None if request.schema is None else to_arrow(request.schema)
+    request = rows.request
     offset, writer = request.next_offset, None
     with ExitStack() as stack:
-        for part in _tables(parts):
-            control.check()
-            batch = _prepared(part, request, force)
-            check_columns(batch.schema, request.vocab, force)
-            merged = all_new(batch, (request.vocab.event_time_column,))
+        for batch in rows.batches() if times.sorted else rows.sorted():
+            check_columns(batch.schema, request.vocab, rows.force)
+            merged = all_new(batch, (rows.column,))
             whole = finished(merged, request.vocab, request.system_time, request.source_event_time, offset)
-            rows = fitted(whole, force)
+            table = fitted(whole, rows.force)
             if writer is None:
-                writer = stack.enter_context(SliceWriter(Path(request.new_data_path), rows.schema))
-            writer.write(rows)
-            offset += rows.num_rows
+                writer = stack.enter_context(SliceWriter(Path(request.new_data_path), table.schema))
+            writer.write(table)
+            offset += table.num_rows
     assert writer is not None, "there are rows"
-    return Streamed(rows.schema, offset - request.next_offset, times.latest, times.late)
-
-
-def _prepared(part: pa.Table, request: IngestRequest, force: pa.Schema | None) -> pa.Table:
-    known = force if force is not None or request.schema is None else to_arrow(request.schema)
-    return prepared(part, request.vocab, request.merge, known)
+    return Streamed(table.schema, offset - request.next_offset, times.latest, times.late, times.untimed)
 
 
 def _tables(parts: Parts, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """Parts that have rows, in input order."""
+    """Yields the rows in input order, at most those of a row group at once."""
     schema = parts.schema if columns is None else pa.schema([parts.schema.field(name) for name in columns])
     for path, rows in zip(parts.paths, parts.rows, strict=True):
         if rows:
-            yield pq.read_table(path, memory_map=True, columns=columns).cast(schema)
+            with pq.ParquetFile(path, memory_map=True) as file:
+                for group in range(file.num_row_groups):
+                    yield file.read_row_group(group, columns=columns).cast(schema)

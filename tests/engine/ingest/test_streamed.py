@@ -10,7 +10,7 @@ import pytest
 
 from chain.model.source import MergeAppend, ReadCsv
 from engines.contract import InvalidQuery, Success
-from engines.spark.ingest import parse, run, streamed
+from engines.spark.ingest import parse, run, sorted_runs, streamed
 from engines.spark.ingest.ranges import line_ranges
 
 pytestmark = pytest.mark.engine
@@ -24,23 +24,24 @@ def both(dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
     monkeypatch.setattr(parse, "line_ranges", lambda view, start: line_ranges(view, start, 700))
     told: list[bool] = []
 
-    def watched(*given: Any) -> Any:
-        found = streamed.streamed(*given)
+    def watched(*given: Any, **named: Any) -> Any:
+        found = streamed.streamed(*given, **named)
         told.append(found is not None)
         return found
 
     monkeypatch.setattr(run, "streamed", watched)
+    monkeypatch.setattr(sorted_runs, "WINDOW", 50)
 
-    def ingest(text: str, *, after: str = "", **more: Any) -> tuple[Any, list[Any], bool]:
+    def ingest(text: str, *, read: ReadCsv = READ, after: str = "", **more: Any) -> tuple[Any, list[Any], bool]:
         made = dataset(MergeAppend())
         if after:
-            assert isinstance(made.ingest(after, READ), Success)
+            assert isinstance(made.ingest(after, read), Success)
         answers, slices = [], []
         for least in (1, 1 << 30):
             monkeypatch.setattr(streamed, "LEAST", least)
-            answer = made.ingest(text, READ, remember=False, **more)
+            answer = made.ingest(text, read, remember=False, **more)
             if isinstance(answer, InvalidQuery):
-                answer = msgspec.structs.replace(answer, place=answer.place.replace(f"-{made.rounds}.", "."))
+                answer = msgspec.structs.replace(answer, place=(answer.place or "").replace(f"-{made.rounds}.", "."))
             answers.append(answer)
             output = made.folder / f"slice-{made.rounds}"
             slices.append(output.read_bytes() if output.exists() else None)
@@ -62,16 +63,41 @@ def test_sorted_rows_are_written_as_they_come(both: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rows",
+    ("rows", "untimed"),
     [
-        SORTED + "2023-01-01T00:00:00Z,1,late\n",
-        ",1,no time\n" + SORTED,
+        (SORTED + "2023-01-01T00:00:00Z,1,late\n", 0),
+        (SORTED + SORTED, 0),
+        ("".join(reversed(SORTED.splitlines(keepends=True))), 0),
+        (",1,no time\n" + SORTED + ",2,no time\n", 2),
     ],
-    ids=["unsorted", "untimed"],
+    ids=["one behind", "twice", "backwards", "untimed"],
 )
-def test_others_are_held(both: Callable[..., Any], rows: str) -> None:
-    _, (answer, _), was = both(HEADER + rows)
+def test_unsorted_rows_are_sorted_on_disk(both: Callable[..., Any], rows: str, untimed: int) -> None:
+    _, (answer, _), was = both(HEADER + rows, source_time="2024-01-01T00:03:00Z")
     assert isinstance(answer, Success)
+    assert answer.rows.untimed == untimed
+    assert was
+
+
+def test_rows_of_a_file_without_event_times_are_written_as_they_come(both: Callable[..., Any]) -> None:
+    rows = "id,name\n" + "".join(line.partition(",")[2] for line in SORTED.splitlines(keepends=True))
+    declared = ReadCsv(header=True, ddl_schema=("id BIGINT NOT NULL", "name STRING"))
+    for read in (declared, ReadCsv(header=True), ReadCsv(header=True, infer_schema=True)):
+        _, (answer, _), was = both(rows, read=read, after=rows)
+        assert (answer.rows.untimed, answer.rows.late) == (300, 0)
+        assert was
+
+
+def test_guessed_columns_are_written_as_they_come(both: Callable[..., Any]) -> None:
+    rows = HEADER.replace("name", "offset") + SORTED
+    _, (answer, _), was = both(rows, read=ReadCsv(header=True, infer_schema=True))
+    assert isinstance(answer, Success)
+    assert was
+
+
+def test_a_text_that_is_no_time_is_told_as_of_all_rows(both: Callable[..., Any]) -> None:
+    _, (answer, _), was = both(HEADER + SORTED + "once,1,x\n", read=ReadCsv(header=True))
+    assert isinstance(answer, InvalidQuery)
     assert not was
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import threading
 from pathlib import Path
@@ -17,9 +18,9 @@ from chain.errors import Invalid
 from chain.model.source import ReadCsv, ReadParquet
 from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.ingest import parse, range_tasks
-from engines.spark.ingest.parquet_size import decoded_bytes
+from engines.spark.ingest.parquet_ranges import decoded_bytes, groups_of, parquet_ranges
 from engines.spark.ingest.parse import SourceFile, parse_sources
-from engines.spark.ingest.ranges import line_ranges
+from engines.spark.ingest.ranges import Range, line_ranges
 
 READ = ReadCsv(header=True, ddl_schema=("id BIGINT NOT NULL", "name STRING"))
 ROWS = 400
@@ -108,24 +109,51 @@ COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string(), "ok": pa.bool_(), "d
 
 
 @settings(max_examples=25, deadline=None)
-@given(TABLES, st.integers(1, 50), st.booleans(), st.sampled_from(["zstd", "none"]))
+@given(TABLES, st.integers(1, 50), st.booleans(), st.sampled_from(["zstd", "none"]), st.integers(1, 1 << 16))
 def test_parquet_takes_no_more_than_its_footer_tells_and_has_the_rows_of_a_worker(
-    rows: list[tuple[Any, ...]], times: int, dictionary: bool, compression: str
+    rows: list[tuple[Any, ...]], times: int, dictionary: bool, compression: str, target: int
 ) -> None:
     once = pa.table(list(zip(*rows, strict=True)) or [[]] * 4, schema=COLUMNS)
     table = pa.concat_tables([once] * times).combine_chunks()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.parquet")
         pq.write_table(table, path, use_dictionary=dictionary, compression=compression, row_group_size=100)
-        assert pq.read_table(path).nbytes <= decoded_bytes(path) + 64, "an empty column has some bytes too"
-        parts = parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), Path(folder))
+        footer = pq.read_metadata(path)
+        bound = decoded_bytes(footer, range(footer.num_row_groups))
+        assert pq.read_table(path).nbytes <= bound + 64, "an empty column has some bytes too"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parse, "parquet_ranges", functools.partial(parquet_ranges, target=target))
+            parts = parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), Path(folder))
         assert parts is not None
+        groups = footer.num_row_groups
+        assert (1 if groups <= 1 or bound <= target else 2) <= len(parts.paths) <= max(1, groups)
         here = [pq.read_table(each) for each in parts.paths]
         numbers = pa.record_batch({"task": list(range(len(parts.tasks)))})
         answers = pa.Table.from_batches(range_tasks.perform(iter([numbers]), parts.tasks))
-        assert answers.column("rows").to_pylist() == list(parts.rows) == [table.num_rows]
+        assert answers.column("rows").to_pylist() == list(parts.rows) == [part.num_rows for part in here]
         assert [pq.read_table(each) for each in parts.paths] == here
-        assert here[0].cast(COLUMNS).to_pylist() == table.to_pylist()
+        assert pa.concat_tables(here).cast(COLUMNS).to_pylist() == table.to_pylist()
+
+
+def test_a_value_at_fault_is_told_with_its_row_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": [*range(250), None, 1]}), path, row_group_size=100)
+    monkeypatch.setattr(parse, "parquet_ranges", functools.partial(parquet_ranges, target=1))
+    with pytest.raises(Invalid) as told:
+        parse_sources(
+            no_session, [SourceFile(path, path.name)], ReadParquet(ddl_schema=("id BIGINT NOT NULL",)), tmp_path
+        )
+    assert told.value.place == "rows.parquet: row 251"
+
+
+def test_groups_that_do_not_follow_one_another_are_one_range(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": range(300)}), path, row_group_size=100)
+    footer, size = pq.read_metadata(path), path.stat().st_size
+    assert len(parquet_ranges(footer, size, 1)) == 3
+    for wrong in (footer.row_group(2).column(0).dictionary_page_offset, 0):
+        assert parquet_ranges(footer, wrong, 1) == [Range(0, wrong)]
+        assert list(groups_of(footer, Range(0, wrong), wrong)) == [0, 1, 2]
 
 
 def test_parquet_of_texts_that_are_written_once_is_left_to_a_worker(tmp_path: Path) -> None:

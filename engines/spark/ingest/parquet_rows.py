@@ -1,0 +1,130 @@
+"""Reads Parquet files of sources: columns as slices can hold them, and the rows of a range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from chain.errors import Invalid
+from chain.wording import a
+from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
+from engines.spark.ingest.json_text import JsonTable
+from engines.spark.ingest.parquet_ranges import decoded_bytes, groups_of
+from engines.spark.ingest.ranges import Range
+from engines.spark.ingest.text_columns import (
+    Misfit,
+    check_once,
+    check_present,
+    instant_type,
+    misfit_fault,
+    type_name,
+)
+
+MAX_DECIMAL128: Final = 38
+"""Most digits of a decimal with 128 bits."""
+
+
+def footer(path: Path, name: str) -> pq.FileMetaData:
+    """Raises Invalid for a file that is no Parquet."""
+    try:
+        return pq.read_metadata(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _no_parquet(path, name, error) from error
+
+
+def columns_of(path: Path, name: str) -> pa.Schema:
+    """Returns the columns of a file with types that slices can hold. Raises Invalid."""
+    found = footer(path, name).schema.to_arrow_schema()
+    check_once(found, name)
+    return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in found])
+
+
+def decoded(path: Path, name: str, span: Range) -> int:
+    """Bounds the bytes that the rows of a range take in memory. Raises Invalid."""
+    own = footer(path, name)
+    return decoded_bytes(own, groups_of(own, span, path.stat().st_size))
+
+
+def before(path: Path, name: str, span: Range) -> int:
+    """Counts the rows before those of a range. Raises Invalid."""
+    own = footer(path, name)
+    groups = groups_of(own, span, path.stat().st_size)
+    return sum(own.row_group(group).num_rows for group in range(groups[0])) if groups else 0
+
+
+def read(path: Path, name: str, span: Range, schema: pa.Schema) -> JsonTable:
+    """Returns the rows of a range. Raises Invalid for a file that is no Parquet, or has other columns or values."""
+    check_once(footer(path, name).schema.to_arrow_schema(), name)
+    try:
+        with pq.ParquetFile(path) as file:
+            groups = groups_of(file.metadata, span, path.stat().st_size)
+            table = file.read_row_groups(groups, use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _no_parquet(path, name, error) from error
+    missing = [column for column in schema.names if column not in table.schema.names]
+    if missing:
+        raise Invalid(
+            f"no column {missing[0]!r}",
+            rule="read-columns",
+            hint=f"the file has {', '.join(table.schema.names)}",
+            place=name,
+        )
+    columns = []
+    for field in schema:
+        column = table.column(field.name)
+        try:
+            check_present(column, field)
+            columns.append(column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
+                raise _too_fine(name, column.type, field) from error
+            raise misfit_fault(name, field.name, field.type, str(error)) from error
+        except Misfit as misfit:
+            place = f"{name}: row {before(path, name, span) + misfit.row + 1}"
+            raise misfit_fault(place, field.name, field.type, misfit.value) from misfit
+    others = [column for column in table.schema.names if column not in schema.names]
+    return JsonTable(pa.Table.from_arrays(columns, schema=schema), dict.fromkeys(others, table.num_rows))
+
+
+def _no_parquet(path: Path, name: str, error: Exception) -> Invalid:
+    with path.open("rb") as file:
+        found = found_kind(file.read(BEGIN))
+    if found is not None and found[0] != PARQUET:
+        return Invalid(f"this is {found[0]}, and not Parquet", rule="read-kind-of-file", hint=found[1], place=name)
+    reason = str(error).splitlines()[0]
+    return Invalid(
+        f"not a readable Parquet file: {reason}", rule="read-parquet", hint="is the whole file there?", place=name
+    )
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """Returns the type without encodings that are no logical types: dictionaries, views, large offsets;
+    times are instants."""
+    if pa.types.is_dictionary(type_):
+        return _plain(type_.value_type)
+    if pa.types.is_timestamp(type_):
+        return instant_type(type_)
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return pa.string()
+    if pa.types.is_date(type_):
+        return pa.date32()
+    if pa.types.is_decimal(type_) and type_.precision <= MAX_DECIMAL128:
+        return pa.decimal128(type_.precision, type_.scale)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_plain(field.type)).remove_metadata() for field in type_])
+    return pa.binary() if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) else type_
+
+
+def _too_fine(place: str, kind: pa.DataType, declared: pa.Field) -> Invalid:
+    unit = {"us": "Microsecond", "ns": "Nanosecond"}.get(kind.unit, "Millisecond")
+    return Invalid(
+        f"column {declared.name!r} is declared {a(type_name(declared.type))}, and the file holds finer times",
+        rule="exact-times",
+        hint=f"declare it in `schema` as {{kind: Timestamp, unit: {unit}}}, which keeps all digits",
+        place=place,
+    )
