@@ -134,17 +134,26 @@ class Internet:
         self._hub_run("ip", "link", "add", "hub", "type", "bridge", "forward_delay", "0")
         self._hub_run("ip", "link", "set", "hub", "up")
 
-    def public(self) -> Place:
-        """A place with an address of the Internet, in a /16 of its own."""
+    def public(self, families: Sequence[int] = (4,)) -> Place:
+        """A place with addresses of the Internet of these families of IP, in a /16 (IPv4) and a /32 (IPv6) of its own.
+
+        Raises NoNat if this machine has no IPv6.
+        """
         number = next(self._count)
         name = self._namespace(f"p{number}")
         address = f"20.{number}.0.1"
         _run("ip", "link", "add", f"p{number}", "netns", self._hub, "type", "veth", "peer", "wan", "netns", name)
         self._hub_run("ip", "link", "set", f"p{number}", "master", "hub")
         self._hub_run("ip", "link", "set", f"p{number}", "up")
-        place = Place(name, address)
-        place.run("ip", "address", "add", f"{address}/8", "dev", "wan")
+        sixth = f"2a00:{number:x}::1"
+        place = Place(name, address if 4 in families else sixth)
         place.run("ip", "link", "set", "wan", "up")
+        if 4 in families:
+            place.run("ip", "address", "add", f"{address}/8", "dev", "wan")
+        if 6 in families:
+            if not Path("/proc/sys/net/ipv6").is_dir():
+                raise NoNat("no IPv6 here")
+            place.run("ip", "address", "add", f"{sixth}/16", "dev", "wan", "nodad")
         return place
 
     def home(self, nat: str) -> Place:
