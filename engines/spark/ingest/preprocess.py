@@ -48,6 +48,21 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
         return table if _keeps_order(plan) else _totally_ordered(table)
 
 
+def preprocess_in_turns(
+    spark: SparkSession, groups: Sequence[Sequence[Path]], schema: pa.Schema, transform: Transform
+) -> Iterator[pa.Table]:
+    """Yields the results of the last query over one group of parts at a time, which together are those over all.
+
+    Yields nothing if the query may do more than keep rows in their order. Raises as ``preprocess`` does.
+    """
+    for group in groups:
+        frames = [spark.read.schema(struct_type(schema)).parquet(str(path)) for path in group]
+        with _queried(spark, functools.reduce(DataFrame.unionAll, frames), transform) as (result, plan):
+            if not _keeps_order(plan):
+                return
+            yield as_written(result.toArrow(), slice_types(result.schema))
+
+
 def result_schema(spark: SparkSession, schema: pa.Schema, transform: Transform) -> pa.Schema:
     """Returns the columns of ``preprocess`` for rows of ``schema``, without reading any. Raises as it does."""
     with _queried(spark, empty_view(spark, struct_type(schema)), transform) as (result, _):

@@ -128,8 +128,8 @@ def parse_to_part(task: Task) -> SetAside:
     """Writes the rows, and the records that were set aside. Raises Invalid for faults of the source, Environment."""
     done = parse_or_quarantine(task)
     if done.bad.num_rows:
-        _write(done.bad, bad_part(task))
-    _write(done.good.table, Path(task.part))
+        write_part(done.bad, bad_part(task))
+    write_part(done.good.table, Path(task.part))
     return done
 
 
@@ -138,7 +138,8 @@ def bad_part(task: Task) -> Path:
     return Path(f"{task.part}.bad")
 
 
-def _write(table: pa.Table, path: Path) -> None:
+def write_part(table: pa.Table, path: Path) -> None:
+    """Writes rows that this request reads again. Raises Environment if the disk refuses."""
     staged = path.with_name(f".{path.name}")
     try:
         pq.write_table(table, staged, compression="none", use_dictionary=False, write_statistics=False)

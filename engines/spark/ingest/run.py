@@ -114,13 +114,13 @@ def _ingest(
     origin = Origin(session, parts, query, scratch, vocab.event_time_column)
     check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
     guessed = query is None and read_schema(request.read) is None
-    if query is None and may_stream(request, parts):
-        if vocab.event_time_column not in parts.schema.names:
+    if may_stream(request, parts):
+        if query is None and vocab.event_time_column not in parts.schema.names:
             _check_may_lack(request, guessed)
         control.stage("writing")
         control.progress()
         limit = None if declared.ahead is None else Instant(request.system_time + declared.ahead + declared.behind)
-        if (done := streamed(request, parts, control, scratch, limit, guessed=guessed)) is not None:
+        if (done := streamed(request, origin, control, limit, guessed=guessed)) is not None:
             return _streamed(request, parts, declared, done, empty)
     batch = _rows(origin)
     control.check()

@@ -15,19 +15,23 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 
 from chain.data.arrow_schema import to_arrow
 from chain.data.parquet import SliceWriter
 from chain.errors import Invalid
 from chain.instant import Instant
-from chain.model.source import MergeAppend
+from chain.model.source import MergeAppend, Transform
 from engines.contract import IngestRequest
 from engines.request_control import RequestControl
+from engines.spark.ingest.external_sort import ExternalSort
 from engines.spark.ingest.merge import all_new
 from engines.spark.ingest.parse import Parts
-from engines.spark.ingest.row_checks import behind, greatest
+from engines.spark.ingest.preprocess import preprocess_in_turns
+from engines.spark.ingest.range_tasks import write_part
+from engines.spark.ingest.row_checks import Origin, behind, greatest
 from engines.spark.ingest.shape import ascending, check_columns, coerce_guessed, finished, fitted, prepared, timed
-from engines.spark.ingest.sorted_runs import SortedRuns
+from engines.spark.ingest.text_columns import check_made
 
 LEAST: Final = 1 << 20
 """Rows below which all of them may as well be held at once: those of a row group."""
@@ -52,34 +56,69 @@ class _Times(NamedTuple):
 
 
 def may_stream(request: IngestRequest, parts: Parts) -> bool:
-    """Whether the rows, which no query makes, may be written as they come, by what is known without them."""
+    """Whether the rows of these parts may be written as they come, by what is known without them."""
     return isinstance(request.merge, MergeAppend) and parts.typed and sum(parts.rows) >= LEAST
 
 
 def streamed(
     request: IngestRequest,
-    parts: Parts,
+    origin: Origin,
     control: RequestControl,
-    scratch: Path,
     limit: Instant | None = None,
     *,
     guessed: bool = False,
 ) -> Streamed | None:
-    """Writes the slice of a request that may be streamed; ``None``, and no file, where ``run`` must tell what is wrong.
+    """Writes the slice of a request that may be streamed; ``None``, and no file, where ``run`` must tell what is wrong,
+    or a query may change the order of rows.
 
-    ``scratch``: a directory for rows that must be sorted. ``limit``: of event times. ``guessed``: the types of columns
-    are those that were found in the files.
+    ``limit``: of event times. ``guessed``: the types of columns are those that were found in the files.
 
     Raises Environment.
     """
-    rows = _Rows(request, parts, control, scratch, guessed)
     try:
+        parts = origin.parts if origin.query is None else _queried(origin, origin.query, control)
+        if not sum(parts.rows):
+            return None
+        rows = _Rows(request, parts, control, origin.scratch, guessed)
         times = _times(rows)
-        if limit is not None and times.latest > limit:
+        is_lacking = times.untimed and origin.query is not None and not request.fills_event_time
+        if is_lacking or (limit is not None and times.latest > limit):
             return None
         return _written(rows, times)
-    except Invalid:
+    except (Invalid, PySparkException):
         return None
+
+
+def _queried(origin: Origin, query: Transform, control: RequestControl) -> Parts:
+    """Returns the rows of a query, as parts on disk, of a row group or more each; none if it may change their order.
+
+    Raises Invalid, and what Spark raises.
+    """
+    made: list[Path] = []
+    counts: list[int] = []
+    schema = origin.parts.schema
+    for table in preprocess_in_turns(origin.session(), _groups(origin.parts), origin.parts.schema, query):
+        control.check()
+        schema = table.schema
+        check_made(schema)
+        made.append(origin.scratch / f"made-{len(made)}.parquet")
+        write_part(table, made[-1])
+        counts.append(table.num_rows)
+    return Parts(schema, tuple(made), tuple(counts))
+
+
+def _groups(parts: Parts) -> list[list[Path]]:
+    """Returns the parts that have rows, in groups of ``LEAST`` rows or a part more."""
+    groups: list[list[Path]] = []
+    held = LEAST
+    for path, rows in zip(parts.paths, parts.rows, strict=True):
+        if rows:
+            if held >= LEAST:
+                groups.append([])
+                held = 0
+            groups[-1].append(path)
+            held += rows
+    return groups
 
 
 class _Rows(NamedTuple):
@@ -112,7 +151,7 @@ class _Rows(NamedTuple):
 
     def sorted(self) -> Iterator[pa.Table]:
         """Yields the rows in the order of their times, none of which is null. Raises Invalid, Environment."""
-        runs = SortedRuns(self.scratch, self.column)
+        runs = ExternalSort(self.scratch, self.column)
         for batch in self.batches():
             check_columns(batch.schema, self.request.vocab, self.force)
             runs.add(timed(batch, self.column, self.given))

@@ -192,14 +192,17 @@ def check_read(schema: pa.Schema, place: str, *, queried: bool) -> None:
 
 
 def check_made(schema: pa.Schema) -> None:
-    """Checks the types of a query's columns. Raises Invalid."""
+    """Checks the names and types of a query's columns. Raises Invalid."""
+    check_once(schema, "preprocess", hint="name all but one otherwise: … as OTHER_NAME")
     for field in schema:
         if not _known(described, field):
             hint = f"make it a number, or a text, in its query: to_json({field.name}) as {field.name}"
             raise Invalid(_message(field), rule=_RULE, hint=hint)
 
 
-def check_once(schema: pa.Schema, place: str, above: str = "") -> None:
+def check_once(
+    schema: pa.Schema, place: str, above: str = "", hint: str = "rename all but one where the file is written"
+) -> None:
     """Raises Invalid for two columns, or two members of a struct, with the same name."""
     names = schema.names
     for field in schema:
@@ -207,11 +210,11 @@ def check_once(schema: pa.Schema, place: str, above: str = "") -> None:
             raise Invalid(
                 f"{names.count(field.name)} columns are called {above + field.name!r}",
                 rule="read-columns",
-                hint="rename all but one where the file is written",
+                hint=hint,
                 place=place,
             )
         if pa.types.is_struct(field.type):
-            check_once(pa.schema(list(field.type)), place, f"{above}{field.name}.")
+            check_once(pa.schema(list(field.type)), place, f"{above}{field.name}.", hint)
 
 
 def _known(judge: Callable[[pa.Schema], object], field: pa.Field) -> bool:

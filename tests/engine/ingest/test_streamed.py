@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from chain.model.source import MergeAppend, ReadCsv
+from chain.model.source import MergeAppend, ReadCsv, Transform
 from engines.contract import InvalidQuery, Success
-from engines.spark.ingest import parse, run, sorted_runs, streamed
+from engines.spark.ingest import external_sort, parse, run, streamed
 from engines.spark.ingest.ranges import line_ranges
 
 pytestmark = pytest.mark.engine
@@ -30,7 +30,7 @@ def both(dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
         return found
 
     monkeypatch.setattr(run, "streamed", watched)
-    monkeypatch.setattr(sorted_runs, "WINDOW", 50)
+    monkeypatch.setattr(external_sort, "WINDOW", 50)
 
     def ingest(text: str, *, read: ReadCsv = READ, after: str = "", **more: Any) -> tuple[Any, list[Any], bool]:
         made = dataset(MergeAppend())
@@ -97,6 +97,32 @@ def test_guessed_columns_are_written_as_they_come(both: Callable[..., Any]) -> N
 
 def test_a_text_that_is_no_time_is_told_as_of_all_rows(both: Callable[..., Any]) -> None:
     _, (answer, _), was = both(HEADER + SORTED + "once,1,x\n", read=ReadCsv(header=True))
+    assert isinstance(answer, InvalidQuery)
+    assert not was
+
+
+@pytest.mark.parametrize(
+    ("query", "is_streamed"),
+    [
+        ("select event_time, id * 2 as double, name from input where id % 3 > 0", True),
+        ("select id, name from input", True),
+        ("select timestamp_millis(1700000000000 - id * 1000) as event_time, id from input", True),
+        ("select event_time, max(id) as id from input group by event_time", False),
+        ("select event_time, id, id from input", False),
+        ("select if(id = 299, null, event_time) as event_time, id from input", True),
+        ("select event_time, id from input where id > 1000", False),
+        ("select event_time, 1 div (id - 200) as one from input", False),
+    ],
+    ids=["filter", "no time", "backwards", "group", "two of a name", "one without time", "nothing left", "fault"],
+)
+def test_rows_of_a_query_are_written_as_they_come(both: Callable[..., Any], query: str, is_streamed: bool) -> None:
+    _, _, was = both(HEADER + SORTED, preprocess=Transform(engine="spark", query=f"SET odf.ahead = 'any'; {query}"))
+    assert was == is_streamed
+
+
+def test_a_query_that_gives_no_time_is_told_as_of_all_rows(both: Callable[..., Any]) -> None:
+    lacking = Transform(engine="spark", query="select if(id = 299, null, event_time) as event_time, id from input")
+    _, (answer, _), was = both(HEADER + SORTED, preprocess=lacking, fills=False)
     assert isinstance(answer, InvalidQuery)
     assert not was
 

@@ -63,6 +63,9 @@ def test_what_a_query_may_read_and_make() -> None:
     with pytest.raises(Invalid) as told:
         check_made(pa.schema([("m", STRUCTS)]))
     assert told.value.hint == "make it a number, or a text, in its query: to_json(m) as m"
+    with pytest.raises(Invalid, match="2 columns are called 'n'") as told:
+        check_made(pa.schema([("n", pa.int64()), ("n", pa.string())]))
+    assert told.value.place == "preprocess"
 
 
 def test_the_ways_out_work(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Environment
-from engines.spark.ingest import sorted_runs
-from engines.spark.ingest.sorted_runs import SortedRuns
+from engines.spark.ingest import external_sort
+from engines.spark.ingest.external_sort import ExternalSort
 
 PARTS = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=12), min_size=1, max_size=8)
 KINDS = st.sampled_from([pa.timestamp("ms", "UTC"), pa.timestamp("ns", "UTC"), pa.date32()])
@@ -29,9 +29,9 @@ def rows_of(times: list[int], kind: pa.DataType, first: int) -> pa.Table:
 def test_the_order_is_that_of_all_rows(parts: list[list[int]], kind: pa.DataType, window: int, sampled: int) -> None:
     whole = [time for part in parts for time in part]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorted_runs, "WINDOW", window)
-        patch.setattr(sorted_runs, "SAMPLED", sampled)
-        runs, first = SortedRuns(Path(folder), "time"), 0
+        patch.setattr(external_sort, "WINDOW", window)
+        patch.setattr(external_sort, "SAMPLED", sampled)
+        runs, first = ExternalSort(Path(folder), "time"), 0
         for part in parts:
             runs.add(rows_of(part, kind, first))
             first += len(part)
@@ -44,4 +44,4 @@ def test_the_order_is_that_of_all_rows(parts: list[list[int]], kind: pa.DataType
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     (tmp_path / "run-0.arrow").symlink_to("/dev/full")
     with pytest.raises(Environment, match="run-0"):
-        SortedRuns(tmp_path, "time").add(rows_of([1] * 100_000, pa.date32(), 0))
+        ExternalSort(tmp_path, "time").add(rows_of([1] * 100_000, pa.date32(), 0))

@@ -1,4 +1,4 @@
-"""Sorts rows that memory need not hold: parts are sorted, kept on disk, and merged a window of rows at a time.
+"""Sorts rows in little memory (external merge sort): parts are sorted, kept on disk, and merged a window at a time.
 
 The order is that of a stable sort of all rows, whatever the parts are. In memory are a sample of the times, and one
 window; the runs are maps of their files.
@@ -22,8 +22,8 @@ SAMPLED: Final = 1 << 8
 """One row of so many gives its time to the sample, by which windows are cut."""
 
 
-class SortedRuns:
-    """Rows of one schema, in runs on disk, each sorted by a column of times without nulls."""
+class ExternalSort:
+    """Takes rows of one schema in parts, and gives them sorted by a column of times without nulls."""
 
     def __init__(self, folder: Path, column: str) -> None:
         self._folder = folder
