@@ -33,6 +33,8 @@ from engines.spark.sql.views import empty_view
 
 INPUT: Final = "input"
 ENGINE: Final = "spark"
+_RELATION: Final = '"class":"org.apache.spark.sql.execution.datasources.LogicalRelation"'
+"""In a plan's JSON once for each file each time that the query reads it, in subqueries too."""
 _KEEPS_ORDER: Final = {"Project", "Filter", "SubqueryAlias", "View", "Union", "LogicalRelation"}
 
 
@@ -53,12 +55,13 @@ def preprocess_in_turns(
 ) -> Iterator[pa.Table]:
     """Yields the results of the last query over one group of parts at a time, which together are those over all.
 
-    Yields nothing if the query may do more than keep rows in their order. Raises as ``preprocess`` does.
+    Yields nothing if the query may change the order of rows, or reads its input more than once. Raises as
+    ``preprocess`` does.
     """
     for group in groups:
         frames = [spark.read.schema(struct_type(schema)).parquet(str(path)) for path in group]
         with _queried(spark, functools.reduce(DataFrame.unionAll, frames), transform) as (result, plan):
-            if not _keeps_order(plan):
+            if not _keeps_order(plan) or plan.count(_RELATION) != len(group):
                 return
             yield as_written(result.toArrow(), slice_types(result.schema))
 
