@@ -157,7 +157,7 @@ def read(path: Path, step: ReadStep, folder: Path) -> int:
                 part=str(folder / "part"),
                 quarantine=quarantine_of(step.schema),
             )
-        ).bad.num_rows
+        ).bad
         for span in plan.spans
     )
 

@@ -1,21 +1,30 @@
-"""Finds where a Parquet file may be cut, and bounds the memory that the rows of a range take, by its footer alone.
+"""Finds where a Parquet file may be cut, and how many of its rows are held at once.
 
-A cut is between row groups; a group belongs to the range in which it begins.
+A cut is between row groups; a group belongs to the range in which it begins. A file of few bytes can hold any number of
+long texts, since a text that repeats is written once; so dictionaries are read before rows.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from chain.data.parquet import READ_ROWS
 from engines.spark.ingest.ranges import TARGET, Range
 
 _WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-_BY_REFERENCE: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
-"""Encodings that write a value once, or its beginning, however often it comes."""
+_BY_DICTIONARY: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+_BY_DIFFERENCE: Final = {"DELTA_BYTE_ARRAY"}
+_SHARED: Final = 8
+_TEXTS: Final = {"STRING", "JSON", "BSON", "ENUM", "NONE"}
+HELD: Final = 4 * TARGET
+"""Bytes of rows that are held at once, about; parsing as many of text takes more."""
 _MARKS: Final = 8
 """Bytes for whether a value is there, and for where it begins; once more for each list that it is in."""
 
@@ -59,17 +68,59 @@ def _starts(footer: pq.FileMetaData, size: int) -> list[int] | None:
 
 
 def decoded_bytes(footer: pq.FileMetaData, groups: Sequence[int]) -> int:
-    """Returns a bound of the bytes of these groups' rows in memory; of texts that are written once, each may be as long
-    as all.
+    """Estimates the bytes of these groups' rows in memory; texts of a dictionary may take more."""
+    return sum(
+        column.num_values * _value_bytes(column, footer.schema.column(number)) + column.total_uncompressed_size
+        for group in groups
+        for number, column in enumerate(_columns(footer, group))
+    )
+
+
+def batch_rows(path: Path, footer: pq.FileMetaData, group: int, names: Collection[str]) -> int:
+    """Returns how many rows of a row group, with these columns, take ``HELD`` bytes of memory or less; at least one.
+
+    Each text of a dictionary counts as the longest, any other value as the mean of its column, and as eight times that
+    if it is written by what differs from the one before. Raises pyarrow's errors for a damaged file.
     """
-    total = 0
-    for group in groups:
-        row_group = footer.row_group(group)
-        for number in range(footer.num_columns):
-            column, declared = row_group.column(number), footer.schema.column(number)
-            width = _WIDTHS.get(column.physical_type, declared.length)
-            total += column.num_values * (width + _MARKS * (1 + declared.max_repetition_level))
-            if not width:
-                times = column.num_values if _BY_REFERENCE & set(column.encodings) else 1
-                total += times * column.total_uncompressed_size
-    return total
+    rows, row, texts = max(1, footer.row_group(group).num_rows), 1.0, {}
+    for number, column in enumerate(_columns(footer, group)):
+        declared, encodings = footer.schema.column(number), set(column.encodings)
+        if any(declared.path == name or declared.path.startswith(f"{name}.") for name in names):
+            mean = column.total_uncompressed_size / rows
+            values = column.num_values / rows
+            row += values * _value_bytes(column, declared) + mean * (_SHARED if encodings & _BY_DIFFERENCE else 1)
+            if encodings & _BY_DICTIONARY and declared.logical_type.type in _TEXTS:
+                texts[declared.path] = values
+    if texts:
+        row += sum(texts.values()) * _longest(path, group, list(texts))
+    return int(min(READ_ROWS, max(1, HELD // row)))
+
+
+def _columns(footer: pq.FileMetaData, group: int) -> Iterator[pq.ColumnChunkMetaData]:
+    row_group = footer.row_group(group)
+    return (row_group.column(number) for number in range(row_group.num_columns))
+
+
+def _value_bytes(column: pq.ColumnChunkMetaData, declared: pq.ColumnSchema) -> int:
+    """Returns the bytes of one value in memory, without those of a text."""
+    return int(_WIDTHS.get(column.physical_type, declared.length) + _MARKS * (1 + declared.max_repetition_level))
+
+
+def _longest(path: Path, group: int, columns: list[str]) -> int:
+    """Returns the length of the longest text in the dictionaries of these columns of texts."""
+    longest = 0
+    with pq.ParquetFile(path, read_dictionary=columns, memory_map=True) as file:
+        for batch in file.iter_batches(READ_ROWS, row_groups=[group], columns=columns, use_threads=False):
+            for dictionary in itertools.chain.from_iterable(map(_dictionaries, batch.columns)):
+                longest = max(longest, pc.max(pc.binary_length(dictionary)).as_py() or 0)
+    return longest
+
+
+def _dictionaries(values: pa.Array) -> Iterator[pa.Array]:
+    """Yields the dictionaries of a column, and of its members."""
+    if isinstance(values, pa.DictionaryArray):
+        yield values.dictionary
+    elif isinstance(values, pa.StructArray):
+        yield from itertools.chain.from_iterable(map(_dictionaries, values.flatten()))
+    elif isinstance(values, pa.ListArray | pa.LargeListArray | pa.MapArray):
+        yield from _dictionaries(values.values)

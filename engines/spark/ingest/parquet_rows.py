@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +12,7 @@ import pyarrow.parquet as pq
 from chain.errors import Invalid
 from chain.wording import a
 from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
-from engines.spark.ingest.json_text import JsonTable
-from engines.spark.ingest.parquet_ranges import decoded_bytes, groups_of
+from engines.spark.ingest.parquet_ranges import batch_rows, decoded_bytes, groups_of
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.text_columns import (
     Misfit,
@@ -43,7 +43,7 @@ def columns_of(path: Path, name: str) -> pa.Schema:
 
 
 def decoded(path: Path, name: str, span: Range) -> int:
-    """Bounds the bytes that the rows of a range take in memory. Raises Invalid."""
+    """Estimates the bytes that the rows of a range take in memory. Raises Invalid."""
     own = footer(path, name)
     return decoded_bytes(own, groups_of(own, span, path.stat().st_size))
 
@@ -55,38 +55,58 @@ def before(path: Path, name: str, span: Range) -> int:
     return sum(own.row_group(group).num_rows for group in range(groups[0])) if groups else 0
 
 
-def read(path: Path, name: str, span: Range, schema: pa.Schema) -> JsonTable:
-    """Returns the rows of a range. Raises Invalid for a file that is no Parquet, or has other columns or values."""
-    check_once(footer(path, name).schema.to_arrow_schema(), name)
-    try:
-        with pq.ParquetFile(path) as file:
-            groups = groups_of(file.metadata, span, path.stat().st_size)
-            table = file.read_row_groups(groups, use_threads=False)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _no_parquet(path, name, error) from error
-    missing = [column for column in schema.names if column not in table.schema.names]
+def others(path: Path, name: str, span: Range, schema: pa.Schema) -> dict[str, int]:
+    """Returns the columns that ``schema`` does not name, each with the number of rows of the range. Raises Invalid."""
+    own = footer(path, name)
+    rows = sum(own.row_group(group).num_rows for group in groups_of(own, span, path.stat().st_size))
+    return {column: rows for column in own.schema.to_arrow_schema().names if column not in schema.names}
+
+
+def batches(path: Path, name: str, span: Range, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yields the rows of a range, some at a time, in the types of ``schema``.
+
+    Raises Invalid for a file that is no Parquet, or has other columns or values.
+    """
+    found = footer(path, name).schema.to_arrow_schema()
+    check_once(found, name)
+    missing = [column for column in schema.names if column not in found.names]
     if missing:
         raise Invalid(
-            f"no column {missing[0]!r}",
-            rule="read-columns",
-            hint=f"the file has {', '.join(table.schema.names)}",
-            place=name,
+            f"no column {missing[0]!r}", rule="read-columns", hint=f"the file has {', '.join(found.names)}", place=name
         )
-    columns = []
-    for field in schema:
-        column = table.column(field.name)
-        try:
-            check_present(column, field)
-            columns.append(column.cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
-                raise _too_fine(name, column.type, field) from error
-            raise misfit_fault(name, field.name, field.type, str(error)) from error
-        except Misfit as misfit:
-            place = f"{name}: row {before(path, name, span) + misfit.row + 1}"
-            raise misfit_fault(place, field.name, field.type, misfit.value) from misfit
-    others = [column for column in table.schema.names if column not in schema.names]
-    return JsonTable(pa.Table.from_arrays(columns, schema=schema), dict.fromkeys(others, table.num_rows))
+    first = 0
+    for batch in _decoded(path, name, span, schema.names):
+        columns = [_converted(batch.column(field.name), field, path, name, span, first) for field in schema]
+        yield pa.Table.from_arrays(columns, schema=schema)
+        first += batch.num_rows
+
+
+def _decoded(path: Path, name: str, span: Range, columns: list[str]) -> Iterator[pa.Table]:
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            groups = groups_of(file.metadata, span, path.stat().st_size)
+            for group in groups:
+                rows = batch_rows(path, file.metadata, group, columns)
+                for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+                    yield pa.Table.from_batches([batch])
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _no_parquet(path, name, error) from error
+
+
+def _converted(
+    column: pa.ChunkedArray, field: pa.Field, path: Path, name: str, span: Range, first: int
+) -> pa.ChunkedArray:
+    """Converts values of the rows from ``first`` on of a range. Raises Invalid."""
+    try:
+        check_present(column, field)
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
+            raise _too_fine(name, column.type, field) from error
+        raise misfit_fault(name, field.name, field.type, str(error)) from error
+    except Misfit as misfit:
+        place = f"{name}: row {before(path, name, span) + first + misfit.row + 1}"
+        raise misfit_fault(place, field.name, field.type, misfit.value) from misfit
 
 
 def _no_parquet(path: Path, name: str, error: Exception) -> Invalid:

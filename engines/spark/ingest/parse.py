@@ -245,15 +245,14 @@ def _run(
 def _is_here(todo: Sequence[Task], spread: bool) -> bool:
     """Whether the ranges are to be parsed in this process.
 
-    Not large Parquet: a small file can hold any number of rows, which its footer tells. Not much JSON: parts of it are
-    parsed by Python, a thread at a time.
+    CSV, but for a long range, and Parquet, of which a thread holds some rows; not much JSON: parts of it are parsed by
+    Python, a thread at a time.
     """
     sizes = [task.span.stop - task.span.start for task in todo]
     if all(isinstance(task.format, range_tasks.CsvFormat) for task in todo) and not spread:
         return max(sizes, default=0) <= MAX_HERE
     if all(isinstance(task.format, range_tasks.ParquetFormat) for task in todo):
-        most = [parquet_rows.decoded(Path(task.path), task.name, task.span) for task in todo]
-        return sum(most) <= SMALL or (not spread and max(most, default=0) <= MAX_HERE)
+        return not spread or sum(parquet_rows.decoded(Path(task.path), task.name, task.span) for task in todo) <= SMALL
     texts = all(not isinstance(task.format, range_tasks.ParquetFormat) for task in todo)
     return texts and sum(sizes) <= SMALL
 

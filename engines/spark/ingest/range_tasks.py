@@ -6,11 +6,11 @@ Spark may run a task twice. Rows never go back through Spark; counts and faults 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -116,21 +116,33 @@ def perform_all(tasks: tuple[Task, ...], threads: int = 1, check: Callable[[], N
 
 def _answer(task: Task) -> dict[str, object]:
     try:
-        parsed, bad, _ = parse_to_part(task)
+        written = parse_to_part(task)
     except Invalid as error:
         fault = Fault(error.message, error.rule, error.hint, error.place)
         return {"rows": 0, "bad": 0, "unknown": None, "fault": msgspec.json.encode(fault)}
-    unknown = msgspec.json.encode(parsed.unknown) if parsed.unknown else None
-    return {"rows": parsed.table.num_rows, "bad": bad.num_rows, "unknown": unknown, "fault": None}
+    unknown = msgspec.json.encode(written.unknown) if written.unknown else None
+    return {"rows": written.rows, "bad": written.bad, "unknown": unknown, "fault": None}
 
 
-def parse_to_part(task: Task) -> SetAside:
+class Written(NamedTuple):
+    """How many rows, and records that were set aside, were written; fields that no column has, by number of records."""
+
+    rows: int
+    bad: int
+    unknown: Mapping[str, int]
+
+
+def parse_to_part(task: Task) -> Written:
     """Writes the rows, and the records that were set aside. Raises Invalid for faults of the source, Environment."""
+    if isinstance(task.format, ParquetFormat):
+        source = Path(task.path), task.name, task.span, task.schema
+        rows = write_part(parquet_rows.batches(*source), task.schema, Path(task.part))
+        return Written(rows, 0, parquet_rows.others(*source))
     done = parse_or_quarantine(task)
     if done.bad.num_rows:
-        write_part(done.bad, bad_part(task))
-    write_part(done.good.table, Path(task.part))
-    return done
+        write_part([done.bad], done.bad.schema, bad_part(task))
+    rows = write_part([done.good.table], done.good.table.schema, Path(task.part))
+    return Written(rows, done.bad.num_rows, done.good.unknown)
 
 
 def bad_part(task: Task) -> Path:
@@ -138,14 +150,20 @@ def bad_part(task: Task) -> Path:
     return Path(f"{task.part}.bad")
 
 
-def write_part(table: pa.Table, path: Path) -> None:
-    """Writes rows that this request reads again. Raises Environment if the disk refuses."""
-    staged = path.with_name(f".{path.name}")
+def write_part(tables: Iterable[pa.Table], schema: pa.Schema, path: Path) -> int:
+    """Writes rows that this request reads again; returns their number. Raises Environment if the disk refuses."""
+    staged, rows = path.with_name(f".{path.name}"), 0
     try:
-        pq.write_table(table, staged, compression="none", use_dictionary=False, write_statistics=False)
+        with pq.ParquetWriter(
+            staged, schema, compression="none", use_dictionary=False, write_statistics=False
+        ) as writer:
+            for table in tables:
+                writer.write_table(table)
+                rows += table.num_rows
         staged.rename(path)
     except OSError as error:
         raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
+    return rows
 
 
 def parse_or_quarantine(task: Task) -> SetAside:
@@ -193,7 +211,9 @@ def parse(task: Task) -> JsonTable:
     """Returns the rows of the task's range. Raises Invalid."""
     match task.format:
         case ParquetFormat():
-            return parquet_rows.read(Path(task.path), task.name, task.span, task.schema)
+            source = Path(task.path), task.name, task.span, task.schema
+            rows = pa.concat_tables([task.schema.empty_table(), *parquet_rows.batches(*source)])
+            return JsonTable(rows, parquet_rows.others(*source))
         case CsvFormat(dialect, names):
             head = csv_text.Head(names, task.schema, 0)
             return _located(

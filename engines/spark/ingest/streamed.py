@@ -102,8 +102,7 @@ def _queried(origin: Origin, query: Transform, control: RequestControl) -> Parts
         schema = table.schema
         check_made(schema)
         made.append(origin.scratch / f"made-{len(made)}.parquet")
-        write_part(table, made[-1])
-        counts.append(table.num_rows)
+        counts.append(write_part([table], schema, made[-1]))
     return Parts(schema, tuple(made), tuple(counts))
 
 

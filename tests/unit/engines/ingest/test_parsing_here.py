@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from chain.model.source import ReadCsv, ReadParquet
 from engines.request_control import RequestCancelled, RequestControl
-from engines.spark.ingest import parse, range_tasks
-from engines.spark.ingest.parquet_ranges import decoded_bytes, groups_of, parquet_ranges
+from engines.spark.ingest import parquet_ranges as parquet_ranges_module
+from engines.spark.ingest import parquet_rows, parse, range_tasks
+from engines.spark.ingest.parquet_ranges import batch_rows, groups_of, parquet_ranges
 from engines.spark.ingest.parse import SourceFile, parse_sources
 from engines.spark.ingest.ranges import Range, line_ranges
 
@@ -110,7 +111,7 @@ COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string(), "ok": pa.bool_(), "d
 
 @settings(max_examples=25, deadline=None)
 @given(TABLES, st.integers(1, 50), st.booleans(), st.sampled_from(["zstd", "none"]), st.integers(1, 1 << 16))
-def test_parquet_takes_no_more_than_its_footer_tells_and_has_the_rows_of_a_worker(
+def test_parquet_is_cut_between_row_groups_and_has_the_rows_of_a_worker(
     rows: list[tuple[Any, ...]], times: int, dictionary: bool, compression: str, target: int
 ) -> None:
     once = pa.table(list(zip(*rows, strict=True)) or [[]] * 4, schema=COLUMNS)
@@ -118,21 +119,37 @@ def test_parquet_takes_no_more_than_its_footer_tells_and_has_the_rows_of_a_worke
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.parquet")
         pq.write_table(table, path, use_dictionary=dictionary, compression=compression, row_group_size=100)
-        footer = pq.read_metadata(path)
-        bound = decoded_bytes(footer, range(footer.num_row_groups))
-        assert pq.read_table(path).nbytes <= bound + 64, "an empty column has some bytes too"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(parse, "parquet_ranges", functools.partial(parquet_ranges, target=target))
+            patch.setattr(parquet_ranges_module, "HELD", target)
             parts = parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), Path(folder))
-        assert parts is not None
-        groups = footer.num_row_groups
-        assert (1 if groups <= 1 or bound <= target else 2) <= len(parts.paths) <= max(1, groups)
-        here = [pq.read_table(each) for each in parts.paths]
-        numbers = pa.record_batch({"task": list(range(len(parts.tasks)))})
-        answers = pa.Table.from_batches(range_tasks.perform(iter([numbers]), parts.tasks))
+            assert parts is not None
+            here = [pq.read_table(each) for each in parts.paths]
+            numbers = pa.record_batch({"task": list(range(len(parts.tasks)))})
+            answers = pa.Table.from_batches(range_tasks.perform(iter([numbers]), parts.tasks))
         assert answers.column("rows").to_pylist() == list(parts.rows) == [part.num_rows for part in here]
         assert [pq.read_table(each) for each in parts.paths] == here
         assert pa.concat_tables(here).cast(COLUMNS).to_pylist() == table.to_pylist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(TABLES, st.integers(1, 30), st.booleans(), st.integers(1, 4096))
+def test_few_rows_are_held_at_once(rows: list[tuple[Any, ...]], times: int, dictionary: bool, held: int) -> None:
+    """Of columns whose values are of one length, or in a dictionary: exactly; else in the mean of all batches."""
+    once = pa.table(list(zip(*rows, strict=True)) or [[]] * 4, schema=COLUMNS).select(["id", "name", "ok"])
+    table = pa.concat_tables([once] * times).combine_chunks()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_ranges_module, "HELD", held)
+        path = Path(folder, "rows.parquet")
+        pq.write_table(table, path, use_dictionary=dictionary)
+        footer = pq.read_metadata(path)
+        whole = Range(0, path.stat().st_size)
+        batches = list(parquet_rows.batches(path, "rows", whole, table.schema))
+        most = batch_rows(path, footer, 0, table.schema.names) if table.num_rows else 1
+        assert pa.concat_tables([table.schema.empty_table(), *batches]).equals(table)
+        assert all(batch.num_rows <= most for batch in batches)
+        if dictionary:
+            assert all(batch.num_rows == 1 or batch.combine_chunks().nbytes <= held + 64 for batch in batches)
 
 
 def test_a_value_at_fault_is_told_with_its_row_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,13 +173,18 @@ def test_groups_that_do_not_follow_one_another_are_one_range(tmp_path: Path) -> 
         assert list(groups_of(footer, Range(0, wrong), wrong)) == [0, 1, 2]
 
 
-def test_parquet_of_texts_that_are_written_once_is_left_to_a_worker(tmp_path: Path) -> None:
+def test_of_long_texts_that_are_written_once_few_are_held_at_once(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
-    table = pa.table({"name": pa.repeat("x" * 4096, 20_000)})
-    pq.write_table(table, path)
-    assert path.stat().st_size < parse.SMALL // 32
-    with pytest.raises(AssertionError, match="session was opened"):
-        parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), tmp_path)
+    texts = pa.repeat("x" * 4096, 60_000)
+    members = pa.StructArray.from_arrays([texts], ["in"])
+    pq.write_table(pa.table({"name": texts, "member": members}), path)
+    assert path.stat().st_size < parse.SMALL // 8
+    whole = Range(0, path.stat().st_size)
+    for columns in ({"name": pa.string()}, {"member": members.type}):
+        sizes = [batch.nbytes for batch in parquet_rows.batches(path, "rows", whole, pa.schema(columns))]
+        assert len(sizes) > 2
+        assert max(sizes) <= parquet_ranges_module.HELD
+    assert parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), tmp_path) is not None
 
 
 def test_on_a_cluster_machines_share_what_is_not_small(tmp_path: Path) -> None:

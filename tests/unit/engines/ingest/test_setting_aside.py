@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from engines.spark.ingest import csv_text, json_text, parse, ranges
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
-from engines.spark.ingest.range_tasks import Task, parse_to_part, place_of
+from engines.spark.ingest.range_tasks import Task, bad_part, parse_to_part, place_of
 from tests.worlds.reading import read
 
 NAME = "data.txt"
@@ -56,15 +57,16 @@ class Apart:
             )
             for number, span in enumerate(spans)
         ]
-        self.parts = [parse_to_part(task) for task in self.tasks]
+        self.written = [parse_to_part(task) for task in self.tasks]
 
     @property
     def good(self) -> list[dict[str, Any]]:
-        return [row for part in self.parts for row in part.good.table.to_pylist()]
+        return [row for task in self.tasks for row in pq.read_table(task.part).to_pylist()]
 
     @property
     def bad(self) -> list[dict[str, Any]]:
-        return [row for part in self.parts for row in part.bad.to_pylist()]
+        parts = [bad_part(task) for task in self.tasks if bad_part(task).exists()]
+        return [row for part in parts for row in pq.read_table(part).to_pylist()]
 
     def lines(self) -> list[tuple[int, str | None, str]]:
         return [(row["line"], row["column"], row["raw"]) for row in self.bad]
@@ -154,7 +156,7 @@ def test_lines_of_json(tmp_path: Path) -> None:
     assert found.bad[0]["raw"] == '{"id": "one", "price": 1, "name": 7}'
     assert "'name'" in found.bad[0]["reason"]
     assert "'id'" in found.bad[0]["reason"]
-    assert found.parts[0].good.unknown == {"more": 1}
+    assert found.written[0].unknown == {"more": 1}
 
 
 def test_elements_of_a_document(tmp_path: Path) -> None:
