@@ -21,10 +21,14 @@ from engines.spark.ingest.ranges import TARGET, Range
 _WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _BY_DICTIONARY: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 _BY_DIFFERENCE: Final = {"DELTA_BYTE_ARRAY"}
+"""Encodings that write a text once however often it comes, and those that write how it differs from the one before."""
 _SHARED: Final = 8
+"""How many times its mean length in the file a text counts that is written by what differs."""
 _TEXTS: Final = {"STRING", "JSON", "BSON", "ENUM", "NONE"}
 HELD: Final = 4 * TARGET
-"""Bytes of rows that are held at once, about; parsing as many of text takes more."""
+"""Bytes of rows that a thread holds at once."""
+BUFFER: Final = 1 << 20
+"""Bytes of a column that are read at once; a chunk of it may be large."""
 _MARKS: Final = 8
 """Bytes for whether a value is there, and for where it begins; once more for each list that it is in."""
 
@@ -93,7 +97,7 @@ def batch_rows(path: Path, footer: pq.FileMetaData, group: int, names: Collectio
                 texts[declared.path] = values
     if texts:
         row += sum(texts.values()) * _longest(path, group, list(texts))
-    return int(min(READ_ROWS, max(1, HELD // row)))
+    return int(min(READ_ROWS, max(1, HELD // max(1.0, row))))
 
 
 def _columns(footer: pq.FileMetaData, group: int) -> Iterator[pq.ColumnChunkMetaData]:
@@ -109,7 +113,7 @@ def _value_bytes(column: pq.ColumnChunkMetaData, declared: pq.ColumnSchema) -> i
 def _longest(path: Path, group: int, columns: list[str]) -> int:
     """Returns the length of the longest text in the dictionaries of these columns of texts."""
     longest = 0
-    with pq.ParquetFile(path, read_dictionary=columns, memory_map=True) as file:
+    with pq.ParquetFile(path, read_dictionary=columns, buffer_size=BUFFER) as file:
         for batch in file.iter_batches(READ_ROWS, row_groups=[group], columns=columns, use_threads=False):
             for dictionary in itertools.chain.from_iterable(map(_dictionaries, batch.columns)):
                 longest = max(longest, pc.max(pc.binary_length(dictionary)).as_py() or 0)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from chain.errors import Invalid
 from chain.wording import a
 from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
-from engines.spark.ingest.parquet_ranges import batch_rows, decoded_bytes, groups_of
+from engines.spark.ingest.parquet_ranges import BUFFER, batch_rows, decoded_bytes, groups_of
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.text_columns import (
     Misfit,
@@ -83,7 +83,7 @@ def batches(path: Path, name: str, span: Range, schema: pa.Schema) -> Iterator[p
 
 def _decoded(path: Path, name: str, span: Range, columns: list[str]) -> Iterator[pa.Table]:
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
+        with pq.ParquetFile(path, buffer_size=BUFFER) as file:
             groups = groups_of(file.metadata, span, path.stat().st_size)
             for group in groups:
                 rows = batch_rows(path, file.metadata, group, columns)
