@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 from chain.data.thrift import BINARY, I32, I64, LIST, STRUCT, Compact, ThriftError
 from chain.errors import Invalid
 
+UNREADABLE: Final = "slice-parquet"
+"""The rule of a file that is no Parquet."""
 CODECS: Final = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
 """Names of codecs in pyarrow's spelling, by their number in the format."""
 BYTE_ARRAY, FIXED = 6, 7
@@ -260,4 +262,4 @@ def _expect(kind: int, wanted: int) -> None:
 
 
 def _refusal(why: str) -> Invalid:
-    return Invalid(f"not a readable Parquet file: its footer {why}", rule="slice-parquet", hint="fetch it again")
+    return Invalid(f"not a readable Parquet file: its footer {why}", rule=UNREADABLE, hint="fetch it again")

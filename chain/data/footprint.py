@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
-from chain.data.footer import ColumnChunk, ParquetFooter, RowGroup
+from chain.data.footer import UNREADABLE, ColumnChunk, ParquetFooter, RowGroup
 from chain.data.thrift import STRUCT, Compact, ThriftError
 from chain.errors import Invalid
 from chain.libraries import np, pa
@@ -132,13 +132,17 @@ class Chunk:
         return costs
 
 
-def plan(raw: BinaryIO, size: int, footer: ParquetFooter) -> FootprintPlan:
-    """Plans how to read ``raw``, a file of ``size`` bytes. Raises Invalid if even one row may take too much memory."""
+def plan(raw: BinaryIO, size: int, footer: ParquetFooter, groups: range | None = None) -> FootprintPlan:
+    """Plans how to read ``raw``, a file of ``size`` bytes, or some of its row ``groups``.
+
+    Raises Invalid if even one row may take too much memory.
+    """
     most = FREE_VALUES + VALUES_PER_BYTE * size
     if footer.rows > most:
         raise _refusal(f"{footer.rows:,} rows in {size:,} bytes")
     rows, compact = _STEPS[0], dict[int, tuple[str, ...]]()
-    for number, group in enumerate(footer.groups):
+    for number in range(len(footer.groups)) if groups is None else groups:
+        group = footer.groups[number]
         chunks = list(_large(raw, size, group))
         if not chunks:
             continue
@@ -278,9 +282,7 @@ def _longest(raw: BinaryIO, chunk: Chunk) -> int:
 
 
 def _malformed(chunk: Chunk, what: str) -> Invalid:
-    return Invalid(
-        f"not a readable Parquet file: column {chunk.path!r} {what}", rule="slice-parquet", hint="fetch it again"
-    )
+    return Invalid(f"not a readable Parquet file: column {chunk.path!r} {what}", rule=UNREADABLE, hint="fetch it again")
 
 
 def _refusal(what: str) -> Invalid:

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final, TypeAlias
 import msgspec
 
 from chain.data import dictionaries, footprint
-from chain.data.footer import ParquetFooter, parse_footer
+from chain.data.footer import UNREADABLE, ParquetFooter, parse_footer
 from chain.data.json_values import to_instant as to_instant
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
@@ -186,19 +186,27 @@ class SliceFile:
             }
 
     def batches(
-        self, rows: int = READ_ROWS, columns: list[str] | None = None, *, encoded: bool = False
+        self,
+        rows: int = READ_ROWS,
+        columns: list[str] | None = None,
+        *,
+        encoded: bool = False,
+        groups: range | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yields all rows in order, at most ``rows`` at a time, fewer where they would take too much memory.
+        """Yields all rows in order, or those of some row ``groups``; at most ``rows`` at a time, fewer where they would
+        take too much memory.
 
         ``encoded``: repeating texts may stay encoded by the file's dictionaries, which is several times faster for
         callers that can work with them (``dictionaries.repeating``). Raises Invalid if the file is damaged, or made to
         take unreasonable memory.
         """
         with _parquet(_named(self._source)):
-            if encoded and not self._plan.compact and (repeating := dictionaries.repeating(self.footer, self.schema)):
+            if groups is not None:
+                yield from self._groups(groups, rows, columns, self._planned(groups))
+            elif encoded and not self._plan.compact and (repeating := dictionaries.repeating(self.footer, self.schema)):
                 yield from self._encoded(min(rows, self._plan.rows), columns, repeating)
             else:
-                yield from self._groups(range(self._file.num_row_groups), rows, columns)
+                yield from self._groups(range(self._file.num_row_groups), rows, columns, self._plan)
 
     def _encoded(self, rows: int, columns: list[str] | None, repeating: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         with self._with_references(repeating) as file:
@@ -206,19 +214,24 @@ class SliceFile:
                 dictionaries.check(batch, repeating)
                 yield batch
 
-    def _groups(self, groups: Sequence[int], rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    def _groups(
+        self, groups: Sequence[int], rows: int, columns: list[str] | None, plan: footprint.FootprintPlan
+    ) -> Iterator[pa.RecordBatch]:
         """Yields the rows of row groups, at most ``rows`` at a time, with all texts written out."""
-        rows = min(rows, self._plan.rows)
-        if self._plan.compact:
-            read = itertools.chain.from_iterable(self._group(group, rows, columns) for group in groups)
+        rows = min(rows, plan.rows)
+        if plan.compact:
+            read = itertools.chain.from_iterable(
+                self._group(group, rows, columns, plan.compact.get(group, ())) for group in groups
+            )
             yield from dictionaries.written_out(read, self.schema, _size(self._source))
         else:
             yield from self._file.iter_batches(rows, row_groups=list(groups), columns=columns, use_threads=False)
 
-    def _group(self, group: int, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    def _group(
+        self, group: int, rows: int, columns: list[str] | None, references: tuple[str, ...]
+    ) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one row group with some columns as references: each group has dictionaries of its own."""
-        paths = self._plan.compact.get(group, ())
-        with self._with_references(paths) as file:
+        with self._with_references(references) as file:
             yield from file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
 
     def _with_references(self, columns: tuple[str, ...]) -> pq.ParquetFile:
@@ -226,8 +239,11 @@ class SliceFile:
 
     @functools.cached_property
     def _plan(self) -> footprint.FootprintPlan:
+        return self._planned(range(len(self.footer.groups)))
+
+    def _planned(self, groups: range) -> footprint.FootprintPlan:
         with _reading(self._source) as file, _placed(self._source):
-            return footprint.plan(file, file.seek(0, io.SEEK_END), self.footer)
+            return footprint.plan(file, file.seek(0, io.SEEK_END), self.footer, groups)
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         with _parquet(_named(self._source)):
@@ -243,7 +259,7 @@ class SliceFile:
         kept: deque[pa.RecordBatch] = deque()
         surplus = -rows
         with _parquet(_named(self._source)):
-            for batch in self._groups(range(first, len(sizes)), READ_ROWS, columns):
+            for batch in self._groups(range(first, len(sizes)), READ_ROWS, columns, self._plan):
                 kept.append(batch)
                 surplus += batch.num_rows
                 while surplus >= kept[0].num_rows > 0:
@@ -341,7 +357,7 @@ def _placed(source: Source) -> Iterator[None]:
 
 
 def _unreadable(source: Source, why: str, hint: str = "fetch it again") -> Invalid:
-    return Invalid(f"{_named(source)} is not a readable Parquet file: {why}", rule="slice-parquet", hint=hint)
+    return Invalid(f"{_named(source)} is not a readable Parquet file: {why}", rule=UNREADABLE, hint=hint)
 
 
 def _reading(source: Source) -> BinaryIO:
@@ -408,13 +424,13 @@ def _parquet(name: str) -> Iterator[None]:
     except (pa.ArrowException, EOFError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Invalid(
-            f"{name} is not a readable Parquet file: {reason}", rule="slice-parquet", hint="fetch it again"
+            f"{name} is not a readable Parquet file: {reason}", rule=UNREADABLE, hint="fetch it again"
         ) from error
     except OSError as error:
         # Arrow reports damaged pages and footers as I/O errors without an errno; those of the system have one.
         if error.errno is None:
             raise Invalid(
-                f"{name} is not a readable Parquet file: {error}", rule="slice-parquet", hint="fetch it again"
+                f"{name} is not a readable Parquet file: {error}", rule=UNREADABLE, hint="fetch it again"
             ) from error
         raise Environment(f"cannot read {name}: {error.strerror}", rule="disk") from error
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from chain.data.footer import UNREADABLE, ParquetFooter
+from chain.data.parquet import SliceFile, open_slice
 from chain.errors import Invalid
 from chain.wording import a
 from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
-from engines.spark.ingest.parquet_ranges import BUFFER, batch_rows, decoded_bytes, groups_of
+from engines.spark.ingest.json_text import JsonTable
+from engines.spark.ingest.parquet_ranges import decoded_bytes, groups_of
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.text_columns import (
     Misfit,
@@ -27,19 +30,17 @@ MAX_DECIMAL128: Final = 38
 """Most digits of a decimal with 128 bits."""
 
 
-def footer(path: Path, name: str) -> pq.FileMetaData:
+def footer(path: Path, name: str) -> ParquetFooter:
     """Raises Invalid for a file that is no Parquet."""
-    try:
-        return pq.read_metadata(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _no_parquet(path, name, error) from error
+    with _opened(path, name) as file:
+        return file.footer
 
 
 def columns_of(path: Path, name: str) -> pa.Schema:
     """Returns the columns of a file with types that slices can hold. Raises Invalid."""
-    found = footer(path, name).schema.to_arrow_schema()
-    check_once(found, name)
-    return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in found])
+    with _opened(path, name) as file:
+        check_once(file.schema, name)
+        return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in file.schema])
 
 
 def decoded(path: Path, name: str, span: Range) -> int:
@@ -51,46 +52,46 @@ def decoded(path: Path, name: str, span: Range) -> int:
 def before(path: Path, name: str, span: Range) -> int:
     """Counts the rows before those of a range. Raises Invalid."""
     own = footer(path, name)
-    groups = groups_of(own, span, path.stat().st_size)
-    return sum(own.row_group(group).num_rows for group in range(groups[0])) if groups else 0
+    return sum(group.rows for group in own.groups[: groups_of(own, span, path.stat().st_size).start])
 
 
-def others(path: Path, name: str, span: Range, schema: pa.Schema) -> dict[str, int]:
-    """Returns the columns that ``schema`` does not name, each with the number of rows of the range. Raises Invalid."""
-    own = footer(path, name)
-    rows = sum(own.row_group(group).num_rows for group in groups_of(own, span, path.stat().st_size))
-    return {column: rows for column in own.schema.to_arrow_schema().names if column not in schema.names}
+def batches(path: Path, name: str, span: Range, schema: pa.Schema) -> Iterator[JsonTable]:
+    """Yields the rows of a range, some at a time in bounded memory, in the types of ``schema``.
 
-
-def batches(path: Path, name: str, span: Range, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yields the rows of a range, some at a time, in the types of ``schema``.
-
+    Columns that it does not name are counted as unknown.
     Raises Invalid for a file that is no Parquet, or has other columns or values.
     """
-    found = footer(path, name).schema.to_arrow_schema()
-    check_once(found, name)
-    missing = [column for column in schema.names if column not in found.names]
-    if missing:
-        raise Invalid(
-            f"no column {missing[0]!r}", rule="read-columns", hint=f"the file has {', '.join(found.names)}", place=name
-        )
     first = 0
-    for batch in _decoded(path, name, span, schema.names):
-        columns = [_converted(batch.column(field.name), field, path, name, span, first) for field in schema]
-        yield pa.Table.from_arrays(columns, schema=schema)
-        first += batch.num_rows
+    with _opened(path, name) as file:
+        check_once(file.schema, name)
+        if missing := [column for column in schema.names if column not in file.schema.names]:
+            raise Invalid(
+                f"no column {missing[0]!r}",
+                rule="read-columns",
+                hint=f"the file has {', '.join(file.schema.names)}",
+                place=name,
+            )
+        others = [column for column in file.schema.names if column not in schema.names]
+        groups = groups_of(file.footer, span, path.stat().st_size)
+        for batch in file.batches(columns=schema.names, groups=groups):
+            table = pa.Table.from_batches([batch])
+            columns = [_converted(table.column(field.name), field, path, name, span, first) for field in schema]
+            yield JsonTable(pa.Table.from_arrays(columns, schema=schema), dict.fromkeys(others, batch.num_rows))
+            first += batch.num_rows
 
 
-def _decoded(path: Path, name: str, span: Range, columns: list[str]) -> Iterator[pa.Table]:
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[SliceFile]:
+    """Opens a file; what is wrong with it is told as of a source. Raises Invalid, Environment."""
     try:
-        with pq.ParquetFile(path, buffer_size=BUFFER) as file:
-            groups = groups_of(file.metadata, span, path.stat().st_size)
-            for group in groups:
-                rows = batch_rows(path, file.metadata, group, columns)
-                for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
-                    yield pa.Table.from_batches([batch])
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _no_parquet(path, name, error) from error
+        with open_slice(path) as file:
+            yield file
+    except Invalid as error:
+        if error.rule == UNREADABLE:
+            raise _no_parquet(path, name, error) from error
+        if error.rule == "slice-footprint":
+            raise Invalid(error.message, rule="read-parquet", hint=error.hint, place=name) from error
+        raise
 
 
 def _converted(
@@ -109,12 +110,12 @@ def _converted(
         raise misfit_fault(place, field.name, field.type, misfit.value) from misfit
 
 
-def _no_parquet(path: Path, name: str, error: Exception) -> Invalid:
+def _no_parquet(path: Path, name: str, error: Invalid) -> Invalid:
     with path.open("rb") as file:
         found = found_kind(file.read(BEGIN))
     if found is not None and found[0] != PARQUET:
         return Invalid(f"this is {found[0]}, and not Parquet", rule="read-kind-of-file", hint=found[1], place=name)
-    reason = str(error).splitlines()[0]
+    reason = error.message.partition("Parquet file: ")[2] or error.message
     return Invalid(
         f"not a readable Parquet file: {reason}", rule="read-parquet", hint="is the whole file there?", place=name
     )

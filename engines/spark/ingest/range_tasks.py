@@ -6,6 +6,7 @@ Spark may run a task twice. Rows never go back through Spark; counts and faults 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -135,14 +136,25 @@ class Written(NamedTuple):
 def parse_to_part(task: Task) -> Written:
     """Writes the rows, and the records that were set aside. Raises Invalid for faults of the source, Environment."""
     if isinstance(task.format, ParquetFormat):
-        source = Path(task.path), task.name, task.span, task.schema
-        rows = write_part(parquet_rows.batches(*source), task.schema, Path(task.part))
-        return Written(rows, 0, parquet_rows.others(*source))
+        unknown: Counter[str] = Counter()
+        rows = write_part(_counting(_parquet(task), unknown), task.schema, Path(task.part))
+        return Written(rows, 0, unknown)
     done = parse_or_quarantine(task)
     if done.bad.num_rows:
         write_part([done.bad], done.bad.schema, bad_part(task))
     rows = write_part([done.good.table], done.good.table.schema, Path(task.part))
     return Written(rows, done.bad.num_rows, done.good.unknown)
+
+
+def _parquet(task: Task) -> Iterator[JsonTable]:
+    return parquet_rows.batches(Path(task.path), task.name, task.span, task.schema)
+
+
+def _counting(tables: Iterable[JsonTable], unknown: Counter[str]) -> Iterator[pa.Table]:
+    """Yields the rows; adds the numbers of fields without a column to ``unknown``."""
+    for table in tables:
+        unknown.update(table.unknown)
+        yield table.table
 
 
 def bad_part(task: Task) -> Path:
@@ -211,9 +223,10 @@ def parse(task: Task) -> JsonTable:
     """Returns the rows of the task's range. Raises Invalid."""
     match task.format:
         case ParquetFormat():
-            source = Path(task.path), task.name, task.span, task.schema
-            rows = pa.concat_tables([task.schema.empty_table(), *parquet_rows.batches(*source)])
-            return JsonTable(rows, parquet_rows.others(*source))
+            unknown: Counter[str] = Counter()
+            return JsonTable(
+                pa.concat_tables([task.schema.empty_table(), *_counting(_parquet(task), unknown)]), unknown
+            )
         case CsvFormat(dialect, names):
             head = csv_text.Head(names, task.schema, 0)
             return _located(
