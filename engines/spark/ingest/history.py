@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +23,9 @@ from chain.data.parquet import ROW_GROUP, open_slice
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.store.files import check_file
-from engines.footers import Footer, bounds_of, footer, may_change, may_meet
-from engines.key_bounds import any_changed, meeting
+from engines.contract import IngestRequest
+from engines.footers import Bounds, Footer, bounds_of, footer, may_change, may_meet
+from engines.key_bounds import any_changed, meeting, read_bounds
 from engines.spark.catalyst.types import struct_type
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ class SlicesMissing(Exception):
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
+
+
+def ranges_of(keys: pa.Table) -> dict[str, Bounds]:
+    """Returns the ranges of the columns whose values can be compared."""
+    return {name: found for name in keys.column_names if (found := bounds_of(keys.column(name)))}
 
 
 class History:
@@ -58,13 +64,25 @@ class History:
         self._bounds = bounds
         self._given = frozenset(map(str, hashes))
 
-    def overlapping(self, keys: pa.Table) -> tuple[Path, ...]:
-        """Returns the slices that may hold a row with the key of a row in ``keys`` (columns: the key, in any order).
+    @classmethod
+    def of(cls, request: IngestRequest, schema: pa.Schema | None) -> History:
+        """Takes the history of a request. Raises Invalid, ObjectDamaged, Environment."""
+        hashes = [Multihash.parse(text) for text in request.prev_data_hashes]
+        if hashes and len(hashes) != len(request.prev_data_paths):
+            raise Invalid("not every earlier slice has a hash", rule="history-complete")
+        bounds = None
+        if request.prev_data_bounds is not None:
+            path = Path(request.prev_data_bounds)
+            check_file(path, Multihash.parse(request.prev_data_bounds_hash or ""))
+            bounds = read_bounds(path)
+        return cls(schema, [Path(path) for path in request.prev_data_paths], hashes, bounds)
 
-        Sound: a slice is left out only if for some column all its values lie outside of the values of ``keys``. Raises
-        SlicesMissing if one of them was not given.
+    def overlapping(self, ranges: Mapping[str, Bounds]) -> tuple[Path, ...]:
+        """Returns the slices that may hold a row whose key is within ``ranges`` (by column of the key).
+
+        Sound: a slice is left out only if for some column all its values lie outside of its range. Raises SlicesMissing
+        if one of them was not given.
         """
-        ranges = {name: found for name in keys.column_names if (found := bounds_of(keys.column(name)))}
         if self._bounds is not None:
             missing = [name for name in meeting(self._bounds, ranges) if name not in self._given]
             if missing:

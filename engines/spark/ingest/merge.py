@@ -36,7 +36,7 @@ from chain.model.source import (
 )
 from engines.contract import Vocabulary
 from engines.spark.catalyst.types import struct_type
-from engines.spark.ingest.history import History
+from engines.spark.ingest.history import History, ranges_of
 from engines.spark.ingest.key_match import ChangedRows, Sought, changed_rows, repeating_rows, rising, unseen_rows
 
 if TYPE_CHECKING:
@@ -84,21 +84,21 @@ def merge(context: MergeContext, batch: pa.Table, history: History, strategy: Me
         case MergeAppend():
             return all_new(batch, by_time)
         case MergeLedger(primary_key=keys):
-            _check_keys(batch, keys)
+            check_primary_key(batch, keys)
             unseen, passed_over = _unseen(context, batch, history, keys)
             return all_new(unseen, by_time, passed_over)
         case MergeChangelogStream(primary_key=keys):
-            _check_keys(batch, [*keys, vocab.operation_type_column])
+            check_primary_key(batch, [*keys, vocab.operation_type_column])
             op = _operations(batch, vocab.operation_type_column)
             rows = batch.drop_columns([vocab.operation_type_column])
             return Merged(rows, op, _repeated(True, len(op)), (*keys, vocab.operation_type_column), PassedOver())
         case MergeSnapshot(primary_key=keys, compare_columns=compare):
-            _check_keys(batch, keys)
+            check_primary_key(batch, keys)
             _check_columns(batch, compare or ())
             _refuse_doubles(batch, keys)
             return _snapshot(context, batch, history, strategy)
         case MergeUpsertStream(primary_key=keys):
-            _check_keys(batch, keys)
+            check_primary_key(batch, keys)
             return _upsert(context, batch, history, keys)
 
 
@@ -113,7 +113,7 @@ def _unseen(
 ) -> tuple[pa.Table, PassedOver]:
     """Returns the rows whose key is in no earlier slice, in input order, and counts of the others: a
     key's first row stays."""
-    slices = history.overlapping(batch.select(list(dict.fromkeys(keys)))) if batch.num_rows else ()
+    slices = history.overlapping(ranges_of(batch.select(list(dict.fromkeys(keys))))) if batch.num_rows else ()
     if not slices:
         return batch, PassedOver()
     unseen = unseen_rows(batch, _distinct(keys), history, context.vocab, slices)
@@ -390,7 +390,8 @@ def _operations(batch: pa.Table, column: str) -> pa.Array:
     return pc.cast(codes, pa.int32()).combine_chunks()
 
 
-def _check_keys(batch: pa.Table, keys: Sequence[str]) -> None:
+def check_primary_key(batch: pa.Table, keys: Sequence[str]) -> None:
+    """Raises Invalid for columns that are not there, or that no row can be found by."""
     if not keys:
         raise Invalid("primaryKey is empty", rule="primary-key", hint="name the columns that identify a row")
     _check_columns(batch, keys)

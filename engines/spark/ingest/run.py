@@ -25,8 +25,6 @@ from chain.instant import DAY, MILLISECOND, SECOND, Instant
 from chain.model.events import OffsetInterval
 from chain.model.read_options import quarantine_of
 from chain.model.source import Transform, primary_key
-from chain.multihash import Multihash
-from chain.store.files import check_file
 from engines.contract import (
     MAX_REMARKS,
     HistoryNeeded,
@@ -38,7 +36,6 @@ from engines.contract import (
     SkippedFile,
     Success,
 )
-from engines.key_bounds import read_bounds
 from engines.request_control import RequestControl
 from engines.skipped import bounded_list
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
@@ -61,7 +58,7 @@ from engines.spark.ingest.row_checks import (
 )
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.source_files import Opened, bounds_of, opened
-from engines.spark.ingest.streamed import Streamed, may_stream, streamed
+from engines.spark.ingest.streamed import Streamed, rows_in_parts, streamed
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, Absence, check_made, check_read, no_key
 from engines.spark.runtime.memory import give_back
 from engines.spark.sql.spark_errors import blames_data, blames_query, fault_of
@@ -114,15 +111,17 @@ def _ingest(
     origin = Origin(session, parts, query, scratch, vocab.event_time_column)
     check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
     guessed = query is None and read_schema(request.read) is None
-    if may_stream(request, parts):
+    history = History.of(request, force)
+    rows = rows_in_parts(request, origin, control, guessed=guessed)
+    if rows is not None:
         if query is None and vocab.event_time_column not in parts.schema.names:
             _check_may_lack(request, guessed)
         control.stage("writing")
         control.progress()
         limit = None if declared.ahead is None else Instant(request.system_time + declared.ahead + declared.behind)
-        if (done := streamed(request, origin, control, limit, guessed=guessed)) is not None:
+        if (done := streamed(rows, history, limit)) is not None:
             return _streamed(request, parts, declared, done, empty)
-    batch = _rows(origin)
+    batch = _rows(origin) if rows is None else rows.whole()
     control.check()
     if query is not None:
         check_made(batch.schema)
@@ -139,7 +138,6 @@ def _ingest(
     batch = prepared(batch, vocab, request.merge, force)
     check_columns(batch.schema, vocab, force)
     batch, untimed = _keyed(request, batch, keys, origin)
-    history = _history(request, force)
     merged = merge(MergeContext(session, scratch, vocab), batch, history, request.merge)
     control.check()
     times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
@@ -282,18 +280,6 @@ def _counts(
         quarantined=0,
         skipped=bounded_list(skipped),
     )
-
-
-def _history(request: IngestRequest, force: pa.Schema | None) -> History:
-    hashes = [Multihash.parse(text) for text in request.prev_data_hashes]
-    if hashes and len(hashes) != len(request.prev_data_paths):
-        raise Invalid("not every earlier slice has a hash", rule="history-complete")
-    bounds = None
-    if request.prev_data_bounds is not None:
-        path = Path(request.prev_data_bounds)
-        check_file(path, Multihash.parse(request.prev_data_bounds_hash or ""))
-        bounds = read_bounds(path)
-    return History(force, [Path(path) for path in request.prev_data_paths], hashes, bounds)
 
 
 def _success(request: IngestRequest, schema: pa.Schema, rows: int, mark: Instant | None, counts: RowCounts) -> Success:

@@ -1,8 +1,9 @@
 """Writes rows that are only appended as they come, a part at a time, in little memory.
 
-Most large sources are so. Rows that are sorted by their times already are written at once; others are sorted on disk.
-The slice is the one that ``run`` would write of the whole batch, byte by byte, since a writer's bytes do not depend on
-how rows are handed to it. What is wrong with any row is left to ``run``, which knows all rows when it tells of one.
+Most large sources are so, also a ledger's while it has no key within the range of theirs. Rows that are sorted by their
+times already are written at once; others are sorted on disk. The slice is the one that ``run`` would write of the whole
+batch, byte by byte, since a writer's bytes do not depend on how rows are handed to it. What is wrong with any row is
+left to ``run``, which knows all rows when it tells of one.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from chain.data.arrow_schema import to_arrow
 from chain.data.parquet import SliceWriter
 from chain.errors import Invalid
 from chain.instant import Instant
-from chain.model.source import MergeAppend, Transform
+from chain.model.source import MergeAppend, MergeLedger, Transform, primary_key
 from engines.contract import IngestRequest
+from engines.footers import Bounds
 from engines.request_control import RequestControl
 from engines.spark.ingest.external_sort import ExternalSort
-from engines.spark.ingest.merge import all_new
+from engines.spark.ingest.history import History, ranges_of
+from engines.spark.ingest.merge import all_new, check_primary_key
 from engines.spark.ingest.parse import Parts
 from engines.spark.ingest.preprocess import preprocess_in_turns
 from engines.spark.ingest.range_tasks import write_part
-from engines.spark.ingest.row_checks import Origin, behind, greatest
+from engines.spark.ingest.row_checks import Origin, behind, checked_keys, greatest
 from engines.spark.ingest.shape import ascending, check_columns, coerce_guessed, finished, fitted, prepared, timed
-from engines.spark.ingest.text_columns import check_made
+from engines.spark.ingest.text_columns import NULL_KEY, check_made
 
 LEAST: Final = 1 << 20
 """Rows below which all of them may as well be held at once: those of a row group."""
@@ -48,44 +51,102 @@ class Streamed(NamedTuple):
     """Rows that had no event time, and were given one."""
 
 
-class _Times(NamedTuple):
+class _Seen(NamedTuple):
+    """What is known of all rows before they are written."""
+
     latest: Instant
     late: int
     untimed: int
     sorted: bool
+    keys: dict[str, Bounds]
+    """Ranges of the columns of a primary key."""
 
 
-def may_stream(request: IngestRequest, parts: Parts) -> bool:
-    """Whether the rows of these parts may be written as they come, by what is known without them."""
-    return isinstance(request.merge, MergeAppend) and parts.typed and sum(parts.rows) >= LEAST
+class RowsInParts(NamedTuple):
+    """Rows of a request in files of a few each, in their order."""
+
+    request: IngestRequest
+    parts: Parts
+    control: RequestControl
+    scratch: Path
+    guessed: bool
+    queried: bool
+
+    @property
+    def column(self) -> str:
+        return self.request.vocab.event_time_column
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(primary_key(self.request.merge))
+
+    @property
+    def given(self) -> Instant:
+        """The time of rows that have none."""
+        time = self.request.source_event_time
+        return self.request.system_time if time is None else time
+
+    @property
+    def force(self) -> pa.Schema | None:
+        return None if self.request.schema is None else to_arrow(self.request.schema)
+
+    def batches(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """Yields the rows, or these columns of them, as a dataset has them; times may be null. Raises Invalid."""
+        vocab, merge, force = self.request.vocab, self.request.merge, self.force
+        for part in _tables(self.parts, columns):
+            self.control.check()
+            yield prepared(coerce_guessed(part, vocab, merge) if self.guessed else part, vocab, merge, force)
+
+    def whole(self) -> pa.Table:
+        """Returns all rows as they are in the parts."""
+        return pa.concat_tables([self.parts.schema.empty_table(), *_tables(self.parts)])
+
+    def sorted(self) -> Iterator[pa.Table]:
+        """Yields the rows in the order of their times, none of which is null. Raises Invalid, Environment."""
+        runs = ExternalSort(self.scratch, self.column)
+        for batch in self.batches():
+            check_columns(batch.schema, self.request.vocab, self.force)
+            runs.add(timed(batch, self.column, self.given))
+        for batch in runs.merged():
+            self.control.check()
+            yield batch
 
 
-def streamed(
-    request: IngestRequest,
-    origin: Origin,
-    control: RequestControl,
-    limit: Instant | None = None,
-    *,
-    guessed: bool = False,
-) -> Streamed | None:
-    """Writes the slice of a request that may be streamed; ``None``, and no file, where ``run`` must tell what is wrong,
-    or a query may change the order of rows.
+def rows_in_parts(
+    request: IngestRequest, origin: Origin, control: RequestControl, *, guessed: bool = False
+) -> RowsInParts | None:
+    """Returns the rows on disk, those of a query after it was run over a part at a time; ``None`` if they may not be
+    streamed, as far as is known without them, or the query may change their order.
 
-    ``limit``: of event times. ``guessed``: the types of columns are those that were found in the files.
+    ``guessed``: the types of columns are those that were found in the files. Raises Environment.
+    """
+    parts, query = origin.parts, origin.query
+    if not isinstance(request.merge, MergeAppend | MergeLedger) or not parts.typed or sum(parts.rows) < LEAST:
+        return None
+    if query is not None:
+        try:
+            parts = _queried(origin, query, control)
+        except (Invalid, PySparkException):
+            return None  # told of all rows
+    if not sum(parts.rows):
+        return None
+    return RowsInParts(request, parts, control, origin.scratch, guessed, query is not None)
 
-    Raises Environment.
+
+def streamed(rows: RowsInParts, history: History, limit: Instant | None = None) -> Streamed | None:
+    """Writes the slice; ``None``, and no file, where ``run`` must tell what is wrong, or a ledger may have their keys.
+
+    ``limit``: of event times. Raises Environment, SlicesMissing.
     """
     try:
-        parts = origin.parts if origin.query is None else _queried(origin, origin.query, control)
-        if not sum(parts.rows):
+        seen = _seen(rows)
+        is_lacking = seen.untimed and rows.queried and not rows.request.fills_event_time
+        if is_lacking or (limit is not None and seen.latest > limit):
             return None
-        rows = _Rows(request, parts, control, origin.scratch, guessed)
-        times = _times(rows)
-        is_lacking = times.untimed and origin.query is not None and not request.fills_event_time
-        if is_lacking or (limit is not None and times.latest > limit):
+        if rows.keys and history.overlapping(seen.keys):
             return None
-        return _written(rows, times)
-    except (Invalid, PySparkException):
+        return _written(rows, seen)
+    except Invalid:
         return None
 
 
@@ -120,68 +181,44 @@ def _groups(parts: Parts) -> list[list[Path]]:
     return groups
 
 
-class _Rows(NamedTuple):
-    request: IngestRequest
-    parts: Parts
-    control: RequestControl
-    scratch: Path
-    guessed: bool
-
-    @property
-    def column(self) -> str:
-        return self.request.vocab.event_time_column
-
-    @property
-    def given(self) -> Instant:
-        """The time of rows that have none."""
-        time = self.request.source_event_time
-        return self.request.system_time if time is None else time
-
-    @property
-    def force(self) -> pa.Schema | None:
-        return None if self.request.schema is None else to_arrow(self.request.schema)
-
-    def batches(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Yields the rows, or these columns of them, as a dataset has them; times may be null. Raises Invalid."""
-        vocab, merge, force = self.request.vocab, self.request.merge, self.force
-        for part in _tables(self.parts, columns):
-            self.control.check()
-            yield prepared(coerce_guessed(part, vocab, merge) if self.guessed else part, vocab, merge, force)
-
-    def sorted(self) -> Iterator[pa.Table]:
-        """Yields the rows in the order of their times, none of which is null. Raises Invalid, Environment."""
-        runs = ExternalSort(self.scratch, self.column)
-        for batch in self.batches():
-            check_columns(batch.schema, self.request.vocab, self.force)
-            runs.add(timed(batch, self.column, self.given))
-        for batch in runs.merged():
-            self.control.check()
-            yield batch
-
-
-def _times(rows: _Rows) -> _Times:
-    """Reads only the event times, or only the first column if there are none. Raises Invalid."""
-    before = rows.request.prev_watermark
+def _seen(rows: RowsInParts) -> _Seen:
+    """Reads only the event times and keys, or only the first column if there are none. Raises Invalid."""
+    before, needed = rows.request.prev_watermark, checked_keys(rows.request)
     names = rows.parts.schema.names
     latest: list[Instant | None] = []
+    keys: dict[str, Bounds] = {}
     late, untimed, sorted_, last = 0, 0, True, None
-    for batch in rows.batches([rows.column] if rows.column in names else names[:1]):
+    for batch in rows.batches([name for name in names if name in (rows.column, *rows.keys)] or names[:1]):
         own = batch.column(rows.column)
-        late += 0 if before is None else behind(own, before)
         untimed += own.null_count
-        times = timed(batch, rows.column, rows.given).column(rows.column)
+        batch = timed(batch, rows.column, rows.given)
+        times = batch.column(rows.column)
+        if rows.keys:
+            check_primary_key(batch, rows.keys)
+            keys = _widened(keys, ranges_of(batch.select(list(dict.fromkeys(rows.keys)))))
+        if any(batch.column(name).null_count for name in needed):
+            raise Invalid("a row has no key", rule=NULL_KEY)
+        late += 0 if before is None else behind(times if rows.column in rows.keys else own, before)
         latest.append(greatest(times))
         sorted_ = sorted_ and ascending(times) and (last is None or not pc.less(times[0], last).as_py())
         last = times[-1]
-    return _Times(max(time for time in latest if time is not None), late, untimed, sorted_)
+    return _Seen(max(time for time in latest if time is not None), late, untimed, sorted_, keys)
 
 
-def _written(rows: _Rows, times: _Times) -> Streamed:
+def _widened(one: dict[str, Bounds], other: dict[str, Bounds]) -> dict[str, Bounds]:
+    both = {
+        name: Bounds(min(one[name].low, other[name].low), max(one[name].high, other[name].high))
+        for name in one.keys() & other.keys()
+    }
+    return one | other | both
+
+
+def _written(rows: RowsInParts, seen: _Seen) -> Streamed:
     """Raises Invalid, Environment."""
     request = rows.request
     offset, writer = request.next_offset, None
     with ExitStack() as stack:
-        for batch in rows.batches() if times.sorted else rows.sorted():
+        for batch in rows.batches() if seen.sorted else rows.sorted():
             check_columns(batch.schema, request.vocab, rows.force)
             merged = all_new(batch, (rows.column,))
             whole = finished(merged, request.vocab, request.system_time, request.source_event_time, offset)
@@ -191,7 +228,7 @@ def _written(rows: _Rows, times: _Times) -> Streamed:
             writer.write(table)
             offset += table.num_rows
     assert writer is not None, "there are rows"
-    return Streamed(table.schema, offset - request.next_offset, times.latest, times.late, times.untimed)
+    return Streamed(table.schema, offset - request.next_offset, seen.latest, seen.late, seen.untimed)
 
 
 def _tables(parts: Parts, columns: list[str] | None = None) -> Iterator[pa.Table]:

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from chain.model.source import MergeAppend, ReadCsv, Transform
+from chain.model.source import MergeAppend, MergeLedger, MergeStrategy, ReadCsv, Transform
 from engines.contract import InvalidQuery, Success
 from engines.spark.ingest import external_sort, parse, run, streamed
 from engines.spark.ingest.ranges import line_ranges
 
 pytestmark = pytest.mark.engine
+APPEND = MergeAppend()
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP", "id BIGINT NOT NULL", "name STRING"))
 SORTED = "".join(f"2024-01-01T00:{n // 60:02}:{n % 60:02}Z,{n},name {n % 7}\n" for n in range(300))
 
@@ -22,7 +23,7 @@ SORTED = "".join(f"2024-01-01T00:{n // 60:02}:{n % 60:02}Z,{n},name {n % 7}\n" f
 def both(dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Ingests both ways, in parts of a few hundred bytes: the dataset, both answers, whether rows were streamed."""
     monkeypatch.setattr(parse, "line_ranges", lambda view, start: line_ranges(view, start, 700))
-    told: list[bool] = []
+    told: list[bool] = [False]
 
     def watched(*given: Any, **named: Any) -> Any:
         found = streamed.streamed(*given, **named)
@@ -32,11 +33,14 @@ def both(dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
     monkeypatch.setattr(run, "streamed", watched)
     monkeypatch.setattr(external_sort, "WINDOW", 50)
 
-    def ingest(text: str, *, read: ReadCsv = READ, after: str = "", **more: Any) -> tuple[Any, list[Any], bool]:
-        made = dataset(MergeAppend())
+    def ingest(
+        text: str, *, read: ReadCsv = READ, after: str = "", merge: MergeStrategy = APPEND, **more: Any
+    ) -> tuple[Any, list[Any], bool]:
+        made = dataset(merge)
         if after:
             assert isinstance(made.ingest(after, read), Success)
         answers, slices = [], []
+        told[:] = [False]
         for least in (1, 1 << 30):
             monkeypatch.setattr(streamed, "LEAST", least)
             answer = made.ingest(text, read, remember=False, **more)
@@ -47,7 +51,7 @@ def both(dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
             slices.append(output.read_bytes() if output.exists() else None)
         assert answers[0] == answers[1]
         assert slices[0] == slices[1]
-        return made, answers, any(told[-1:])
+        return made, answers, told[-1]
 
     return ingest
 
@@ -124,6 +128,35 @@ def test_rows_of_a_query_are_written_as_they_come(both: Callable[..., Any], name
     query = f"SET odf.ahead = 'any'; {(STREAMED | HELD)[name]}"
     _, _, was = both(HEADER + SORTED, preprocess=Transform(engine="spark", query=query))
     assert was == (name in STREAMED)
+
+
+@pytest.mark.parametrize(
+    ("keys", "before", "is_streamed"),
+    [
+        (("id",), "", True),
+        (("id", "name"), "2024-01-01T00:00:00Z,-1,name 1\n", True),
+        (("name",), "2024-01-01T00:00:00Z,400,name 10\n", False),
+        (("id",), "2024-01-01T00:00:07Z,7,name 0\n", False),
+        (("event_time", "id"), "2023-01-01T00:00:00Z,5000,name 0\n", True),
+        (("event_time",), "2024-01-01T00:00:07.5Z,7,name 0\n", False),
+        (("nothing",), "", False),
+    ],
+)
+def test_rows_of_a_ledger_without_keys_in_their_range_are_written_as_they_come(
+    both: Callable[..., Any], keys: tuple[str, ...], before: str, is_streamed: bool
+) -> None:
+    late = "2023-06-01T00:00:00Z,1000,late\n,1001,no time\n"
+    _, (answer, _), was = both(
+        HEADER + SORTED + late, after=before and HEADER + before, merge=MergeLedger(primary_key=keys)
+    )
+    assert was == is_streamed
+    assert isinstance(answer, Success) == (keys != ("nothing",))
+
+
+def test_rows_of_a_ledger_without_a_key_are_told_as_of_all_rows(both: Callable[..., Any]) -> None:
+    _, (answer, _), was = both(HEADER + SORTED + "2024-01-01T01:00:00Z,3,\n", merge=MergeLedger(primary_key=("name",)))
+    assert isinstance(answer, InvalidQuery)
+    assert not was
 
 
 def test_a_query_that_gives_no_time_is_told_as_of_all_rows(both: Callable[..., Any]) -> None:

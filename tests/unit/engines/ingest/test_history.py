@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid, NotFound
 from chain.multihash import Multihash
 from chain.store.files import ObjectDamaged
-from engines.spark.ingest.history import History
+from engines.spark.ingest.history import History, ranges_of
 
 TS = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema(
@@ -57,7 +57,7 @@ def test_no_slice_that_could_match_is_left_out(
         paths.append(tmp_path / f"slice-{number}")
         pq.write_table(table(rows, start), paths[-1], row_group_size=2)
         start += len(rows)
-    kept = History(SCHEMA, paths).overlapping(table(batch, 0).select(keys))
+    kept = History(SCHEMA, paths).overlapping(ranges_of(table(batch, 0).select(keys)))
 
     def key(row: dict[str, object]) -> tuple[object, ...] | None:
         values = tuple("nan" if row[name] != row[name] else row[name] for name in keys)
@@ -75,9 +75,9 @@ def test_disjoint_slices_are_left_out(tmp_path: Path) -> None:
     history = History(SCHEMA, [tmp_path / "one"])
     for name, far in (("k", 2), ("s", "b"), ("t", 6)):
         other = table([{**rows[0], name: far}], 0)
-        assert history.overlapping(other.select([name])) == ()
-    assert history.overlapping(table(rows, 0).select(["k", "t"])) == (tmp_path / "one",)
-    assert history.overlapping(table(rows, 0).select(["f"])) == (tmp_path / "one",)
+        assert history.overlapping(ranges_of(other.select([name]))) == ()
+    assert history.overlapping(ranges_of(table(rows, 0).select(["k", "t"]))) == (tmp_path / "one",)
+    assert history.overlapping(ranges_of(table(rows, 0).select(["f"]))) == (tmp_path / "one",)
 
 
 def test_rows_by_offset_come_from_several_slices(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_slice_that_is_not_there_or_not_parquet(tmp_path: Path) -> None:
     (tmp_path / "torn").write_bytes(b"PAR1 and no more")
     keys = table([{"k": 1, "s": None, "t": None, "f": None}], 0).select(["k"])
     with pytest.raises(NotFound, match="no slice gone"):
-        History(SCHEMA, [tmp_path / "gone"]).overlapping(keys)
+        History(SCHEMA, [tmp_path / "gone"]).overlapping(ranges_of(keys))
     with pytest.raises(Invalid, match="torn is not a readable Parquet file"):
-        History(SCHEMA, [tmp_path / "torn"]).overlapping(keys)
+        History(SCHEMA, [tmp_path / "torn"]).overlapping(ranges_of(keys))
 
 
 def test_what_is_merged_with_is_hashed_before(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_is_merged_with_is_hashed_before(tmp_path: Path) -> None:
     assert told.value.hint
     (tmp_path / "3").write_bytes(raw[:50])
     with pytest.raises(ObjectDamaged, match=names[1].short):
-        history().overlapping(table([{"k": 1, "s": None, "t": None, "f": None}], 0).select(["k"]))
+        history().overlapping(ranges_of(table([{"k": 1, "s": None, "t": None, "f": None}], 0).select(["k"])))
 
 
 @given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=4), st.randoms())

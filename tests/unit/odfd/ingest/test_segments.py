@@ -32,7 +32,7 @@ from chain.store.base import Append, Rewrite
 from engines.footers import footer
 from engines.key_bounds import read_bounds
 from engines.spark.ingest.history import History as EngineHistory
-from engines.spark.ingest.history import SlicesMissing
+from engines.spark.ingest.history import SlicesMissing, ranges_of
 from odfd.ingest.segments import FAN_OUT, SETS
 from odfd.ingest.slices import SliceIndex
 from worlds.memory_store import MemoryChains, MemoryObjects
@@ -347,7 +347,7 @@ def test_no_slice_that_may_hold_a_key_is_left_out(steps: list[Any], batch: list[
                 names, paths = [name for name, _ in earlier.files], [path for _, path in earlier.files]
                 engine = EngineHistory(schema, paths, names, read_bounds(earlier.bounds[1]))
                 try:
-                    engine.overlapping(keys)
+                    engine.overlapping(ranges_of(keys))
                 except SlicesMissing as missing:
                     asked_for = missing.names
             assert there <= given_ | set(asked_for)
