@@ -97,6 +97,7 @@ def test_progress_draws_on_its_line_alone(text: str) -> None:
 @pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
 def test_no_line_of_the_log_lets_anything_through(text: str, form: str) -> None:
     stream = io.StringIO()
+    logging.captureWarnings(False)  # another test may have left it on, for a recorder that is gone
     log.configure("debug", form, stream)
     try:
         structlog.get_logger(room=text).warning(text, peer=text, several=[text, {text: text}])
@@ -115,6 +116,7 @@ def test_no_line_of_the_log_lets_anything_through(text: str, form: str) -> None:
     assert not obeyed(stream.getvalue()), stream.getvalue()
     assert "said" in stream.getvalue()
     assert "failed" in stream.getvalue()
+    assert "UserWarning" in stream.getvalue()
 
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
