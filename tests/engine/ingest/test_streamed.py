@@ -99,6 +99,13 @@ def test_guessed_columns_are_written_as_they_come(both: Callable[..., Any]) -> N
     assert was
 
 
+def test_columns_may_be_called_as_members_of_others(both: Callable[..., Any]) -> None:
+    dotted = ReadCsv(header=True, infer_schema=True)
+    rows = "event_time,id,id.event_time\n" + SORTED
+    assert both(rows, read=dotted, merge=MergeLedger(primary_key=("id",)))[2]
+    assert both(rows.replace("id.event_time", "event_time.id"), read=dotted)[2]
+
+
 def test_a_text_that_is_no_time_is_told_as_of_all_rows(both: Callable[..., Any]) -> None:
     _, (answer, _), was = both(HEADER + SORTED + "once,1,x\n", read=ReadCsv(header=True))
     assert isinstance(answer, InvalidQuery)
