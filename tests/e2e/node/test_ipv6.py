@@ -1,4 +1,4 @@
-"""Daemons that listen on both families of IP: a peer is met over IPv6 where both have it, else over IPv4."""
+"""Daemons that listen on both families of IP: a peer is met over a family that both have."""
 
 from __future__ import annotations
 
@@ -53,10 +53,13 @@ def test_peers_meet_over_the_family_that_they_share(internet: Internet, make_dae
     alice.ask("network", "join", "town")
     dataset, head = (alice.ask("get", "dataset", "cities")[key] for key in ("id", "head"))
     invitation = alice.said("network", "invite", "town").out.strip()
-    for name, families, family in (("bob", (4, 6), "ip6"), ("carol", (6,), "ip6"), ("dave", (4,), "ip4")):
+    # An invitation's addresses of one peer are dialled in any order.
+    for name, families in (("bob", (4, 6)), ("carol", (6,)), ("dave", (4,))):
         daemon = start(name, *families)
         assert daemon.said("join", invitation, "--yes").code == 0
         assert daemon.ask("mirror", "add", dataset, "--as", "cities")["state"] == "current"
         assert daemon.ask("get", "dataset", "cities")["head"] == head
-        assert families_in_use(daemon) == {family}
+        used = families_in_use(daemon)
+        assert used
+        assert used <= {f"ip{family}" for family in families}
         daemon.kill()
