@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -88,6 +89,17 @@ def parse_address(text: str) -> Address:
     if relay is not None and relay == peer:
         raise _bad(text, "a relay leads to others, not to itself")
     return Address(network, _checked_host(text, network, host), int(port), peer, relay)
+
+
+def by_peer(addresses: Iterable[str]) -> list[tuple[str, ...]]:
+    """Groups multiaddresses by the peer that they lead to, so that each peer is dialled once, by all of its addresses.
+
+    Nothing is parsed: an address that names no peer is a group of its own.
+    """
+    groups: dict[str, list[str]] = {}
+    for address in dict.fromkeys(addresses):
+        groups.setdefault(address.rpartition("/p2p/")[2], []).append(address)
+    return [tuple(group) for group in groups.values()]
 
 
 @lru_cache(maxsize=4096)

@@ -247,8 +247,8 @@ class Replication(Protocol):
 
     def addresses(self) -> Sequence[str]: ...
 
-    async def connect(self, multiaddr: str) -> PeerId:
-        """Connects to a peer at a multiaddress. Raises Remote."""
+    async def connect(self, *multiaddrs: str) -> PeerId:
+        """Connects to a peer at one of its multiaddresses: IPv6 first, others soon after. Raises Remote."""
 
     def peers(self) -> Sequence[PeerView]: ...
 

@@ -93,8 +93,8 @@ class JointReplication:
             )
         return next((each for count, each in found if count == most), first)
 
-    async def connect(self, multiaddr: str) -> PeerId:
-        return await self._joined().connect(multiaddr)
+    async def connect(self, *multiaddrs: str) -> PeerId:
+        return await self._joined().connect(*multiaddrs)
 
     async def redeem_at(self, inviter: PeerId, token: bytes) -> Redemption:
         """Redeems an invitation's token at its issuer, which is connected. Raises Remote."""

@@ -128,8 +128,8 @@ class WithPublished:
     def addresses(self) -> Sequence[str]:
         return self._network.addresses()
 
-    async def connect(self, multiaddr: str) -> PeerId:
-        return await self._network.connect(multiaddr)
+    async def connect(self, *multiaddrs: str) -> PeerId:
+        return await self._network.connect(*multiaddrs)
 
     def peers(self) -> Sequence[PeerView]:
         places = [PeerView(peer=shown.peer, connected=True) for shown in self._shown.values() if shown.answers]

@@ -17,7 +17,7 @@ import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
-from p2p.address import parse_address
+from p2p.address import by_peer, parse_address
 from p2p.budget.work import MEETING
 from p2p.driver.containment import contained
 from p2p.driver.discovery import SOUGHT, Discovery
@@ -78,8 +78,8 @@ class Mesh:
     async def run(self) -> None:
         """Keeps connections and runs rounds, until cancelled."""
         async with trio.open_nursery() as nursery:
-            for address in dict.fromkeys(self._settings.bootstrap):
-                nursery.start_soon(self._keep_connected, address)
+            for addresses in by_peer(self._settings.bootstrap):
+                nursery.start_soon(self._keep_connected, addresses)
             nursery.start_soon(self._rounds, nursery)
             nursery.start_soon(self._grow)
             nursery.start_soon(self._keep_holders)
@@ -110,10 +110,11 @@ class Mesh:
         self._moved.set()
         self._moved = trio.Event()
 
-    async def connect(self, address: str) -> PeerId:
-        """Dials an address that the owner named, at once. Raises PeerFault or Invalid."""
-        self._discovery.reach.name(address)
-        return await self._connect([address], anywhere)
+    async def connect(self, *addresses: str) -> PeerId:
+        """Dials a peer by addresses that the owner named, at once. Raises PeerFault or Invalid."""
+        for address in addresses:
+            self._discovery.reach.name(address)
+        return await self._connect(addresses, anywhere)
 
     async def _connect(self, addresses: Sequence[str], allows: Allows) -> PeerId:
         """Dials a peer, and remembers its addresses: the owner's as written, others' only as the peer was reached."""
@@ -125,19 +126,19 @@ class Mesh:
             self._standing.book.connected(peer, self._standing.wall())
         return peer
 
-    async def _keep_connected(self, address: str) -> None:
+    async def _keep_connected(self, addresses: Sequence[str]) -> None:
         """Keeps a connection to a bootstrap peer: dials until there is one, waits until it is gone, and dials again."""
         failures = 0
         while True:
             try:
-                peer = await self.connect(address)
+                peer = await self.connect(*addresses)
             except Fault as fault:
                 failures += 1
-                _LOG.info("bootstrap peer not reached", address=address, fault=str(fault), failures=failures)
+                _LOG.info("bootstrap peer not reached", addresses=addresses, fault=str(fault), failures=failures)
                 await trio.sleep(REDIAL.wait(failures, self._rng))
                 continue
             began = trio.current_time()
-            self._standing.book.learn(peer, [address], bootstrap=True)
+            self._standing.book.learn(peer, addresses, bootstrap=True)
             while self._host.is_connected(peer):
                 await self._lost.wait()
             failures = failures + 1 if trio.current_time() - began < STEADY else 0

@@ -199,8 +199,8 @@ class ReplicationDriver:
             lookup_forged=self._lookups.forged,
         )
 
-    async def connect(self, multiaddr: str) -> PeerId:
-        return await self._mesh.connect(multiaddr)
+    async def connect(self, *multiaddrs: str) -> PeerId:
+        return await self._mesh.connect(*multiaddrs)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Closes every connection to a peer; the peer may connect again."""

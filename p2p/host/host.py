@@ -48,7 +48,7 @@ from p2p.host.peer_events import Notices, PeerConnected, PeerDisconnected
 from p2p.host.stream import Stream
 from p2p.identity import peer_of_seed
 from p2p.ip import Allows, anywhere
-from p2p.machines.dial_order import in_order
+from p2p.machines.dial_order import MAX_TRIED, in_order
 from p2p.pace import PeerTraffic, Traffic
 from p2p.ports import PeerId
 from p2p.wire.circuit import STOP
@@ -183,8 +183,9 @@ class Host:
 
     async def connect(self, address: str, *others: str, allows: Allows = anywhere) -> PeerId:
         """Connects to a peer, unless it is connected already; returns its id. ``others`` are more addresses of the same
-        peer, of which a few are tried, in the order of ``machines.dial_order``. ``allows`` judges every address to be
-        dialled, also those of DNS names. Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
+        peer; they are tried in the order of ``machines.dial_order``: all that the owner named (``anywhere``), a few of
+        those that others did. ``allows`` judges every address to be dialled, also those of DNS names.
+        Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
         """
         parsed = [parse_address(one) for one in (address, *others)]
         peer = parsed[0].peer
@@ -201,7 +202,8 @@ class Host:
         if not self.is_connected(peer):
             self._dialling[peer] = done = trio.Event()
             try:
-                await first_of([partial(self._dial_one, one, peer, allows) for one in in_order(parsed)], PeerFault)
+                chosen = in_order(parsed, len(parsed) if allows is anywhere else MAX_TRIED)
+                await first_of([partial(self._dial_one, one, peer, allows) for one in chosen], PeerFault)
             finally:
                 del self._dialling[peer]
                 done.set()

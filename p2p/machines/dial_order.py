@@ -17,7 +17,7 @@ from p2p.address import Address
 from p2p.ip import Ip
 
 MAX_TRIED: Final = 4
-"""Addresses of one peer that are dialled, and addresses of one name."""
+"""Addresses of one peer that are dialled if others named them, and addresses of one name."""
 HEAD_START: Final = 0.25
 """Seconds after which the next address is dialled beside one that has not answered yet: the delay of RFC 8305."""
 FIRST, SECOND, LAST = range(3)
@@ -26,8 +26,8 @@ _LOCAL: Final = ipaddress.IPv6Network("fc00::/7")
 T = TypeVar("T")
 
 
-def in_order(addresses: Iterable[Address]) -> list[Address]:
-    """Returns the addresses of one peer to dial, in order, at most ``MAX_TRIED``.
+def in_order(addresses: Iterable[Address], most: int = MAX_TRIED) -> list[Address]:
+    """Returns the addresses of one peer to dial, in order, at most ``most``.
 
     A circuit, if there is one, has a place among them, however many others there are. A name that may have addresses of
     both families stands with those of IPv6.
@@ -35,7 +35,7 @@ def in_order(addresses: Iterable[Address]) -> list[Address]:
     told = list(dict.fromkeys(addresses))
     circuits = [each for each in told if each.relay is not None]
     direct = _ordered([each for each in told if each.relay is None], _rank_of_address)
-    return [*direct[: MAX_TRIED - bool(circuits)], *circuits][:MAX_TRIED]
+    return [*direct[: most - bool(circuits)], *circuits][:most]
 
 
 def ips_in_order(ips: Iterable[Ip]) -> list[Ip]:

@@ -312,8 +312,8 @@ class Member:
             Resources(connection).delete(NETWORK, name, START)
         return left
 
-    async def connect(self, multiaddr: str) -> PeerId:
-        return PeerId(multiaddr.rpartition("/")[2])
+    async def connect(self, *multiaddrs: str) -> PeerId:
+        return PeerId(multiaddrs[0].rpartition("/")[2])
 
     async def redeem_at(self, inviter: PeerId, token: bytes) -> Redemption:
         return await trio.to_thread.run_sync(self._other(inviter).redeem, self.peer_id, token)

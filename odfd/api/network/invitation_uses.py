@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from chain import instant
@@ -81,16 +80,14 @@ class InvitationUses:
         inviter = peer_of_did(said.by)
         if said.token is None or inviter == self._membership.peer_id:
             return
-        for address in said.inviters():
-            with suppress(Remote):
-                await self._membership.connect(address)
-                break
-        else:
+        try:
+            await self._membership.connect(*said.inviters())
+        except Remote as fault:
             raise Remote(
                 f"the node that invites to {said.network} is not reached, and it alone can redeem the invitation",
                 rule="invitation-unreachable",
                 hint="try again when it is online: nothing of the invitation is used up by that",
-            )
+            ) from fault
         outcome = await self._membership.redeem_at(inviter, bytes.fromhex(said.token))
         if outcome is Redemption.BUSY:
             raise Remote(

@@ -35,6 +35,7 @@ from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import EffectivePolicy
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.network_policies import NetworkPolicies
+from p2p.address import by_peer
 from p2p.ports import PeerId, PeerView
 from p2p.web.site import Web
 
@@ -106,20 +107,20 @@ class NetworkService:
         return await self._network_view(network)
 
     async def _dial(self, addresses: Sequence[str]) -> None:
-        """Dials first peers, all at once, and waits for the others only a moment once one of them answers.
+        """Dials first peers, all at once, each by all its addresses; once one answers, waits a moment for the others.
 
         Dialling goes on in the background; the view shows how many are connected.
         """
         with trio.move_on_after(DIAL_SECONDS) as patience:
             async with trio.open_nursery() as nursery:
 
-                async def dial(address: str) -> None:
+                async def dial(addresses: Sequence[str]) -> None:
                     with suppress(Remote):
-                        await self._membership.connect(address)
+                        await self._membership.connect(*addresses)
                         patience.deadline = min(patience.deadline, trio.current_time() + OTHERS_SECONDS)
 
-                for address in addresses:
-                    nursery.start_soon(dial, address)
+                for of_one in by_peer(addresses):
+                    nursery.start_soon(dial, of_one)
 
     async def _show_token(self, said: Invitation, network: Network, before: Network | None) -> None:
         try:

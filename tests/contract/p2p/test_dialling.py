@@ -13,7 +13,8 @@ import trio.testing
 from p2p.errors import BadAddress, Unreachable, WrongIdentity
 from p2p.host.host import open_host
 from p2p.host.limits import HostLimits
-from p2p.machines.dial_order import HEAD_START
+from p2p.ip import Ip
+from p2p.machines.dial_order import HEAD_START, MAX_TRIED
 from worlds.eventually import PATIENCE, became
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
@@ -44,6 +45,22 @@ async def test_the_address_that_answers_is_taken(mock_clock: trio.testing.MockCl
             took = trio.current_time() - began
             assert took == pytest.approx(HEAD_START), "the refused one cost nothing, the silent one its head start"
             assert len(bob._connections(alice.peer_id)) == 1
+
+
+@pytest.mark.parametrize("named_by_the_owner", [True, False])
+async def test_all_addresses_that_the_owner_named_are_tried_and_few_that_others_did(named_by_the_owner: bool) -> None:
+    def others_allow(_ip: Ip) -> bool:
+        return True
+
+    with trio.fail_after(PATIENCE):
+        async with open_host(ALICE, [ANY_PORT]) as alice, open_host(BOB) as bob:
+            bad = [f"{refused()}/p2p/{alice.peer_id}" for _ in range(MAX_TRIED)]
+            told = [*bad, *alice.addresses()]
+            if named_by_the_owner:
+                assert await bob.connect(*told) == alice.peer_id
+                return
+            with pytest.raises(Unreachable):
+                await bob.connect(*told, allows=others_allow)
 
 
 async def test_when_none_answers_the_first_says_why() -> None:

@@ -347,6 +347,16 @@ async def test_bootstrap_is_dialled_until_it_is_there_and_again(autojump_clock: 
     assert hub.peer_id in a.host.links
 
 
+async def test_a_bootstrap_peer_is_dialled_by_all_of_its_addresses_at_once(autojump_clock: Any, town: Any) -> None:
+    hub, other = town.bare("hub"), town.bare("other")
+    hub.address = "/memory/2/p2p/hub"
+    where = (f"/memory/{each}/p2p/hub" for each in range(3))
+    a = await town.node("a", bootstrap=(other.address, *where), degree=0)
+    await trio.sleep(1)
+    assert {hub.peer_id, other.peer_id} == set(a.host.links)
+    assert sorted(place for _, place in a.host.dials) == ["/memory/0/p2p/hub", other.address]
+
+
 async def test_lost_notices_are_made_up_for(autojump_clock: Any, town: Any) -> None:
     a = await town.node("a")
     b = await town.node("b", connect=[a])
