@@ -172,16 +172,20 @@ class Holders:
             return fault
         return None
 
-    async def news(self, dataset: DatasetId) -> None:
+    async def news(self, dataset: DatasetId) -> int:
         """Requests statements on a dataset from all peers, since gossip may have been lost.
 
-        Once all proven peers have answered, the others have only a moment more.
+        Once all proven peers have answered, the others have only a moment more. Returns the number of the last known
+        holders if none of them answered, else 0.
         """
         unheard = {view.peer for view in self._views() if view.proven}
+        (holders,) = self.still([dataset]).values()
+        answered: set[PeerId] = set()
 
         async def ask(peer: PeerId) -> None:
             try:
                 await self._replication.pull_statements(peer, [dataset])
+                answered.add(peer)
             finally:
                 if peer in unheard:
                     unheard.discard(peer)
@@ -189,6 +193,7 @@ class Holders:
 
         with trio.CancelScope() as late:
             await self._ask_all(ask, self.connected())
+        return len(holders) if holders.isdisjoint(answered) else 0
 
     async def are_sharing(self, dataset: DatasetId, peers: Collection[PeerId]) -> bool | None:
         """Whether any of the peers that shared it with this node still serves it;

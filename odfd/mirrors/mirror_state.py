@@ -9,6 +9,7 @@ import msgspec
 import trio
 
 from chain.errors import Fault
+from chain.wording import plural
 from odfd.datasets.visibility import Mark
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
@@ -42,6 +43,8 @@ class Mirror(msgspec.Struct):
     tally: MirrorProgress = msgspec.field(default_factory=MirrorProgress)
     asked: int = 0
     """Number of peers that served it when it was last found to be current."""
+    silent: int = 0
+    """Number of its connected holders when a pull last asked for news and none of them answered; else 0."""
     passes: int = 0
     """Number of passes that have ended."""
     passing: bool = False
@@ -67,6 +70,13 @@ class Mirror(msgspec.Struct):
     def is_unasked(self) -> bool:
         """Whether all known blocks are here, but no peer was connected that could know of more."""
         return self.state is SchedulerState.CURRENT and not self.asked
+
+    @property
+    def doubt(self) -> str:
+        """Why a peer may have more than the last pull brought; empty: one that serves it answered, and has no more."""
+        if self.state is SchedulerState.WAITING or self.is_unasked:
+            return self.message
+        return f"no answer from {plural(self.silent, 'connected peer')} that served it" if self.silent else ""
 
     @property
     def lacks_peers(self) -> bool:

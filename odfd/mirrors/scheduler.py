@@ -234,7 +234,7 @@ class MirrorScheduler:
         if mirror.spec.paused:
             name = mirror.spec.name
             raise Refused(f"{name} is paused", rule="mirror-paused", hint=f"odfctl mirror resume {name}")
-        await self._sync.ask_around(dataset)
+        mirror.silent = await self._sync.ask_around(dataset)
         wanted = mirror.passes + (2 if mirror.passing else 1)
         mirror.poked.set()
         while mirror.passes < wanted and not mirror.ended.is_set():

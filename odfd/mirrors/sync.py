@@ -178,9 +178,12 @@ class MirrorSync:
         """Returns, for each dataset, the connected peers among the last known holders."""
         return self._holders.still(datasets)
 
-    async def ask_around(self, dataset: DatasetId) -> None:
-        """Asks connected peers for newer heads; their answers are processed before this returns."""
-        await self._holders.news(dataset)
+    async def ask_around(self, dataset: DatasetId) -> int:
+        """Asks connected peers for newer heads; their answers are processed before this returns.
+
+        Returns the number of the last known holders if none of them answered, else 0.
+        """
+        return await self._holders.news(dataset)
 
     async def _sync(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None]) -> Outcome:
         held = await trio.to_thread.run_sync(self._held, spec)

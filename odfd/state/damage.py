@@ -135,7 +135,7 @@ def look(
     """
     before = _now(home, dataset)
     if before is None:
-        raise NotFound(f"{request.ref} has no blocks", rule="chain-empty")
+        raise NotFound(f"{request.ref} has no blocks here", rule="chain-empty", hint=f"odfctl pull {request.ref}")
     request = msgspec.structs.replace(request, held_from=before.held_from, held_until=before.held_until)
     found = verify_chain(home.chains.chain(dataset), home.objects, request, progress, memory)
     if found.ok or before.hold(_now(home, dataset)):

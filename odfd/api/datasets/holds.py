@@ -126,7 +126,7 @@ class HoldService:
             last, upper = chain.block_at(end[1] - 1), min(upper, end[0])
             head = Head(last.hash, last.sequence_number)
         if head is None:
-            raise NotFound(f"{entry.name} has no blocks", rule="dataset-unknown", hint="odfctl get datasets")
+            raise NotFound(f"{entry.name} has no blocks here", rule="chain-empty", hint=f"odfctl pull {entry.name}")
         if at is None:
             return max(to_millis(chain.block_at(head.sequence_number).system_time), self._active_since(entry.id)), head
         if at >= upper:

@@ -467,11 +467,10 @@ class IngestPullService:
             fault = wire.Problem.of(mirror.fault) if mirror.fault is not None else None
             return wire.PullItem(ref=entry.name, outcome="failed", message=mirror.message, fault=fault)
         moved = sum(after[each].size - before[each].size for each in before)
-        unknown = mirror.state is SchedulerState.WAITING or mirror.is_unasked
         return wire.PullItem(
             ref=entry.name,
-            outcome="updated" if moved else "blocked" if unknown else "up-to-date",
-            message=f"{mirror.message}; {newest(after[entry.id])}" if unknown else mirror.message,
+            outcome="updated" if moved else "blocked" if mirror.doubt else "up-to-date",
+            message=f"{mirror.doubt}; {newest(after[entry.id])}" if mirror.doubt else mirror.message,
             blocks=moved,
             records=sum(after[each].next_offset - before[each].next_offset for each in before),
             head=str(after[entry.id].head) if after[entry.id].head else None,

@@ -105,6 +105,17 @@ async def test_all_are_asked_where_those_who_are_known_have_it_not(autojump_cloc
             assert peers == ["far"]
 
 
+async def test_whether_a_holder_answered_is_told(autojump_clock: Any) -> None:
+    network = Network(near=0.01, far=0.1, empty=0.01)
+    holders = Holders(network, network)  # type: ignore[arg-type]
+    assert await holders.news(DATASET) == 0, "nobody is known to hold it"
+    assert set(await holders.of(DATASET, 7)) == {"near", "far"}
+    network.waits |= {"near": 60.0}
+    assert await holders.news(DATASET) == 0
+    network.waits |= {"far": 60.0}
+    assert await holders.news(DATASET) == 2
+
+
 async def test_news_are_not_waited_for_of_those_who_drip(autojump_clock: Any) -> None:
     """A person waits for them, at each pull."""
     drips = {f"drips{number}": 60.0 for number in range(20)}

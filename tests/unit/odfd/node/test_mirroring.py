@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from chain import instant
-from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.events import AddData
 from chain.multihash import Multihash
@@ -21,6 +21,7 @@ from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.mirrors.progress import MirrorProgress
 from p2p.pace import PeerTraffic
+from p2p.ports import PeerId
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -146,6 +147,28 @@ async def test_with_nobody_to_ask_it_is_not_called_up_to_date(world: Any, worlds
             assert "no connected peer serves it this far (there are 1)" in item.message
         world.wires.cut.clear()
         assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
+
+
+async def test_with_no_answer_it_is_not_called_up_to_date(world: Any, worlds: Any, monkeypatch: Any) -> None:
+    """Its peer is connected and says nothing, as a machine that sleeps; another one that answers never had it."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+        ask = bob.member.pull_statements
+
+        async def silent(peer: PeerId, *args: Any, **kwargs: Any) -> int:
+            if peer == alice.member.peer_id:
+                raise Remote("no answer in 20 s")
+            return await ask(peer, *args, **kwargs)
+
+        async with world.running("carol"):
+            monkeypatch.setattr(bob.member, "pull_statements", silent)
+            (item,) = await bob.pull("theirs")
+            assert item.outcome == "blocked"
+            newest = f"the newest block here is #{alice.size('cities') - 1}, of 2026-"
+            assert item.message.startswith(f"no answer from 1 connected peer that served it; {newest}")
+            monkeypatch.setattr(bob.member, "pull_statements", ask)
+            assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
 
 
 async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: Any, worlds: Any) -> None:
@@ -450,6 +473,9 @@ async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: Any, monkeypat
         (task,) = bob.board.list()
         assert task.report.message.startswith("asked 1 peer, waiting: ")
         assert alice.member.peer_id
+        with pytest.raises(NotFound, match="nowhere has no blocks here") as refused:
+            await bob.done(bob.api.verification.verify("nowhere", wire.VerifyRequest()))
+        assert refused.value.hint == "odfctl pull nowhere"
     async with world.running("carol") as carol:
         lack = (await carol.mirror(nowhere, "nowhere")).lack
         assert "s no peer was connected" in lack.detail
