@@ -47,17 +47,14 @@ def measure_client(size: Size, folder: Path) -> list[Row]:
 
     ``pyarrow.dataset`` is asked for the same columns, with times in microseconds, and for them as they are stored.
     """
-    rounds, length = size.pick(1, 9), MILLION if size.million and not size.quick else 1_000
-    with open_state_directory(folder / "a" / "node" / "state") as home:
+    rounds, length = size.pick(1, 41), MILLION if size.million and not size.quick else 1_000
+    with open_state_directory(folder / "rows" / "node" / "state") as home:
         paths = fill(home, size.pick(1_000, 500_000))
-        _keep(home, length)
-    with open_state_directory(folder / "b" / "node" / "state") as home:
-        _keep(home, 100)
-    with daemon(folder / "a") as node, daemon(folder / "b") as short:
-        ours, theirs = connect(node.socket), connect(short.socket)
+    with daemon(folder / "rows") as node:
+        rows_of = connect(node.socket)
 
         def read() -> pa.Table:
-            return ours.open("large").to_arrow()
+            return rows_of.open("large").to_arrow()
 
         schema = read().schema
 
@@ -69,6 +66,11 @@ def measure_client(size: Size, folder: Path) -> list[Row]:
 
         assert read().equals(scan())
         arrow, units = in_turns(read, scan, rounds), in_turns(read, stored, rounds)
+    for name, blocks in (("a", length), ("b", 100)):
+        with open_state_directory(folder / name / "node" / "state") as home:
+            _keep(home, blocks)
+    with daemon(folder / "a") as node, daemon(folder / "b") as short:
+        ours, theirs = connect(node.socket), connect(short.socket)
         opened = in_turns(lambda: ours.open("long"), lambda: theirs.open("long"), rounds)
         rows = size.pick(10_000, 20_000_000)
         assert sum(each.num_rows for each in ours.sql(_LARGE.format(rows)).reader()) == rows

@@ -13,13 +13,11 @@ from typing import Final
 
 import msgspec
 
-from chain.codec.arrow_schema import schema_of
-from chain.data.arrow_schema import to_arrow
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import to_millis
 from chain.multihash import Multihash
-from chain.state import load_state
+from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from engines.query.requests import TableNamed
 from engines.query.temporal import AS_OF
@@ -27,9 +25,9 @@ from engines.query.views import SliceView
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.previews import way_to_data
-from odfd.queries.current_rows import fold_of
 from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold
+from odfd.queries.log_columns import LogColumnsCache
 from odfd.queries.sharded_cuts import cuts_of, satisfying
 from odfd.queries.slices import PlacedSlice, SliceLists
 from odfd.queries.standing import required, standing_of, unsatisfied, weakest
@@ -131,7 +129,7 @@ class Planner:
         self, home: StateDirectory, shown: Callable[[DatasetEntry], wire.DatasetView], evaluator: TrustEvaluator
     ) -> None:
         self._home, self._shown, self._evaluator = home, shown, evaluator
-        self._lists = SliceLists()
+        self._lists, self._columns = SliceLists(), LogColumnsCache()
         self.projection: Callable[[str], KeptTable | None] = _no_projection
         """Returns the table of a Projection by its name; set by the owner of projections. Called in worker threads."""
         self.is_projection: Callable[[str], bool] = lambda _: False
@@ -363,17 +361,17 @@ class Planner:
         """Plans the slices of a cut. ``all_told``: whether the caller may know of later blocks. Raises NotFound,
         Conflict."""
         chain = self._home.chains.chain(entry.id)
-        state = load_state(chain, cut.size)
-        if state.schema is None:
+        columns = self._columns.at(chain, cut)
+        if isinstance(columns, ChainState):
             own = self._home.keys.has_dataset_key(entry.id)
             first = _first_columns(chain) if all_told else None
-            way = f"they come with its first data: {way_to_data(entry.name, state, own=own)}"
+            way = f"they come with its first data: {way_to_data(entry.name, columns, own=own)}"
             raise NotFound(
                 f"{entry.name} has no columns at block #{cut.size - 1}",
                 rule="query-schema",
                 hint=way if first is None else f"they come with block #{first}: AT BLOCK '#{first}', or later",
             )
-        fold, key = fold_of(state) if current else ("log", ())
+        fold, key = (columns.fold, columns.key) if current else ("log", ())
         self._home.need_data(entry.id, entry.name, whole=fold != "log")
         first = self._home.held_from(entry.id)
         if first > 0:
@@ -381,16 +379,15 @@ class Planner:
         slices = self._lists.of(entry.id, chain, cut.size, first)
         if chain.block_at(cut.size - 1).hash != cut.block:
             raise Conflict(f"{entry.name} was rewritten while it was read", rule="query-cut", hint="ask again")
-        vocab = state.vocab
         view = SliceView(
             name=name,
             files=(),
-            schema=to_arrow(schema_of(state.schema)).remove_metadata().serialize().to_pybytes(),
-            mixed=_has_changed_schema(chain, cut.size),
+            schema=columns.schema,
+            mixed=columns.mixed,
             fold=fold,
             key=key,
-            system=(vocab.offset, vocab.operation_type, vocab.system_time),
-            event_time=vocab.event_time,
+            system=columns.system,
+            event_time=columns.event_time,
             until=cut.until,
         )
         return PlannedView(view, entry.id, slices, cut)
@@ -485,8 +482,3 @@ def _not_pinned(name: str, clauses: str, pinned: Sequence[str], place: str) -> I
 def _said(clauses: Sequence[tuple[str, str]]) -> str:
     """Formats time clauses as one text, which pins repeat."""
     return ", ".join(f"{kind} {value}" for kind, value in clauses)
-
-
-def _has_changed_schema(chain: ChainReader, size: int) -> bool:
-    newest = chain.last_of(("SetDataSchema",), size)
-    return newest is not None and chain.last_of(("SetDataSchema",), newest.sequence_number) is not None

@@ -103,11 +103,11 @@ class DatasetService:
 
     async def list(self) -> Sequence[wire.DatasetView]:
         """Lists all datasets of this node."""
-        return await self._completed(await _in_thread(self._views.all))
+        return await self._completed(self._views.all)
 
     async def get(self, ref: str) -> wire.DatasetView:
         """Shows a dataset. Raises NotFound, Invalid."""
-        (view,) = await self._completed([await _in_thread(lambda: self._views.dataset(self._home.resolve(ref)))])
+        (view,) = await self._completed(lambda: [self._views.dataset(self._home.resolve(ref))])
         return view
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
@@ -124,7 +124,7 @@ class DatasetService:
             return msgspec.structs.replace(detail, profile=profile_of(self._home, entry))
 
         detail = await _in_thread(look)
-        (view,) = await self._completed([detail.dataset])
+        (view,) = await self._completed(lambda: [detail.dataset])
         return msgspec.structs.replace(detail, dataset=view)
 
     async def snapshot(self, ref: str) -> dict[str, Any]:
@@ -227,10 +227,13 @@ class DatasetService:
         await _in_thread(self._sizes.step)
         return PAUSE_SECONDS if self._sizes.is_behind else UNTIL_POKED
 
-    async def _completed(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
-        """Adds to views what changes without a new block, such as labels and holders, and the sum of data sizes."""
-        datasets = [DatasetId.parse(view.id) for view in views]
-        labels, sizes = await _in_thread(lambda: (self._labels(views), self._sizes.of(datasets)))
+    async def _completed(self, look: Callable[[], Sequence[wire.DatasetView]]) -> Sequence[wire.DatasetView]:
+        """Adds to views what changes without a new block, such as labels and holders, and the sum of data sizes.
+
+        ``look`` returns the views; it is called in a worker thread, with the reading of the rest: each change of the
+        thread costs as much as the reading.
+        """
+        views, datasets, labels, sizes = await _in_thread(partial(self._beside, look))
         if self._sizes.is_behind:
             self.summing.poke()
         counts = self._holders.of(datasets)
@@ -240,6 +243,14 @@ class DatasetService:
             )
             for view, dataset in zip(views, datasets, strict=True)
         ]
+
+    def _beside(
+        self, look: Callable[[], Sequence[wire.DatasetView]]
+    ) -> tuple[Sequence[wire.DatasetView], Sequence[DatasetId], Mapping[str, dict[str, Any]], Mapping[DatasetId, int]]:
+        """Returns views, and in the same order the ids of their datasets; their labels, and the sizes of their data."""
+        views = look()
+        datasets = [DatasetId.parse(view.id) for view in views]
+        return views, datasets, self._labels(views), self._sizes.of(datasets)
 
     def _log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None

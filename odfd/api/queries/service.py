@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -25,7 +24,7 @@ from odfd.api.queries.fold_cache import FoldCache
 from odfd.control import wire
 from odfd.queries.folds import copied
 from odfd.queries.inputs import QueryInputs
-from odfd.queries.log_files import files_of_log
+from odfd.queries.log_files import LogFiles, files_of_log
 from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan, bound_name
 
 MAX_SQL: Final = 1 << 20
@@ -154,26 +153,28 @@ class QueryService:
         An opened file stays readable, whatever is collected. Raises as ``answer`` does, NotFound for a position that is
         no longer in the chain, and Refused for a log that its slices do not hold as it is read.
         """
-        chosen = await trio.to_thread.run_sync(files_of_log, self._planner.home, self._planner.plan, request)
-        planned, views = chosen.view, (chosen.view,)
-        with self._inputs.held(views):
-            given = () if request.listed else planned.slices
-            look = partial(self._inputs.sound, views, again=request.again)
-            sound = await trio.to_thread.run_sync(look) if given else {}
-            paths = [sound[str(each.slice.physical_hash)] for each in given]
-            await give(frame(HEAD, msgspec.json.encode(chosen.head)), ())
-            await give(frame(SCHEMA, planned.view.schema), ())
-            for start in range(0, len(paths), _TOGETHER):
+        with ExitStack() as held:
+            chosen, paths = await trio.to_thread.run_sync(self._chosen, request, held)
+            parts = [paths[start : start + _TOGETHER] for start in range(0, len(paths), _TOGETHER)]
+            said = frame(HEAD, msgspec.json.encode(chosen.head)) + frame(SCHEMA, chosen.view.view.schema)
+            for number, some in enumerate(parts or [[]], 1):
                 with ExitStack() as opened:
-                    some = paths[start : start + _TOGETHER]
                     files = [os.open(each, os.O_RDONLY | os.O_CLOEXEC) for each in some]
                     for each in files:
                         opened.callback(os.close, each)
-                    await give(frame(ROWS, str(len(files)).encode()), files)
-            spans = [(each.slice.offset_interval.start, each.slice.offset_interval.end) for each in planned.slices]
-            rows = sum(end - start + 1 for start, end in spans)
-            end = wire.SlicesEnd(rows=rows, offsets=tuple(spans), more=chosen.more, ended=chosen.ended)
-            await give(frame(END, msgspec.json.encode(end)), ())
+                    said += frame(ROWS, str(len(files)).encode()) if files else b""
+                    await give(said if number < len(parts) else said + _end(chosen), files)
+                    said = b""
+
+    def _chosen(self, request: wire.SlicesRequest, held: ExitStack) -> tuple[LogFiles, list[Path]]:
+        """Returns the files of a log, protected until ``held`` ends, and the paths of those that are given, hashed."""
+        chosen = files_of_log(self._planner.home, self._planner.plan, request)
+        views = (chosen.view,)
+        held.enter_context(self._inputs.held(views))
+        if request.listed or not chosen.view.slices:
+            return chosen, []
+        sound = self._inputs.sound(views, again=request.again)
+        return chosen, [sound[str(each.slice.physical_hash)] for each in chosen.view.slices]
 
     async def _by_engine(self, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame) -> None:
         """Runs the query on an engine of transforms; a query process prepares it before and reads its rows after."""
@@ -248,6 +249,14 @@ class QueryService:
                     await send(await signing(kind, whole))
                 if kind == END:
                     return
+
+
+def _end(chosen: LogFiles) -> bytes:
+    """Returns the last frame of an answer of files: the number of rows, and the offsets of each file."""
+    spans = tuple((each.slice.offset_interval.start, each.slice.offset_interval.end) for each in chosen.view.slices)
+    rows = sum(end - start + 1 for start, end in spans)
+    end = wire.SlicesEnd(rows=rows, offsets=spans, more=chosen.more, ended=chosen.ended)
+    return frame(END, msgspec.json.encode(end))
 
 
 @contextmanager
