@@ -36,11 +36,12 @@ def footer(path: Path, name: str) -> ParquetFooter:
         return file.footer
 
 
-def columns_of(path: Path, name: str) -> pa.Schema:
-    """Returns the columns of a file with types that slices can hold. Raises Invalid."""
+def described(path: Path, name: str) -> tuple[ParquetFooter, pa.Schema]:
+    """Returns the footer of a file, and its columns with types that slices can hold. Raises Invalid."""
     with _opened(path, name) as file:
         check_once(file.schema, name)
-        return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in file.schema])
+        columns = [field.with_type(_plain(field.type)).remove_metadata() for field in file.schema]
+        return file.footer, pa.schema(columns)
 
 
 def decoded(path: Path, name: str, span: Range) -> int:

@@ -278,8 +278,8 @@ def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> P
     declared = read_schema(step) is not None
     with _mapped(source) as view:
         if isinstance(step, ReadParquet):
-            schema = wanted or parquet_rows.columns_of(source.path, source.name)
-            footer = parquet_rows.footer(source.path, source.name)
+            footer, columns = parquet_rows.described(source.path, source.name)
+            schema = wanted or columns
             return Planned(schema, range_tasks.ParquetFormat(), parquet_ranges(footer, len(view)))
         check_text(view, str(step.__struct_config__.tag), source.name)
         match step:
