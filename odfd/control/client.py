@@ -228,7 +228,7 @@ class Client:
                 meanwhile()
             is_query = patience is None and method == "POST"  # it takes the time that it takes
             if not is_query and not select.select([connection], [], [], SILENT_SECONDS)[0]:
-                self._told(f"the daemon at {self.path} does not answer; waiting for it")
+                self._told(f"no answer from the daemon at {self.path} yet; waiting for it")
             status = exchange.begin()
             if status >= 400:
                 raise from_problem(_problem(exchange, status))

@@ -88,7 +88,14 @@ class InvitationUses:
                 rule="invitation-unreachable",
                 hint="try again when it is online: nothing of the invitation is used up by that",
             ) from fault
-        outcome = await self._membership.redeem_at(inviter, bytes.fromhex(said.token))
+        try:
+            outcome = await self._membership.redeem_at(inviter, bytes.fromhex(said.token))
+        except Remote as fault:
+            raise Remote(
+                f"the node that invites to {said.network} is reached, but did not answer: {fault.message}",
+                rule="invitation-unanswered",
+                hint="try again when it answers: an invitation counts a node once, however often it shows the token",
+            ) from fault
         if outcome is Redemption.BUSY:
             raise Remote(
                 "the node that invites cannot answer now", rule="invitation-busy", hint="try again in a minute"

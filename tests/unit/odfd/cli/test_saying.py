@@ -414,4 +414,4 @@ def test_a_daemon_that_is_silent_is_told_while_it_is_waited_for(
 
         with pytest.raises(Unreachable, match="went away"):
             Client(tmp_path / "s", told=told).ask("GET", "/x")
-    assert said == [f"the daemon at {tmp_path / 's'} does not answer; waiting for it"]
+    assert said == [f"no answer from the daemon at {tmp_path / 's'} yet; waiting for it"]

@@ -169,7 +169,7 @@ async def test_a_single_use_invitation_admits_one_node(world: Any) -> None:
         assert await states(alice) == [("revoked", 1, [bob.member.peer_id])], "over a restart"
 
 
-async def test_tokens_that_admit_nobody_are_refused_by_name(world: Any) -> None:
+async def test_tokens_that_admit_nobody_are_refused_by_name(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         with pytest.raises(Invalid, match="an invitation for 0 nodes"):
             await alice.api.networks.invite("wires", wire.InvitationRequest(seconds=60, uses=0))
@@ -180,6 +180,16 @@ async def test_tokens_that_admit_nobody_are_refused_by_name(world: Any) -> None:
         await alice.api.networks.join(own)
         assert await states(alice) == [("open", 1, [])], "who invites needs no use"
         await bob.api.networks.leave("wires")
+
+        async def silent(_inviter: Any, _token: bytes) -> Any:
+            raise Remote("no answer within 10 s")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bob.member, "redeem_at", silent)
+            with pytest.raises(Remote, match="did not answer: no answer within") as unanswered:
+                await bob.api.networks.join(own)
+        assert "try again" in str(unanswered.value.hint)
+        assert bob.member.networks == ()
         with alice.home.database.write() as connection:
             connection.execute("DELETE FROM invitations")
         with pytest.raises(Refused, match="knows no such invitation") as caught:
