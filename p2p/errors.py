@@ -11,8 +11,12 @@ from chain.errors import Environment, Invalid, Refused, Remote
 class PeerFault(Remote):
     """A fault attributed to a peer. ``peer`` is its id in base58, or empty before it is known."""
 
+    advice = ""
+    """The hint of a fault of this class that has none of its own."""
+
     def __init__(self, peer: str, message: str, *, rule: str = "", hint: str = "", place: str = "") -> None:
-        super().__init__(f"peer {peer}: {message}" if peer else message, rule=rule, hint=hint, place=place)
+        text = f"peer {peer}: {message}" if peer else message
+        super().__init__(text, rule=rule, hint=hint or self.advice, place=place)
         self.peer = peer
 
 
@@ -22,6 +26,8 @@ class Unreachable(PeerFault):
 
 class TooSlow(PeerFault):
     """The peer did not answer within the time that we allow."""
+
+    advice = "it may be stopped, or its line slow: try again; odfctl peer list shows who is connected"
 
 
 class WrongIdentity(PeerFault):
@@ -39,9 +45,13 @@ class Violation(PeerFault):
 class StreamBroken(PeerFault):
     """The stream, or the connection under it, ended too early."""
 
+    advice = "try again; odfctl peer list shows who is connected"
+
 
 class TooManyStreams(PeerFault):
     """Every stream that a connection may have is in use, and none came free in time."""
+
+    advice = "try again in a moment, when requests under way have ended"
 
 
 class NotTaken(PeerFault):
