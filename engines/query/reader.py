@@ -277,9 +277,14 @@ class QueryProcesses:
                     self._nursery.start_soon(self._renew, choice)
                 self._used.set()
 
-    async def _isolation(self) -> Choice:
+    def _begun(self) -> trio.Nursery:
+        """Returns the nursery of ``run``. Raises EngineLost while that does not run."""
         if self._nursery is None:
             raise EngineLost("queries are not being served", rule="query-process", hint="is the node stopping?")
+        return self._nursery
+
+    async def _isolation(self) -> Choice:
+        self._begun()
         async with self._choosing:
             if self._choice is None:
                 self._choice = await self._choose()
@@ -317,6 +322,7 @@ class QueryProcesses:
             self.log(self.unforked)
 
     def _begin(self, choice: Choice) -> QueryProcess:
+        nursery = self._begun()  # the node may have stopped while the sandbox was chosen
         self._number += 1
         home = self._scratch / str(self._number)
         try:
@@ -328,8 +334,7 @@ class QueryProcesses:
             self._zygote = None
             shutil.rmtree(home, ignore_errors=True)
             process = QueryProcess(choice, home, self.limits)
-        assert self._nursery is not None
-        self._nursery.start_soon(process.listen)
+        nursery.start_soon(process.listen)
         return process
 
     async def _drop(self) -> None:
