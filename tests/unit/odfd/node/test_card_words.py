@@ -103,11 +103,12 @@ async def test_times_of_rows_and_updates_are_those_of_all_blocks_also_after_a_re
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
         for file, day in enumerate((5, 3, 9)):
+            world.clock.instant += 3_700 * instant.SECOND
             world.write("alice", f"{file}.csv", f"2024-01-0{day}T00:00:00Z,Graz,300")
             await alice.pull()
-            world.clock.instant += 3_700 * instant.SECOND
         await publish(alice)
         await alice.heard("card.signed", 1)
+    world.clock.instant += 3_700 * instant.SECOND
     async with world.running("alice") as alice:
         world.write("alice", "4.csv", "2024-01-02T00:00:00Z,Graz,300")
         await alice.pull()
