@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -180,7 +180,6 @@ async def test_an_answer_is_proven(world: Any, worlds: Any, folder: Path) -> Non
 
 
 async def test_rows_are_polars(world: Any, worlds: Any, folder: Path) -> None:
-    pytest.importorskip("polars")
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
         async with served(alice, folder) as path:
@@ -212,7 +211,8 @@ def mistaken(c: Client) -> None:
         cities.require("witnessed:3").to_arrow()
     with pytest.raises(Refused, match="first"):
         c.sql("select first(city) from cities").prove()
-    if importlib.util.find_spec("polars") is None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "polars", None)
         with pytest.raises(Environment, match="polars is not installed"):
             cities.to_polars()
     with pytest.raises(Invalid, match="whole log"):
