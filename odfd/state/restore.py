@@ -126,9 +126,7 @@ def _examined(directory: Path, examine: Examine) -> int:
 
 
 def _take(snapshot: Path, target: Path, file: SavedFile, report: Report) -> None:
-    source = snapshot / file.path
-    if ".." in Path(file.path).parts or Path(file.path).is_absolute():
-        raise Invalid(f"the backup names a file outside of itself: {file.path}", rule="backup-damaged")
+    source = snapshot / _inside(file.path)
     if not source.is_file() or source.stat().st_size != file.size or hash_of(source) != file.hash:
         raise Invalid(
             f"{source} is not what was saved", rule="backup-damaged", hint="restore an older snapshot: --snapshot"
@@ -142,13 +140,24 @@ def _take_objects(snapshot: Path, target: Path, report: Report) -> list[str]:
     """Copies the objects; returns the names of damaged ones, which are left out."""
     objects, damaged = snapshot.parent.parent / OBJECTS, []
     for place, size in listing(snapshot):
-        name, source = Path(place).name, objects / place
+        name, source = Path(place).name, objects / _inside(place)
         if not source.is_file() or source.stat().st_size != size or hash_of(source) != name:
             damaged.append(name)
             continue
         _place(source, target / OBJECTS / place, mode=0o444)
         report.advance(size)
     return damaged
+
+
+def _inside(place: str) -> str:
+    """Returns the place of a file in a backup, which whoever wrote the backup chose. Raises Invalid if it leads out."""
+    if ".." in Path(place).parts or Path(place).is_absolute():
+        raise Invalid(
+            f"the backup names a file outside of itself: {place}",
+            rule="backup-outside",
+            hint="odfctl backup wrote none such: do not use this folder",
+        )
+    return place
 
 
 def _place(source: Path, target: Path, mode: int = 0o600) -> None:

@@ -21,9 +21,7 @@ from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import DatasetKind, ExecuteTransform, Seed
 from chain.multihash import Multihash
-from chain.statements.authority import Rights
 from chain.statements.cosignature import Cosignature
-from chain.statements.envelope import dataset_key
 from chain.statements.statement import Attestation, HeadStatement
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainReader, ChainStore, leaves
@@ -41,13 +39,13 @@ from odfd.trust.judgement.verdicts import (
     GroupVerdict,
     ReachAssessment,
     VerdictKind,
+    accusations,
     counts_required,
     decide,
     quorum_of,
     reach,
     value_id,
 )
-from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Observations, Sighting
@@ -55,7 +53,7 @@ from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.recheck_results import Rechecks, with_rechecks
 from odfd.trust.ledger.resolutions import Decided, Resolutions
 from odfd.trust.ledger.runs import Run, Runs, run_at
-from odfd.trust.ledger.signed_heads import DataAvailability
+from odfd.trust.ledger.signed_heads import DataAvailability, makers
 from odfd.trust.ledger.subtree_roots import Subtrees
 from odfd.trust.policy.policy import Expression, Policy, holds
 from odfd.trust.policy.witness_quorum import Roots, witnessed
@@ -157,17 +155,18 @@ class TrustEvaluator:
             newest = ledger.newest_head(dataset)
             checked = ledger.chain(dataset)
             unseen = Holdings(connection).extent(dataset).seen
-            attestations = ledger.attestations(dataset)
             runs = _own_runs(connection, chain, dataset, size)
             proofs = Proofs(connection)
+            double_voters = proofs.double_voters()
+            attestations = self._heard(connection, policy, chain, dataset, double_voters)
             forked_at = proofs.forked_at(dataset, checked.epoch)
             cosigned = Cosignatures(connection).of(dataset) if policy.witnesses.groups else ()
             forked, decided = proofs.is_forked(dataset), Resolutions(connection).of(dataset)
             suspended = Suspensions(connection).groups()
             lacks = newest is not None and newest[0].size > size
             withheld = lacks and DataAvailability(connection).is_withheld(dataset, size, self._clock())
-            silent = self._silent(policy, proofs.double_voters(), Authorities(connection).rights(dataset))
             is_root = size > 0 and _is_root(chain)
+            silent = _kin(policy, double_voters | makers(connection, dataset))
             observed = self._observed(connection, chain, dataset, silent, suspended) if is_root else None
         signed = newest[0] if newest else None
         extent = ChainExtent(
@@ -187,11 +186,7 @@ class TrustEvaluator:
             size=size,
             head=signed,
             extent=extent,
-            attestations={
-                key: attestation
-                for key, attestation in attestations.items()
-                if not silent(key) and self._is_about(chain, attestation)
-            },
+            attestations=attestations,
             runs=runs,
             root=is_root,
             quorum=quorum_of((self.use(dataset), self.serve(dataset))),
@@ -266,15 +261,10 @@ class TrustEvaluator:
         chain = self._chains.chain(dataset)
         head = chain.head()
         with self._database.read() as connection:
-            ledger = Ledger(connection)
             size = head.size if head else 0
             runs = _own_runs(connection, chain, dataset, size)
-            silent = self._silent(self.policy, frozenset(), Authorities(connection).rights(dataset))
-            attestations = {
-                key: attestation
-                for key, attestation in ledger.attestations(dataset).items()
-                if key != self.me and not silent(key) and self._is_about(chain, attestation)
-            }
+            attestations = self._heard(connection, self.policy, chain, dataset, frozenset())
+            attestations.pop(self.me, None)
             accused, sanctions = Proofs(connection).double_voters(), Suspensions(connection)
             since, pardoned = sanctions.since(), sanctions.pardoned()
         steps = list(_telling_steps(chain, size, attestations, runs, ()))
@@ -310,7 +300,7 @@ class TrustEvaluator:
             if number is None or head is None or number >= head.size:
                 return [], 0
             seen, block = kept.at(dataset, number), chain.block_at(number)
-            silent = self._silent(policy, Proofs(connection).double_voters(), Authorities(connection).rights(dataset))
+            silent = _kin(policy, Proofs(connection).double_voters() | makers(connection, dataset))
             who = electorate(policy, self.me, silent, Suspensions(connection).groups())
         return [each for each in seen if each.block == block.hash], sighted(who, seen, block)
 
@@ -341,11 +331,22 @@ class TrustEvaluator:
 
         return witnessed(self.policy_of(dataset).witnesses, cosigned, size, roots_at, self._clock()) if cosigned else ()
 
-    def _silent(self, policy: Policy, double_voters: frozenset[KeyDid], rights: Rights) -> Callable[[KeyDid], bool]:
-        """Returns whether a key does not count: double voters, the dataset's writers and roots, and their groups."""
-        keys = {*double_voters, dataset_key(rights.dataset), *rights.writers, *rights.roots}
-        groups = {policy.group_of(key) for key in keys} - {None}
-        return lambda key: key in keys or policy.group_of(key) in groups
+    def _heard(
+        self,
+        connection: sqlite3.Connection,
+        policy: Policy,
+        chain: ChainReader,
+        dataset: DatasetId,
+        double_voters: frozenset[KeyDid],
+    ) -> dict[KeyDid, Attestation]:
+        """Returns the attestations about my chain; none of double voters, of the dataset's makers their accusations."""
+        is_silent, is_maker = _kin(policy, double_voters), _kin(policy, makers(connection, dataset))
+        said = {
+            key: accusations(attestation) if is_maker(key) else attestation
+            for key, attestation in Ledger(connection).attestations(dataset).items()
+            if not is_silent(key) and self._is_about(chain, attestation)
+        }
+        return {key: attestation for key, attestation in said.items() if attestation.spans}
 
     def _is_fresh(self, policy: Policy, head: HeadStatement) -> bool:
         return self._clock() <= head.expires + policy.max_stale * instant.SECOND
@@ -401,6 +402,12 @@ def _own_runs(connection: sqlite3.Connection, chain: ChainReader, dataset: Datas
         return chain.block_at(number).hash if number < size else None
 
     return with_rechecks(Runs(connection).of(dataset), Rechecks(connection).of(dataset).values(), hash_at)
+
+
+def _kin(policy: Policy, keys: frozenset[KeyDid]) -> Callable[[KeyDid], bool]:
+    """Returns whether a key is one of these, or of the group of one."""
+    groups = {policy.group_of(key) for key in keys} - {None}
+    return lambda key: key in keys or policy.group_of(key) in groups
 
 
 def _is_root(chain: ChainReader) -> bool:

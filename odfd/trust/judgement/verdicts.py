@@ -137,6 +137,16 @@ def verdict_on(attestation: Attestation, sequence_number: int) -> GroupVerdict |
     return None
 
 
+def accusations(attestation: Attestation) -> Attestation:
+    """Returns what an attestation says against its dataset.
+
+    Nobody attests himself, so of those who made a dataset no more counts. But this does: else a publisher would silence
+    its accusers by naming their keys among its own, which needs no signature of theirs.
+    """
+    against = tuple(span for span in attestation.spans if span.verdict == VerdictKind.MISMATCH.value)
+    return msgspec.structs.replace(attestation, spans=against)
+
+
 def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None) -> GroupVerdict | None:
     """Returns the mismatch at a step; none without a pinned engine and a strict query."""
     if engine is None or engine >= len(attestation.engines) or not attestation.engines[engine].pinned:
@@ -154,14 +164,13 @@ def group_verdicts(
 ) -> dict[str, GroupVerdict]:
     """Returns the verdict of each group on a step: one vote for each group.
 
-    A group whose keys disagree has none, nor has a suspended one. A group never counts on a dataset whose own key is
-    among its keys, so that nobody attests himself.
+    A group whose keys disagree has none, nor has a suspended one.
     """
     votes: dict[str, GroupVerdict] = {}
     silent: set[str] = set()
     for key, attestation in attestations.items():
         group = policy.group_of(key)
-        if group is None or group in suspended or policy.group_of(KeyDid(attestation.dataset)) == group:
+        if group is None or group in suspended:
             continue
         verdict = verdict_on(attestation, sequence_number)
         if verdict is None or not is_isolated(policy, attestation, sequence_number):

@@ -68,6 +68,17 @@ def publishing_keys(connection: sqlite3.Connection, dataset: DatasetId) -> froze
     return frozenset(found) - {dataset_key(dataset)}
 
 
+def makers(connection: sqlite3.Connection, dataset: DatasetId) -> frozenset[KeyDid]:
+    """Returns all keys that ever had a right to a dataset, and the nodes that the newest head of each signer names.
+
+    By default no right names the publishing node, since the dataset's own key signs; a right that was taken away does
+    not undo what was written with it.
+    """
+    walk = Authorities(connection).walk(dataset)
+    nodes = {head.node for head in Ledger(connection).heads(dataset) if head.node is not None}
+    return frozenset(nodes.union(*(rights.roots | rights.writers.keys() for rights in walk)))
+
+
 PATIENCE: Final = 24 * 3600 * instant.SECOND
 
 

@@ -176,3 +176,18 @@ class Mirrors(RuleBasedStateMachine):
 
 Mirrors.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestMirrors = pytest.mark.slow(Mirrors.TestCase)
+
+
+def test_what_is_staged_is_within_the_quota_and_no_mirror_gives_way_for_it(tmp_path: Path) -> None:
+    """Strangers' files are staged before anybody knows what they are: leftovers may go for them, data may not."""
+    kept: Any = Kept()
+    kept.blocks = [LIMIT - 2_000 - PER_BLOCK]
+    kept.give_way = lambda *_: pytest.fail("a mirror gave way")
+    quota = MirrorQuota(kept, tmp_path, LIMIT)
+    quota.check_staged(2_000)
+    with pytest.raises(Environment) as caught:
+        quota.check_staged(2_001)
+    assert caught.value.rule == "mirror-quota"
+    (tmp_path / "leftover").write_bytes(bytes(500))
+    quota.check_staged(2_000)
+    assert not (tmp_path / "leftover").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +94,18 @@ def test_good_blocks_that_nobody_signed_are_forgotten() -> None:
     assert sink.size == SIZE
     sink = VerifiedChain(ChainState.EMPTY, Frontier(), signed(chain_of(SIZE, back=SIZE - 1)))
     fill(sink, BLOCKS, SIZE)
+    with pytest.raises(Invalid) as caught:
+        sink.finish()
+    assert caught.value.rule == "trust.tree"
+    assert (sink.size, sink.blocks, sink.frontier) == (0, [], Frontier())
+
+
+@pytest.mark.parametrize("part", [1, SIZE])
+def test_the_right_blocks_under_a_false_root_are_not_the_signed_ones(part: int) -> None:
+    """A publisher that signs another tree over its own last block could prove other histories by it later."""
+    lied = msgspec.structs.replace(signed(BLOCKS), root_hash=signed(BLOCKS[:-1]).root_hash)
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), lied)
+    fill(sink, BLOCKS, part)
     with pytest.raises(Invalid) as caught:
         sink.finish()
     assert caught.value.rule == "trust.tree"

@@ -73,6 +73,19 @@ def test_a_token_that_another_node_redeemed_is_refused(database: Database) -> No
         assert InvitationTokens(connection).admitted(["village"]) == frozenset()
 
 
+def test_after_its_end_a_token_admits_nobody_new_though_it_has_seats(database: Database) -> None:
+    """The node that invited decides by its own clock; what the joiner's file says, or its clock, is no matter."""
+    with database.write() as connection:
+        InvitationTokens(connection).issue(issued(uses=3))
+    end = Instant(NOW + 3600 * SECOND)
+    assert redeem(database, 1, Instant(end - 1)) is Redemption.ADMITTED
+    assert redeem(database, 2, end) is Redemption.EXPIRED
+    assert redeem(database, 1, end) is Redemption.ADMITTED, "it was admitted in time"
+    with database.read() as connection:
+        (kept,) = InvitationTokens(connection).all()
+    assert kept.nodes == (key(1).did,)
+
+
 def test_what_is_kept_redeems_nothing(database: Database, tmp_path: Path) -> None:
     with database.write() as connection:
         InvitationTokens(connection).issue(issued())

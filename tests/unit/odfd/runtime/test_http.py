@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -95,6 +96,31 @@ def test_answers_do_not_depend_on_how_requests_are_cut(cuts: list[int]) -> None:
 
 def test_byte_by_byte() -> None:
     assert bodies(trio.run(converse, [bytes([byte]) for byte in REQUESTS])) == EXPECTED
+
+
+@pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\nHost: x\r\nCookie: ", b"GET /", b"\r\n" * 7])
+async def test_a_head_of_more_than_its_limit_is_refused_before_its_end(start: bytes) -> None:
+    """It never ends; what was read of it is bounded, whatever part of it goes on."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    limits, sent = Limits(), 0
+
+    async def drip() -> None:
+        nonlocal sent
+        await theirs.send_all(start)
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while sent < 20 * limits.head_bytes:
+                await theirs.send_all(bytes([ord("x")]) * 1024)
+                sent += 1024
+                await trio.testing.wait_all_tasks_blocked()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drip)
+            await Connection(ours, application, limits, {}).serve()  # type: ignore[arg-type]
+            await ours.aclose()
+    assert sent <= limits.head_bytes + 2048
+    said = await theirs.receive_some()
+    assert said.startswith(b"HTTP/1.1 4")
 
 
 @given(st.binary(max_size=400))

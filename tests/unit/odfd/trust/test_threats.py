@@ -393,13 +393,38 @@ def test_group_votes_once() -> None:
     assert group_verdicts(one, heard, 3) == {}
 
 
-def test_self_attestation_ignored(node: Node) -> None:
-    """A group that shares a key with the dataset's writers has no say on it."""
-    node.policy = Policy(groups=(KeyGroup("owner", frozenset({OWNER.did, VALIDATORS[0].did})), policy(3).groups[1]))
+@pytest.mark.parametrize("way", ["dataset key", "node of a head", "former writer"])
+def test_self_attestation_ignored(node: Node, way: str) -> None:
+    """A group that shares a key with those who made the dataset confirms nothing of it, by whatever key they did."""
     node.hold(BLOCKS)
-    for key in (OWNER, VALIDATORS[0], VALIDATORS[1]):
+    owner = VALIDATORS[0]
+    if way == "dataset key":
+        node.policy = Policy(groups=(KeyGroup("owner", frozenset({OWNER.did, owner.did})), *policy(3).groups[1:]))
+    elif way == "node of a head":
+        assert node.hear(Topic.HEADS, head_of(BLOCKS, node=owner.did)[1]) is Judgement.ACCEPT
+    else:
+        tree = Frontier().extend(block.hash.digest for block in BLOCKS)
+        here, rights = statement.TreeHead(size=tree.size, root_hash=tree.root), authority.implicit(DATASET)
+        for writer in (owner.did, SigningKey(b"w" * 32).did):
+            version = authority_drafts.rotated(rights, writer, here, BLOCKS[0].hash, NOW)
+            assert node.hear(Topic.HEADS, envelope.seal(statement.encode(version), OWNER)) is Judgement.ACCEPT
+            with node.database.read() as connection:
+                rights = Authorities(connection).rights(DATASET)
+        assert owner.did not in rights.writers
+    for key in (OWNER, owner, VALIDATORS[1]):
         assert node.hear(Topic.ATTEST, vote(key, BLOCKS)[1]) is Judgement.ACCEPT
     assert node.heard() == {VALIDATORS[1].did}
+    assert node.evaluator.decision(node.evaluator.known(DATASET), 2).attested == 1
+
+
+def test_a_publisher_silences_no_accuser_by_naming_it_as_its_own(node: Node) -> None:
+    """Names need no signature of those who are named: what they say against the dataset counts as before."""
+    node.hold(BLOCKS)
+    assert node.hear(Topic.HEADS, head_of(BLOCKS, node=VALIDATORS[0].did)[1]) is Judgement.ACCEPT
+    for key in VALIDATORS[:2]:
+        assert node.hear(Topic.ATTEST, vote(key, BLOCKS, verdict="mismatch")[1]) is Judgement.ACCEPT
+    found = node.evaluator.decision(node.evaluator.known(DATASET), len(BLOCKS) - 1)
+    assert (found.status, found.against) == (DatasetStatus.REFUTED, 2)
 
 
 def test_other_branch_ignored(node: Node) -> None:

@@ -1,0 +1,57 @@
+"""A backup that somebody made to write or read outside of it is refused before anything is copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from chain.errors import Invalid
+from chain.multihash import Multihash
+from odfd.runtime.tasks import Report
+from odfd.state.backup import DESCRIPTION, LISTING, SNAPSHOTS, BackupSnapshot, SavedFile, hash_of
+from odfd.state.crash_recovery import OBJECTS
+from odfd.state.restore import restore
+
+SECRET = b"a file of this machine"
+
+
+def crafted(folder: Path, files: list[str], objects: list[str]) -> Path:
+    """A snapshot whose sums all hold; its places are written as they are, and lead to ``SECRET``."""
+    snapshot = folder / SNAPSHOTS / "2026-11-20T080000Z"
+    (folder / OBJECTS).mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    (snapshot / LISTING).write_text("".join(f"{place} {len(SECRET)}\n" for place in objects))
+    listed = (snapshot / LISTING).stat().st_size
+    saved = [SavedFile(path=LISTING, size=listed, hash=hash_of(snapshot / LISTING))]
+    saved += [SavedFile(path=place, size=len(SECRET), hash=str(Multihash.sha3_256(SECRET))) for place in files]
+    described = BackupSnapshot(
+        time="2026-11-20T08:00:00Z", node="n", version="1", files=tuple(saved), objects=len(objects), bytes=0
+    )
+    (snapshot / DESCRIPTION).write_bytes(msgspec.json.encode(described))
+    return snapshot
+
+
+@pytest.mark.parametrize("kind", ["files", "objects"])
+@pytest.mark.parametrize("way", ["up", "deep", "absolute"])
+def test_a_backup_that_names_a_place_outside_of_itself_is_refused(tmp_path: Path, kind: str, way: str) -> None:
+    """Objects are named by their hash, files by anything; neither is read nor written elsewhere."""
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    name = str(Multihash.sha3_256(SECRET))
+    (outside / name).write_bytes(SECRET)
+    up = f"../elsewhere/{name}" if kind == "objects" else f"../../../elsewhere/{name}"
+    place = {
+        "up": f"../{up}" if kind == "objects" else up,
+        "deep": f"keys/../../{up}",
+        "absolute": str(outside / name),
+    }[way]
+    lists: dict[str, Any] = {"files": [], "objects": [], kind: [place]}
+    snapshot = crafted(tmp_path / "backup", **lists)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(Invalid, match="outside of itself") as caught:
+        restore(snapshot, tmp_path / "again", lambda _: [], Report())
+    assert caught.value.rule == "backup-outside"
+    assert sorted(tmp_path.rglob("*")) == before, "nothing was written anywhere"
