@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -48,20 +49,25 @@ class FileDigests:
     def __init__(self, memory: Path | None, installed: Path | None = None) -> None:
         self._memory = memory
         self._own = _remembered(memory) if memory else {}
-        self._seen = {**(_remembered(installed) if installed else {}), **self._own}
+        self._installed = _remembered(installed) if installed else {}
         self._fresh: dict[str, _Seen] = {}
 
-    def of(self, path: Path) -> str:
-        """Returns the digest of a file in hex. Raises Environment for an unreadable file."""
+    def of(self, path: Path | str) -> str:
+        """Returns the digest of a file in hex. Raises Environment for an unreadable file.
+
+        A text costs less than a ``Path``, whose parts are interned.
+        """
+        name = str(path)
+        recorded = self._installed.get(name)
         try:
-            stat = path.stat()
-            known = self._seen.get(str(path))
+            stat = os.stat(path)  # noqa: PTH116
+            known = self._own.get(name, recorded)
             if known is None or (known.size, known.modified, known.inode) != (
                 stat.st_size,
                 stat.st_mtime_ns,
                 stat.st_ino,
             ):
-                with path.open("rb") as file:
+                with open(path, "rb") as file:  # noqa: PTH123
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                 known = _Seen(stat.st_size, stat.st_mtime_ns, stat.st_ino, digest)
         except OSError as error:
@@ -70,11 +76,12 @@ class FileDigests:
                 rule="engine-digest",
                 hint="is the installation whole?",
             ) from error
-        self._fresh[str(path)] = known
+        if known is not recorded:
+            self._fresh[name] = known
         return known.digest
 
     def save(self) -> None:
-        """Saves the digests requested since the load and drops the rest. Does nothing if the file cannot be written."""
+        """Saves the digests requested since the load, but for those of the installation, and drops the rest."""
         if self._memory is None or self._fresh == self._own:
             return
         staged = self._memory.with_name(self._memory.name + ".new")

@@ -13,14 +13,13 @@ from typing import Final
 
 import msgspec
 
+from chain.data.type_limits import check_depth, check_schema, check_types, refusal
 from chain.errors import Invalid
 from chain.libraries import pa
 from chain.model import schema as odf
 from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
 
 EXTRA_KEY: Final = b"opendatafabric.org/extra"
-MAX_DEPTH: Final = 32
-"""Deepest nesting of types, as schemas come from untrusted files."""
 _UNITS: Final = {
     TimeUnit.SECOND: "s",
     TimeUnit.MILLISECOND: "ms",
@@ -37,10 +36,8 @@ _UNIT_OF: Final = {arrow: unit for unit, arrow in _UNITS.items()}
 
 def to_arrow(schema: DataSchema) -> pa.Schema:
     """Returns the Arrow schema of rows of ``schema``. Raises Invalid, with the place, for types that Arrow lacks."""
-    names = [field.name for field in schema.fields]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise Invalid(f"columns named twice: {', '.join(sorted(twice))}", rule="schema-names")
-    return pa.schema([_to_field(field, 0) for field in schema.fields], metadata=_to_metadata(schema.extra))
+    check_schema(schema)
+    return pa.schema([_to_field(field) for field in schema.fields], metadata=_to_metadata(schema.extra))
 
 
 def from_arrow(schema: pa.Schema) -> DataSchema:
@@ -48,7 +45,7 @@ def from_arrow(schema: pa.Schema) -> DataSchema:
     fields = tuple(_from_field(field, 0) for field in schema)
     for field in fields:
         if _has_local_time(field.type):
-            error = _refusal(_LOCAL, "say the zone: timestamps of a dataset are in UTC")
+            error = refusal(_LOCAL, "say the zone: timestamps of a dataset are in UTC")
             error.place = field.name
             raise error
     return DataSchema(fields=fields, extra=_from_metadata(schema.metadata, "schema"))
@@ -66,8 +63,10 @@ def differences(declared: DataSchema, actual: pa.Schema) -> list[Difference]:
     """Lists where rows of ``actual`` do not fit ``declared``: columns in order, by name and type.
 
     Rows without nulls fit where nulls are allowed, not the other way round. Encodings and attributes are ignored. Where
-    the declared schema names no zone, times without one fit, since engines wrote them so.
+    the declared schema names no zone, times without one fit, since engines wrote them so. Raises Invalid for declared
+    types that rows cannot have.
     """
+    check_types(declared.fields)
     columns: list[DataField] = []
     found: list[Difference] = []
     for field in actual:
@@ -109,13 +108,13 @@ def _compare(declared: DataType, actual: DataType, place: str) -> Iterator[Diffe
         unsaid = odf.Timestamp(unit=actual_inner.unit)
         if expected_inner not in (unsaid, odf.Timestamp() if unsaid.unit is TimeUnit.MILLISECOND else unsaid):
             yield Difference(place, _word(expected_inner), _LOCAL)
-    elif _to_type(expected_inner, 0) != _to_type(actual_inner, 0):
+    elif _to_type(expected_inner) != _to_type(actual_inner):
         yield Difference(place, _word(expected_inner), _word(actual_inner))
 
 
 def _word(type_: DataType) -> str:
     inner = type_.inner if isinstance(type_, odf.Option) else type_
-    return _LOCAL if _has_local_time(inner) else str(_to_type(inner, 0))
+    return _LOCAL if _has_local_time(inner) else str(_to_type(inner))
 
 
 def _has_local_time(type_: DataType) -> bool:
@@ -131,34 +130,20 @@ def _has_local_time(type_: DataType) -> bool:
     return False
 
 
-def _to_field(field: DataField, depth: int) -> pa.Field:
-    try:
-        return _named(field.name, field.type, depth).with_metadata(_to_metadata(field.extra))
-    except Invalid as error:
-        error.place = f"{field.name}.{error.place}" if error.place else field.name
-        raise
+def _to_field(field: DataField) -> pa.Field:
+    return _named(field.name, field.type).with_metadata(_to_metadata(field.extra))
 
 
-def _named(name: str, type_: DataType, depth: int) -> pa.Field:
+def _named(name: str, type_: DataType) -> pa.Field:
     nullable = isinstance(type_, odf.Option)
     inner = type_.inner if isinstance(type_, odf.Option) else type_
-    if isinstance(inner, odf.Option):
-        raise _refusal("an optional of an optional")
-    return pa.field(name, _to_type(inner, depth), nullable=nullable or isinstance(inner, odf.Null))
+    return pa.field(name, _to_type(inner), nullable=nullable or isinstance(inner, odf.Null))
 
 
-def _to_type(type_: DataType, depth: int) -> pa.DataType:
-    if depth > MAX_DEPTH:
-        raise _refusal(f"types nested deeper than {MAX_DEPTH}")
+def _to_type(type_: DataType) -> pa.DataType:
+    """Returns the type of Arrow for one that ``check_types`` has passed, or that Arrow gave."""
     if (plain := _plain_types().get(type(type_))) is not None:
         return plain
-    try:
-        return _to_shaped(type_, depth)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise _refusal(f"{type(type_).__name__} cannot be held: {error}") from error
-
-
-def _to_shaped(type_: DataType, depth: int) -> pa.DataType:
     match type_:
         case odf.Binary(fixed_length=None):
             return pa.binary()
@@ -172,18 +157,15 @@ def _to_shaped(type_: DataType, depth: int) -> pa.DataType:
             short = _unit(unit)
             return pa.time32(short) if short in ("s", "ms") else pa.time64(short)
         case odf.Timestamp(unit=unit, timezone=zone):
-            if zone == "":
-                raise _refusal("a timestamp with an empty time zone")
             return pa.timestamp(_unit(unit), zone or "UTC")
         case odf.List(item_type=item, fixed_length=size):
-            element = _named("item", item, depth + 1)
+            element = _named("item", item)
             return pa.list_(element) if size is None else pa.list_(element, size)
         case odf.Map(key_type=key, value_type=value, keys_sorted=is_sorted):
-            pair = _named("key", key, depth + 1), _named("value", value, depth + 1)
-            return pa.map_(*pair, keys_sorted=bool(is_sorted))
+            return pa.map_(_named("key", key), _named("value", value), keys_sorted=bool(is_sorted))
         case odf.Struct(fields=fields):
-            return pa.struct([_to_field(field, depth + 1) for field in fields])
-    raise _refusal(f"{type(type_).__name__} here")
+            return pa.struct([_to_field(field) for field in fields])
+    raise TypeError(f"no type of Arrow for {type(type_).__name__}")
 
 
 def _unit(unit: TimeUnit | None) -> str:
@@ -205,8 +187,7 @@ def _from_slot(field: pa.Field, depth: int) -> DataType:
 
 
 def _from_type(arrow: pa.DataType, depth: int) -> DataType:
-    if depth > MAX_DEPTH:
-        raise _refusal(f"types nested deeper than {MAX_DEPTH}")
+    check_depth(depth)
     t = pa.types
     if (plain := _plain_types_of_arrow().get(arrow)) is not None:
         return plain
@@ -232,7 +213,7 @@ def _from_type(arrow: pa.DataType, depth: int) -> DataType:
         )
     if t.is_struct(arrow):
         return odf.Struct(fields=tuple(_from_field(arrow.field(i), depth + 1) for i in range(arrow.num_fields)))
-    raise _refusal(f"the Arrow type {arrow}", "cast the column to a type that ODF knows")
+    raise refusal(f"the Arrow type {arrow}", "cast the column to a type that ODF knows")
 
 
 def _to_metadata(extra: dict[str, object] | None) -> dict[bytes, bytes] | None:
@@ -247,10 +228,6 @@ def _from_metadata(metadata: dict[bytes, bytes] | None, place: str) -> dict[str,
         return msgspec.json.decode(raw, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"the attributes of {place} are not JSON: {error}", rule="schema-attributes") from error
-
-
-def _refusal(what: str, hint: str = "") -> Invalid:
-    return Invalid(f"{what} is not a type of a dataset's schema", rule="schema-type", hint=hint)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ import msgspec
 from chain.errors import Environment
 from engines.identity import FileDigests, code_digest
 from engines.image.oci import CODE, SPARK, read_manifest
-from engines.image.tree import check, decode, digest_of, encode, listed
+from engines.image.tree import check, digest_of, encode, listed
 from engines.image.unpack import is_unpacked, unpacked
 
 SITE: Final = "opt/odf"
@@ -98,7 +98,7 @@ def keep_preparation(layout: Path, image: Image, staged: Path) -> None:
 def _preparation(rootfs: Path, listing: str, digests: FileDigests) -> Path:
     """Returns the folder of the preparation, after checking it as the files of the image are."""
     folder = rootfs.with_name(PREPARED)
-    check(folder, decode(folder.with_name(PREPARED_LISTING).read_bytes(), listing), digests)
+    check(folder, folder.with_name(PREPARED_LISTING).read_bytes(), listing, digests)
     return folder
 
 

@@ -7,6 +7,7 @@ image can be checked at each start without its layers.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -44,51 +45,58 @@ def encode(entries: Iterable[Entry]) -> bytes:
     return b"\n".join(msgspec.json.encode(entry) for entry in sorted(entries))
 
 
-def decode(raw: bytes, digest: str) -> list[Entry]:
-    """Decodes the listing whose digest is ``digest``. Raises Environment."""
-    if digest_of(raw) != digest:
-        raise Environment("the listing of an unpacked image is not the one that its manifest names", rule="image-tree")
-    return [msgspec.json.decode(line, type=Entry) for line in raw.split(b"\n")]
-
-
 def digest_of(raw: bytes) -> str:
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
-def check(root: Path, entries: Iterable[Entry], digests: FileDigests) -> None:
-    """Compares a folder with a listing. Rehashes files that look changed. Raises Environment."""
-    found = dict(_walk(root))
-    for entry in entries:
-        there = found.pop(entry.path, None)
-        if there is None:
-            raise _differs(entry.path, "is missing")
+def check(root: Path, listing: bytes, digest: str, digests: FileDigests) -> None:
+    """Compares a folder with the listing whose digest is ``digest``, and hashes files that look changed. Raises
+    Environment.
+
+    A daemon does this at its start for thousands of files, and never gives back the memory that it takes. So entries
+    are read one by one, paths are texts, as ``pathlib`` interns each part of each, and what is too much is counted.
+    """
+    if digest_of(listing) != digest:
+        raise Environment("the listing of an unpacked image is not the one that its manifest names", rule="image-tree")
+    count = 0
+    for count, entry in enumerate(_entries(listing), start=1):  # noqa: B007  it is read below
+        place = f"{root}/{entry.path}"
+        try:
+            there = os.lstat(place)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _differs(entry.path, "is missing") from None
         if (entry.kind, entry.mode) != (_kind(there), _mode(there)):
             raise _differs(entry.path, "has another kind or mode")
-        place = root / entry.path
-        content = digests.of(place) if entry.kind == "f" else str(place.readlink()) if entry.kind == "l" else ""
+        content = digests.of(place) if entry.kind == "f" else str(Path(place).readlink()) if entry.kind == "l" else ""
         if content != entry.content:
             raise _differs(entry.path, "has another content")
-    for path in found:
-        raise _differs(path, "is not in the image")
+    if sum(1 for _ in _walk(root)) != count:  # no path twice: a listing is sorted, and its digest is that of the image
+        known = {entry.path for entry in _entries(listing)}
+        raise _differs(next(path for path, _ in _walk(root) if path not in known), "is not in the image")
+
+
+def _entries(listing: bytes) -> Iterator[Entry]:
+    return (msgspec.json.decode(line, type=Entry) for line in io.BytesIO(listing))
 
 
 def listed(root: Path, digests: FileDigests) -> Iterator[Entry]:
     """Yields a folder's files and folders. Raises Environment for anything else."""
-    for path, found in _walk(root):
+    for path, item in _walk(root):
+        found = item.stat(follow_symlinks=False)
         kind = _kind(found)
         if kind not in ("f", "d"):
             raise Environment(f"{root / path} is neither a file nor a folder", rule="image-tree")
         yield Entry(path, kind, _mode(found), digests.of(root / path) if kind == "f" else "")
 
 
-def _walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+def _walk(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
     folders = [""]
     while folders:
         folder = folders.pop()
         with os.scandir(root / folder) as inside:
             for item in inside:
                 path = f"{folder}/{item.name}" if folder else item.name
-                yield path, item.stat(follow_symlinks=False)
+                yield path, item
                 if item.is_dir(follow_symlinks=False):
                     folders.append(path)
 

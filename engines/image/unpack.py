@@ -17,7 +17,7 @@ from typing import IO, Final
 from chain.errors import Environment
 from engines.identity import FileDigests
 from engines.image.oci import LAYER, TREE, Manifest, blob_path, read_manifest
-from engines.image.tree import Entry, check, decode, digest_of, encode
+from engines.image.tree import Entry, check, digest_of, encode
 
 _CHUNK: Final = 1 << 20
 ROOTFS: Final = "rootfs"
@@ -38,7 +38,7 @@ def unpacked(layout: Path, cache: Path, digests: FileDigests) -> Path:
         listing = (folder / LISTING).read_bytes()
     except OSError as error:
         raise Environment(f"cannot read {folder}: {error.strerror}", rule="image-tree") from error
-    check(folder / ROOTFS, decode(listing, tree), digests)
+    check(folder / ROOTFS, listing, tree, digests)
     return folder / ROOTFS
 
 

@@ -20,7 +20,7 @@ from config import render as rendering
 from config.load import Loaded, load
 from config.schema import ConfigError
 from odfd import __version__, output
-from odfd.daemon.unused_modules import lean_imports
+from odfd.daemon.unused_modules import lean_imports, refuse_pandas
 from odfd.errors import Bug, ExitCode, exit_code, last_fault, render
 from odfd.usage import UsageParser
 
@@ -117,6 +117,7 @@ def _loaded(args: argparse.Namespace) -> Loaded:
 
 def _run(args: argparse.Namespace) -> int:
     # Modules that only the daemon needs are imported here: `odfd config` stays quick.
+    refuse_pandas()
     with lean_imports():
         from chain.struct_types import learn_struct_types
         from odfd.daemon import wiring

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from zoneinfo import available_timezones
 
-from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
+from chain.data.type_limits import check_schema
 from chain.errors import Invalid, Refused
-from chain.libraries import pa
 from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.fetch_options import KafkaTopic, ServerEvents, SqlQuery, fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options
+from chain.model.schema import DataSchema, DataType, List, Map, Option, Struct, Timestamp
 from chain.model.source import (
     FetchEthereumLogs,
     FetchMqtt,
@@ -106,7 +106,8 @@ def _check_read(read: ReadStep) -> None:
     check_kind(read_options(read.schema), str(type(read).__struct_config__.tag))
     declared = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
     if declared is not None:
-        _check_zones(to_arrow(declared))
+        check_schema(declared)
+        _check_zones(declared)
 
 
 def _check_on_error(read: ReadStep) -> None:
@@ -126,11 +127,10 @@ def _check_on_error(read: ReadStep) -> None:
         )
 
 
-def _check_zones(schema: pa.Schema) -> None:
-    for field in schema:
-        for kind in _kinds(field.type):
-            zone = kind.tz if pa.types.is_timestamp(kind) else None
-            if zone not in (None, _UTC) and zone[:1] not in "+-" and zone not in available_timezones():
+def _check_zones(schema: DataSchema) -> None:
+    for field in schema.fields:
+        for zone in _zones(field.type):
+            if zone != _UTC and zone[:1] not in "+-" and zone not in available_timezones():
                 raise Invalid(
                     f"column {field.name!r} is in the time zone {zone!r}, which is not known",
                     rule="read-zone",
@@ -138,11 +138,19 @@ def _check_zones(schema: pa.Schema) -> None:
                 )
 
 
-def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """Yields a type and, recursively, the types nested in it."""
-    yield kind
-    for number in range(kind.num_fields):
-        yield from _kinds(kind.field(number).type)
+def _zones(type_: DataType) -> Iterator[str]:
+    """Yields the time zones named in a type, at any depth."""
+    match type_:
+        case Timestamp(timezone=str(zone)):
+            yield zone
+        case Option(inner=inner) | List(item_type=inner):
+            yield from _zones(inner)
+        case Map(key_type=key, value_type=value):
+            yield from _zones(key)
+            yield from _zones(value)
+        case Struct(fields=fields):
+            for field in fields:
+                yield from _zones(field.type)
 
 
 def _check_preprocess(transform: Transform | None) -> None:

@@ -16,6 +16,7 @@ from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import differences, from_arrow, to_arrow
 from chain.data.ddl import parse_ddl, spell
 from chain.data.parquet import check_storable
+from chain.data.type_limits import check_schema
 from chain.errors import Invalid
 from chain.model import schema as odf
 from chain.model.events import SetDataSchema
@@ -83,12 +84,33 @@ def test_encodings_are_not_types(kind: pa.DataType) -> None:
         only(a=odf.Decimal(precision=77, scale=0)),
         only(a=odf.Binary(fixed_length=1 << 40)),
         only(a=odf.Timestamp(timezone="")),
+        only(a=odf.List(item_type=odf.Int8(), fixed_length=1 << 31)),
+        only(a=odf.Map(key_type=odf.Option(inner=odf.String()), value_type=odf.Int8())),
+        only(a=odf.Map(key_type=odf.Null(), value_type=odf.Int8())),
+        only(a=odf.Struct(fields=(DataField(name="b", type=odf.Decimal(precision=77, scale=0)),))),
         DataSchema(fields=(DataField(name="a", type=odf.Bool()), DataField(name="a", type=odf.Bool()))),
     ],
 )
 def test_what_arrow_cannot_hold_is_refused(bad: DataSchema) -> None:
     with pytest.raises(Invalid):
         to_arrow(bad)
+    with pytest.raises(Invalid):
+        check_schema(bad)
+
+
+@pytest.mark.parametrize(
+    "largest",
+    [
+        odf.Binary(fixed_length=(1 << 31) - 1),
+        odf.List(item_type=odf.Int8(), fixed_length=(1 << 31) - 1),
+        odf.Decimal(precision=76, scale=(1 << 31) - 1),
+        odf.Decimal(precision=1, scale=-(1 << 31)),
+        odf.Timestamp(timezone="no zone at all"),
+    ],
+)
+def test_what_is_not_refused_arrow_can_hold(largest: DataType) -> None:
+    """``check_schema`` decides without Arrow, so it must know Arrow's limits."""
+    assert len(to_arrow(only(a=largest))) == 1
 
 
 def test_deep_types_are_refused_both_ways() -> None:

@@ -38,3 +38,17 @@ def test_a_daemon_with_a_host_loads_none_of_them() -> None:
     program = LOADED.replace("{names}", repr(NEVER | LATER))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
+
+
+def test_arrow_works_and_finds_no_pandas() -> None:
+    """Without the refusal, the first ``pa.array`` of a process imports pandas if it is installed, as it is here."""
+    program = """
+import sys
+from odfd.daemon.unused_modules import refuse_pandas
+refuse_pandas()
+from chain.libraries import np, pa, pc
+print(pa.array([1, None]).null_count, pc.sum(pa.array(np.arange(3))), pa.table({"a": [1]}).to_pylist())
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["1 3 [{'a': 1}]", "False"]
