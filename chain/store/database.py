@@ -278,10 +278,18 @@ class Database:
             copy.execute("PRAGMA journal_mode = DELETE")  # makes it a single file; opening it sets the mode again
 
     def damage(self) -> list[str]:
-        """Lists damage that SQLite finds in the file's structure and indexes; reads all of it. Raises Environment."""
-        with self.read() as connection:
-            rows = [row[0] for row in connection.execute("PRAGMA integrity_check(10)")]
-        return [] if rows == ["ok"] else rows
+        """Lists damage that SQLite finds in the file's structure and indexes, by table; reads all of it.
+
+        Bytes of a page that nothing uses are not looked at. Raises Environment if the schema cannot be read.
+        """
+        # Not by a reader of the pool: its cache may hold a page as it was before the disk lost it.
+        with self._faults(), contextlib.closing(self._connect(_READER_CACHE_KIB)) as connection:
+            names = [name for name, kind, _ in connection.execute(_SCHEMA) if kind == "table"]
+            whole = _problems(connection, "10")
+            by_table = (
+                [f"{name}: {each}" for name in names for each in _problems(connection, f'"{name}"')] if whole else []
+            )
+        return by_table or whole
 
     def reindex(self) -> None:
         """Rebuilds all indexes from their tables. Raises Environment."""
@@ -324,6 +332,17 @@ class Database:
                 return connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]
             except (sqlite3.DatabaseError, UnicodeDecodeError):
                 return True
+
+
+def _problems(connection: sqlite3.Connection, what: str) -> list[str]:
+    """Returns what an integrity check finds: of a table, or so many problems of the whole file."""
+    try:
+        rows = [row[0] for row in connection.execute(f"PRAGMA integrity_check({what})")]
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
+            raise
+        return [str(error)]
+    return [] if rows == ["ok"] else rows
 
 
 def open_database(path: Path) -> Database:

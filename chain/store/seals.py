@@ -24,6 +24,18 @@ Value: TypeAlias = int | str | bytes | None
 Row: TypeAlias = tuple[Any, ...]
 
 
+_DECLARED: Final[dict[str, Sealed]] = {}
+"""Every table with seals, by its name."""
+
+
+def sealed_tables(connection: sqlite3.Connection) -> list[Sealed]:
+    """Returns the tables of a database that have seals, by its schema, so that whoever checks all misses none."""
+    named = connection.execute(
+        "SELECT t.name FROM sqlite_master t JOIN pragma_table_info(t.name) c WHERE t.type = 'table' AND c.name = 'seal'"
+    )
+    return [_DECLARED[name] for (name,) in named.fetchall()]
+
+
 class Sealed(msgspec.Struct, frozen=True):
     """A table with seals. ``columns`` are those that a seal covers, the row's key first."""
 
@@ -31,6 +43,9 @@ class Sealed(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
     hint: str
     """Advice for people on a damaged row."""
+
+    def __post_init__(self) -> None:
+        _DECLARED[self.table] = self
 
     @property
     def step(self) -> str:

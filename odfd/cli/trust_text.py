@@ -33,6 +33,8 @@ _PAST: Final = 5
 def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
     """Formats the view; ``again``: the first words of an ``odfctl`` command for the same daemon."""
     fresh = {True: ", fresh", False: ", not fresh", None: ""}[view.facts.fresh]
+    if view.facts.ahead:
+        fresh += ": ahead of this clock"
     unwitnessed = ", unwitnessed" if view.facts.witnessed is False else ""
     if view.facts.met == "networks":
         unwitnessed = ", met alike in three networks"

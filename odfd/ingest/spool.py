@@ -39,8 +39,8 @@ from odfd.ingest.spool_tables import TABLES as TABLES
 from odfd.ingest.spool_tables import Backlog as Backlog
 from odfd.ingest.spool_tables import Pushed as Pushed
 from odfd.ingest.spool_tables import Receipt as Receipt
+from odfd.ingest.spool_tables import bodies_between, other_content
 from odfd.ingest.spool_tables import forget_reader as forget_reader
-from odfd.ingest.spool_tables import other_content
 from odfd.ingest.spool_tables import skip_numbers as skip_numbers
 
 SMALL: Final = 16 << 10
@@ -274,11 +274,7 @@ class PushSpool:
         if not found:
             return []
         with self._database.read() as connection:
-            span = source, found[0].number, found[-1].number
-            rows = connection.execute(
-                "SELECT number, body FROM spool_bodies WHERE source = ? AND number BETWEEN ? AND ?", span
-            )
-            bodies: dict[int, bytes] = dict(rows)
+            bodies = bodies_between(connection, source, found[0].number, found[-1].number)
         made = []
         with _writing():
             (self._folder / source).mkdir(mode=0o700, parents=True, exist_ok=True)

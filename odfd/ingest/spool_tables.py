@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
 
-from chain.errors import Conflict
+from chain.errors import Conflict, Environment
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.store.seals import ROW_DAMAGED
 from odfd.ingest.endpoint import Buffer
 
 ROOM: Final = "spool"
@@ -48,6 +51,10 @@ STEPS: Final = (
 )
 """The steps that make the tables; steps are added at the end and never changed."""
 TABLES: Final = ("spooled", "spool_readers", "spool_numbers", "spool_drops", "spool_bodies")
+PUSH_DAMAGED: Final = (
+    "restore the node from a backup; or delete the Source, make it anew, and push again what is not in"
+)
+_BODIES: Final = "SELECT source, number, body, content FROM spool_bodies JOIN spooled USING (source, number)"
 _RESTORED: Final = 10**9
 
 
@@ -105,3 +112,25 @@ def other_content(push_id: str | None) -> Conflict:
     """Makes the fault of an id that was used for another body."""
     hint = "give each push an id of its own"
     return Conflict(f"the push {(push_id or '')[:80]!r} came before with other content", rule="push-id", hint=hint)
+
+
+def bodies_between(connection: sqlite3.Connection, source: str, first: int, last: int) -> dict[int, bytes]:
+    """Returns the bodies in the database of some pushes, by number. Raises Environment for one that is damaged."""
+    rows = connection.execute(f"{_BODIES} WHERE source = ? AND number BETWEEN ? AND ?", (source, first, last))
+    bodies = {}
+    for _, number, body, content in rows:
+        if Multihash.sha3_256(body) != content:
+            raise Environment(f"{_named(source, number)} is damaged on disk", rule=ROW_DAMAGED, hint=PUSH_DAMAGED)
+        bodies[number] = body
+    return bodies
+
+
+def damaged_bodies(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yields the names of pushes whose bodies in the database are not what was pushed."""
+    for source, number, body, content in connection.execute(_BODIES):
+        if Multihash.sha3_256(body) != content:
+            yield f"{_named(source, number)} of spool_bodies"
+
+
+def _named(source: str, number: int) -> str:
+    return f"push {number:,} to {source}"

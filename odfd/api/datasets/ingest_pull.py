@@ -25,7 +25,7 @@ from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.promises import Promises
-from odfd.api.datasets.pull_remarks import newest, note_pulled, repeated, uncacheable
+from odfd.api.datasets.pull_remarks import long_pause, newest, note_pulled, repeated, uncacheable
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.dataset_batch import BASE_KIND
@@ -150,7 +150,7 @@ class IngestPullService:
                 raise
             finally:
                 await self.uploads.done(files)
-            told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
+            told = await trio.to_thread.run_sync(self._told, entry, outcome)
             return wire.PullResult(items=(self._ingested(entry, outcome, told),))
 
         return task_ref(self._board.submit("ingest", entry.name, work, about(entry.id)))
@@ -360,23 +360,24 @@ class IngestPullService:
         )
         if source is not None:
             await trio.to_thread.run_sync(SourceReader(self._home).taken, source, entry.id)
-        told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
+        told = await trio.to_thread.run_sync(self._told, entry, outcome)
         return self._ingested(entry, outcome, told)
 
-    def _set_aside(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
-        """Says where the unreadable records of an ingest are kept; empty if there are none."""
+    def _told(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
+        """Says where the unreadable records of an ingest are, and if its time is doubtful; empty if neither."""
         count, datasets = outcome.counts.quarantined, self._ingest.quarantines
-        if not count or not isinstance(datasets, QuarantineDatasets):
-            return ""
-        return f"what could not be read is in {datasets.name(entry.id)}"
+        told = long_pause(entry.name, self._home.chains.chain(entry.id), outcome)
+        if count and isinstance(datasets, QuarantineDatasets):
+            return "; ".join(filter(None, (f"what could not be read is in {datasets.name(entry.id)}", told)))
+        return told
 
     def _base(self, dataset: DatasetId) -> Path | None:
         with self._home.database.read() as connection:
             found = Resources(connection).get(BASE_KIND, str(dataset))
         return Path(found.spec.decode()) if found is not None and found.spec else None
 
-    def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, aside: str) -> wire.PullItem:
-        """Returns the result of an ingest. ``aside``: the remark on unreadable records."""
+    def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, told: str) -> wire.PullItem:
+        """Returns the result of an ingest. ``told``: remarks beside its numbers."""
         if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
             self._meter.rows("ingest", outcome.counts)
         if isinstance(outcome, Ingested):
@@ -389,7 +390,7 @@ class IngestPullService:
             return wire.PullItem(
                 ref=entry.name,
                 outcome="updated",
-                message="; ".join(part for part in (repeated(outcome), aside) if part),
+                message="; ".join(part for part in (repeated(outcome), told) if part),
                 blocks=outcome.blocks,
                 records=outcome.rows,
                 head=str(outcome.head.hash),
@@ -399,7 +400,7 @@ class IngestPullService:
         reason = outcome.reason
         if reason == ingesting.UNCACHEABLE:
             reason = uncacheable(entry.name, reason)
-        message = "; ".join(part for part in (reason, aside) if part)
+        message = "; ".join(part for part in (reason, told) if part)
         return wire.PullItem(ref=entry.name, outcome="up-to-date", message=message, rows=rows)
 
     async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:

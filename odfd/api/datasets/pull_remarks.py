@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from chain import instant
 from chain.errors import Fault
 from chain.state import ChainState
+from chain.store.base import ChainReader
+from chain.wording import plural
 from odfd.control import wire
-from odfd.ingest.driver import Ingested
+from odfd.datasets.commit import CLOCK_AHEAD
+from odfd.ingest.driver import Ingested, PullOutcome
 from odfd.repositories.catalog import Target
 from odfd.runtime.spans import Span
 
@@ -18,6 +23,29 @@ def repeated(outcome: Ingested) -> str:
     if outcome.repeated == outcome.blocks:
         return "this was pushed before, and nothing is appended twice; --again appends it once more"
     return f"{outcome.repeated} of the blocks are of the same push before; --again appends its files once more"
+
+
+LONG_PAUSE: Final = 366 * 86_400 * instant.SECOND
+"""Nanoseconds between two blocks that are told, since nothing else shows that a clock was set ahead before the node
+began. What is published once a year is not remarked on."""
+
+
+def long_pause(name: str, chain: ChainReader, outcome: PullOutcome) -> str:
+    """Returns a remark if the new blocks are of a time long after the block before; empty otherwise."""
+    if not isinstance(outcome, Ingested):
+        return ""
+    first = outcome.head.sequence_number - outcome.blocks + 1
+    if outcome.blocks <= outcome.repeated or first < 1:
+        return ""
+    before, time = (chain.block_at(number).system_time for number in (first - 1, first))
+    if time - before <= LONG_PAUSE:
+        return ""
+    days = plural((time - before) // (86_400 * instant.SECOND), "day")
+    return (
+        f"block #{first} is of {instant.render(time)}, {days} after the block before; if the clock of this machine is"
+        f" wrong ({CLOCK_AHEAD}), set it, and give the block up before others rely on it:"
+        f" odfctl reset {name} '#{first - 1}'"
+    )
 
 
 def newest(state: ChainState) -> str:

@@ -16,26 +16,16 @@ from chain.codec.blocks import decode_block
 from chain.errors import Fault
 from chain.ids import DatasetId, KeyDid
 from chain.model.events import Seed
+from chain.store.seals import sealed_tables
 from chain.store.sqlite import snapshot_of
 from chain.wording import agree, plural, size
 from odfd.control import wire
-from odfd.datasets import row_counts
-from odfd.datasets.captures import CAPTURED, CAPTURES
-from odfd.datasets.card_choices import WORDS
-from odfd.datasets.card_samples import SAMPLES
-from odfd.datasets.network_scopes import SCOPES
-from odfd.datasets.read_holds import HOLDS, OWNERS
 from odfd.datasets.references import references_hold
-from odfd.datasets.shares import SHARES
-from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
-from odfd.network.invitation_tokens import INVITATIONS
-from odfd.resources.declared import CURRENT, EVENTS
-from odfd.resources.store import IN_FORCE, INTENT_LOG
+from odfd.datasets.visibility import Mark, Marks, Visibility
+from odfd.ingest import spool_tables
 from odfd.state.directory import PARTIAL, StateDirectory
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.tables import SEALED
 from odfd.verify.damage import Damage
-from odfd.verify.resume import VERIFIED
 
 LOW_DISK: Final = 1 << 30
 """Bytes free below which the doctor warns."""
@@ -137,33 +127,17 @@ class Doctor:
 
     def _rows(self) -> wire.Probe:
         with self._home.database.read() as connection:
-            tables = (
-                INTENT_LOG,
-                IN_FORCE,
-                EVENTS,
-                CURRENT,
-                VERIFIED,
-                row_counts.COUNTS,
-                MARKS,
-                SHARES,
-                SCOPES,
-                SAMPLES,
-                WORDS,
-                HOLDS,
-                OWNERS,
-                CAPTURES,
-                CAPTURED,
-                INVITATIONS,
-                *SEALED,
-            )
-            found = {table: list(table.damaged(connection)) for table in tables}
+            found = {table: list(table.damaged(connection)) for table in sealed_tables(connection)}
+            pushed = list(spool_tables.damaged_bodies(connection))
             strays = connection.execute("PRAGMA foreign_key_check").fetchall()
         spoilt = [name for names in found.values() for name in names]
+        spoilt += pushed
         if strays:
             spoilt.append(f"{plural(len(strays), 'block')} of no chain")
         if not spoilt:
             return ok("rows", "every row with a seal is what was written")
-        hint = next((table.hint for table, names in found.items() if names), "odfctl pull REF --repair")
+        of_push = spool_tables.PUSH_DAMAGED if pushed else "odfctl pull REF --repair"
+        hint = next((table.hint for table, names in found.items() if names), of_push)
         return failed("rows", f"damaged: {_few(spoilt)}", hint)
 
     def _ledger(self) -> wire.Probe:

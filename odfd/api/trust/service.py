@@ -260,7 +260,8 @@ class TrustService:
         if found.blocks >= known.size:
             return None
         block = found.why.block
-        message = _OTHER.get(found.why.rule) or _REASONS.get(found.why.rule, found.why.rule)
+        reason = "ahead" if known.ahead and found.why.rule == "fresh" else found.why.rule
+        message = _OTHER.get(reason) or _REASONS.get(found.why.rule, found.why.rule)
         if block is not None and found.why.rule in _REASONS:
             message += self._counted(known, self._evaluator.decision(known, block), block)
         return wire.Why(rule=found.why.rule, block=block, sids=self._rests_on(known, found.why), message=message)
@@ -304,6 +305,7 @@ class TrustService:
             reproduced=self._evaluator.is_reproduced(known),
             attested=None if known.root else wire.Attested(have=self._attested(known), needed=known.quorum),
             fresh=known.extent.fresh,
+            ahead=known.ahead,
             forked=known.forked,
             witnessed=self._is_witnessed(known),
             met=self._rung(known),
@@ -367,6 +369,8 @@ _OTHER: Final = {
     "fork": "its owner's key signed two histories; below this block they agree",
     "witnessed": "not enough witnesses cosigned it that far",
     "fresh": "its newest signed head is too old",
+    "ahead": "its newest head was signed at a time ahead of this clock: this clock or its signer's is wrong, "
+    "odfctl doctor looks at this one",
     "abandoned": "you gave it up here",
     "observed": "not enough observers found the same at its source",
     "inputs": "an input that it read may not be relied on that far",

@@ -252,7 +252,7 @@ def _conditions(known: DatasetFacts) -> Iterator[str]:
     if known.withheld:
         yield "Withheld"
     if known.head is not None and not known.extent.fresh:
-        yield "Stale"
+        yield "Ahead" if known.ahead else "Stale"
     if known.forked:
         yield "Forked"
     if known.decided.abandoned is not None:

@@ -64,8 +64,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """Time at which its publisher signed that it shows it no more; the copy stays. ``None``: it did not, or it is
     this node's own."""
     conditions: tuple[str, ...] = ()
-    """Conditions beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input),
-    ``Withdrawn``."""
+    """Conditions beside the state: ``Withheld``, ``Stale``, ``Ahead`` (signed at a time ahead of this clock),
+    ``Forked``, ``Abandoned``, ``Tainted`` (by an input), ``Withdrawn``."""
     labels: dict[str, Any] = msgspec.field(default_factory=dict)
     """Labels of its resource."""
     frontiers: Frontiers | None = None

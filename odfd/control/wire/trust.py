@@ -119,6 +119,8 @@ class TrustFacts(Value, frozen=True, kw_only=True):
     forked: bool = False
     observed: Attested | None = None
     """Groups that found the newest block of data at its source; ``null``: not observed and not required."""
+    ahead: bool = False
+    """Whether the newest head was signed at a time ahead of the node's clock; then it is not fresh."""
 
 
 class AttestationView(Value, frozen=True, kw_only=True):

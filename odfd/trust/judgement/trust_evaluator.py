@@ -27,6 +27,7 @@ from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainReader, ChainStore, leaves
 from chain.store.database import Database
 from odfd.datasets.holdings import Holdings
+from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.judgement.observation_reach import ObservationReach, electorate, sighted
 from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine, View
 from odfd.trust.judgement.suspensions import Suspensions
@@ -87,6 +88,8 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether more blocks were signed and no peer gave them for a day."""
     suspended: frozenset[str] = frozenset()
     """Groups whose verdicts no longer count on this node."""
+    ahead: bool = False
+    """Whether the newest signed head is of a time ahead of this clock: one of the two clocks is wrong."""
 
 
 class TrustEvaluator:
@@ -194,6 +197,7 @@ class TrustEvaluator:
             decided=decided,
             suspended=suspended,
             withheld=withheld,
+            ahead=signed is not None and self._is_ahead(signed),
         )
 
     def lasts_until(self, datasets: Iterable[DatasetId]) -> Instant | None:
@@ -205,6 +209,8 @@ class TrustEvaluator:
                 newest = Ledger(connection).newest_head(dataset)
             if newest is None:
                 continue
+            if self._is_ahead(newest[0]):
+                until = min(until, Instant(newest[0].issued - EARLY_LIMIT))
             stale = Instant(newest[0].expires + policy.max_stale * instant.SECOND + 1)
             # A head whose blocks are missing may count as withheld, and cosignatures age.
             if policy.witnesses.groups or newest[0].size > (head.size if head else 0):
@@ -349,7 +355,11 @@ class TrustEvaluator:
         return {key: attestation for key, attestation in said.items() if attestation.spans}
 
     def _is_fresh(self, policy: Policy, head: HeadStatement) -> bool:
-        return self._clock() <= head.expires + policy.max_stale * instant.SECOND
+        return not self._is_ahead(head) and self._clock() <= head.expires + policy.max_stale * instant.SECOND
+
+    def _is_ahead(self, head: HeadStatement) -> bool:
+        """Whether a head is one that nobody would take now: this node's own, or one from when its clock was ahead."""
+        return head.issued > self._clock() + EARLY_LIMIT
 
     def _is_about(self, chain: ChainReader, attestation: Attestation) -> bool:
         """Whether an attestation is about my chain: the block that it names as its last must be at that place here.

@@ -44,6 +44,7 @@ from odfd.datasets import pushes, row_counts
 from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump, check_upper
 from odfd.datasets.references import keep_links, keep_references
 from odfd.ingest.sharded_writes import ShardedTransaction
+from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
@@ -385,7 +386,7 @@ class OwnerCommitter:
         if (
             signed is not None
             and signed.size >= head.size
-            and self._clock() < signed.issued + LIFETIME // 3
+            and signed.issued - EARLY_LIMIT <= self._clock() < signed.issued + LIFETIME // 3
             and (self._uppers.is_stated(dataset, signed) or not self.is_told(dataset))
         ):
             return False

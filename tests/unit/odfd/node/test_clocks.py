@@ -9,7 +9,10 @@ import pytest
 from chain import instant
 from chain.errors import Invalid
 from chain.instant import Instant
+from odfd.cli.trust_text import trust_text
 from odfd.control import wire
+from odfd.trust.admission.rules import EARLY_LIMIT
+from odfd.trust.policy.policy import parse_expression
 
 HOUR = 3600 * instant.SECOND
 YEAR = 365 * 86400 * instant.SECOND
@@ -88,6 +91,54 @@ async def test_a_clock_that_was_years_ahead_freezes_nothing(world: Any, worlds: 
         (item,) = await alice.pull("cities")
         assert (item.outcome, item.records) == ("updated", 2), "both files are taken in, under times that are true"
         assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
+
+
+async def test_what_was_signed_ahead_of_this_clock_is_not_fresh_and_is_told(world: Any, worlds: Any) -> None:
+    """A clock that was a year ahead when the node began: the ingest says so at once, and later all that shows trust."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        assert (await grown(world, alice, 0)).message == ""
+        before = alice.size("cities")
+        world.clock.instant += YEAR + 5 * 24 * HOUR
+        item = await grown(world, alice, 1)
+        assert item.outcome == "updated"
+        assert f"block #{before} is of 2027-01-06" in item.message
+        assert "370 days after the block before; if the clock of this machine is wrong (clock-ahead)" in item.message
+        assert f"odfctl reset cities '#{before - 1}'" in item.message
+        assert (await grown(world, alice, 2)).message == "", "once"
+        shown = await alice.api.trust.show("cities")
+        assert (shown.facts.fresh, shown.facts.ahead) == (True, False)
+        world.clock.instant -= YEAR + 5 * 24 * HOUR
+        cities = alice.dataset("cities")
+        assert alice.parts.evaluator.reach(cities, parse_expression("data & fresh")).blocks == 0
+        shown = await alice.api.trust.show("cities")
+        assert (shown.facts.fresh, shown.facts.ahead) == (False, True)
+        assert ", not fresh: ahead of this clock" in trust_text(shown, world.clock.now(), "odfctl")
+        (view,) = await alice.api.datasets.list()
+        assert (view.state, view.conditions) == ("stale", ("Ahead",))
+        until = alice.parts.evaluator.lasts_until([cities])
+        assert until == shown_at(shown) - EARLY_LIMIT, "what is told is computed anew when its time has come"
+
+
+def shown_at(view: wire.TrustView) -> Instant:
+    assert view.signed_at is not None
+    return instant.parse(view.signed_at)
+
+
+async def test_a_head_that_was_renewed_ahead_of_the_clock_is_signed_again(world: Any, worlds: Any) -> None:
+    """No block came meanwhile; others take no head from the future, and would have none for a year."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await grown(world, alice, 0)
+        cities = alice.dataset("cities")
+        world.clock.instant += YEAR
+        assert alice.parts.committer.sign_unsigned(cities)
+        world.clock.instant -= YEAR
+        assert alice.parts.evaluator.known(cities).ahead
+        assert alice.parts.committer.sign_unsigned(cities)
+        known = alice.parts.evaluator.known(cities)
+        assert (known.ahead, known.extent.fresh) == (False, True)
+        assert not alice.parts.committer.sign_unsigned(cities)
 
 
 async def test_a_dataset_that_was_made_years_ahead_is_made_anew(world: Any, worlds: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ import pytest
 from chain.codec.blocks import decode_block
 from chain.errors import Environment
 from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.store.database import open_database
+from chain.store.seals import sealed_tables
 from odfd.api.maintenance import doctor as doctor_module
 from odfd.control import wire
+from odfd.datasets.visibility import Visibility
+from odfd.state.directory import StateDirectory, open_state_directory
 from odfd.transfer.folders import import_dataset
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -118,6 +124,97 @@ async def test_a_damaged_row_is_named(world: Any, sql: str) -> None:
         found = (await deep(alice))["rows"]
         table, hint = ROWS[sql]
         assert (found.result, table in found.message, hint in found.hint) == ("failed", True, True)
+
+
+UNSEALED = {
+    "blocks": "named by their hash; the chains are looked at, and odfctl verify",
+    "small_objects": "named by their hash; odfctl verify",
+    "datasets": "heads of chains, which the chains are compared with",
+    "object_references": "compared with the blocks",
+    "trust_ledger": "linked by hashes",
+    "trust_subtrees": "compared with the checked root when they are used",
+    "spool_bodies": "compared with the content of their push",
+    "spooled": "pushes that wait: their content names the body, and an index has which are here",
+    **dict.fromkeys(
+        ("spool_readers", "spool_numbers", "spool_drops"), "numbers of pushes; the chains have what was taken"
+    ),
+    **dict.fromkeys(("res_labels", "res_refs", "res_owners", "res_touched", "res_log"), "made of res_current"),
+    **dict.fromkeys(("held_blocks", "held_bytes", "held_objects"), "counts, made anew of blocks and objects"),
+    **dict.fromkeys(("object_links", "collection_members", "saved_view_inputs"), "indexes of what is elsewhere"),
+    "damage": "what odfctl verify found, and finds again",
+    "purged": "times alone",
+    **dict.fromkeys(("volume_claims", "volume_objects", "volume_remains"), "names of what lies on a volume, by hash"),
+    "versions": "a false one is refused at the start",
+    "sqlite_sequence": "SQLite's own",
+}
+"""The tables whose rows have no seal, and what finds damage of them instead."""
+
+
+VALUES: dict[str, Any] = {"TEXT": "a", "INTEGER": 1, "BLOB": b"a"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[StateDirectory]:
+    with open_state_directory(tmp_path / "state") as opened:
+        yield opened
+
+
+def test_every_table_has_seals_or_a_reason_to_have_none(home: StateDirectory) -> None:
+    with home.database.read() as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        sealed = {each.table for each in sealed_tables(connection)}
+    assert sealed | UNSEALED.keys() == tables
+    assert not sealed & UNSEALED.keys()
+
+
+def test_damage_of_any_table_is_named(home: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row under a false seal in each that has seals, and a pushed body that is another: the doctor reads them all."""
+    monkeypatch.setattr(doctor_module, "SHOWN", 1000)
+    visibility = Visibility(home.database, home.chains, home.keys.has_dataset_key, lambda: False)
+    doctor: Any = doctor_module.Doctor(home, visibility, dict, {})
+    assert doctor._rows().result == "ok"
+    home.spool.add("source", b"as it was pushed", 1, Instant(0), None)
+    with home.database.write() as connection:
+        connection.execute("UPDATE spool_bodies SET body = ?", (b"as it was puShed",))
+        tables = [each.table for each in sealed_tables(connection)]
+    for table in sorted(tables, key=lambda name: name == "saved_views"):  # a change of what it saved drops a view
+        with home.database.write() as connection:
+            kinds = connection.execute(f"PRAGMA table_info({table})").fetchall()
+            row = {name: VALUES[kind] for _, name, kind, *_ in kinds} | {"seal": b"another"}
+            connection.execute(
+                f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", [*row.values()]
+            )
+    found = doctor._rows()
+    assert found.result == "failed"
+    assert {name.rpartition(" of ")[2] for name in found.message.split("; ")} == {*tables, "spool_bodies"}
+    with pytest.raises(Environment) as caught:
+        home.spool.after("source", 0, 10, 1000)
+    assert caught.value.rule == "stored-row-damaged", "nor is such a body taken in"
+
+
+def test_a_damaged_page_of_any_table_or_index_is_named_with_its_table(tmp_path: Path) -> None:
+    """The header of its first page, while a reader has that page in its cache."""
+    with open_state_directory(tmp_path / "state") as home:
+        with home.database.read() as connection:
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+            pages = connection.execute("SELECT tbl_name, rootpage FROM sqlite_master WHERE rootpage > 1").fetchall()
+        home.database.close()
+        path, missed = home.directory / "odfd.sqlite", []
+        whole = path.read_bytes()
+        with closing(open_database(path)) as database:
+            assert database.damage() == []
+            for table, page in pages:
+                at = (page - 1) * size
+                with path.open("r+b") as file:
+                    file.seek(at)
+                    file.write(bytes([255]) * 8)
+                    file.flush()
+                    if not any(each.startswith(f"{table}: ") for each in database.damage()):
+                        missed.append(table)
+                    file.seek(at)
+                    file.write(whole[at : at + 8])
+            assert database.damage() == []
+    assert (missed, len(pages) > 100) == ([], True)
 
 
 async def test_a_broken_link_of_the_ledger(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
