@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from chain.model.defaults import same
 from chain.model.schema import DataSchema
 
 CHANGELOG: Final = "w3id.org/odfd/changelog"
@@ -45,4 +46,4 @@ def with_changelog(schema: DataSchema, changelog: bool | None, *, by_time: bool 
 
 def differ_in_this_alone(one: DataSchema, other: DataSchema) -> bool:
     """Whether two schemas differ only in whether rows can be retracted."""
-    return one != other and with_changelog(one, None) == with_changelog(other, None)
+    return not same(one, other) and same(with_changelog(one, None), with_changelog(other, None))

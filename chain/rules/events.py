@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from chain.libraries import np
 from chain.model.block import Block, UnknownEvent
+from chain.model.defaults import same
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -142,7 +143,8 @@ class DescriptionChanges(Rule):
     concerns = (SetVocab, SetInfo, SetLicense, SetAttachments)
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        if block.event in (state.set_vocab, state.set_info, state.set_license, state.set_attachments):
+        held = (state.set_vocab, state.set_info, state.set_license, state.set_attachments)
+        if any(same(each, block.event) for each in held):
             yield self.broken(f"this {type(block.event).__name__} is already in force", hint="write no block")
 
 

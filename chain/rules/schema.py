@@ -12,8 +12,9 @@ from chain.errors import Invalid
 from chain.libraries import np
 from chain.model.block import Block
 from chain.model.changelog import says_changelog
+from chain.model.defaults import same, spelled_out
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
-from chain.model.schema import DataField, DataType, Duration, List, Map, Option, Struct, Time, Timestamp, TimeUnit
+from chain.model.schema import DataField, DataType, List, Map, Option, Struct, TimeUnit
 from chain.rules.columns import Mask, Run
 from chain.rules.rule import Binds, Rule, Violation
 from chain.state import ChainState
@@ -51,27 +52,20 @@ def incompatibilities(
 
 def _type_changes(old: DataType, new: DataType, place: str, upgrade: bool) -> Iterator[Incompatibility]:
     if upgrade:
-        old, new = _spelled_out(old), _spelled_out(new)
+        old, new = _required(old), _required(new)
     if isinstance(old, Option) and isinstance(new, Option):
         yield from _type_changes(old.inner, new.inner, place, upgrade)
     elif isinstance(old, Struct) and isinstance(new, Struct):
         yield from incompatibilities(old.fields, new.fields, upgrade=upgrade, path=f"{place}.")
     elif isinstance(old, List) and isinstance(new, List) and old.fixed_length == new.fixed_length:
         yield from _type_changes(old.item_type, new.item_type, f"{place}[]", upgrade)
-    elif old != new:
+    elif not same(old, new):
         what = "type" if isinstance(old, Option) == isinstance(new, Option) else "optionality"
         yield Incompatibility(f"column {place!r} changes its {what}", shown(old), shown(new))
 
 
-def _spelled_out(data_type: DataType) -> DataType:
-    """Returns the type without optionality, and with the default unit and zone that ODF omits and Arrow states."""
-    if isinstance(data_type, Option):
-        return _spelled_out(data_type.inner)
-    if isinstance(data_type, Timestamp):
-        return Timestamp(unit=data_type.unit or TimeUnit.MILLISECOND, timezone=data_type.timezone or "UTC")
-    if isinstance(data_type, Time | Duration):
-        return type(data_type)(unit=data_type.unit or TimeUnit.MILLISECOND)
-    return data_type
+def _required(data_type: DataType) -> DataType:
+    return _required(data_type.inner) if isinstance(data_type, Option) else data_type
 
 
 def shown(data_type: DataType) -> str:
@@ -85,7 +79,7 @@ def shown(data_type: DataType) -> str:
             return f"Struct<{', '.join(f'{each.name}: {shown(each.type)}' for each in fields)}>"
         case Map(key_type=key, value_type=value):
             return f"Map<{shown(key)}, {shown(value)}>"
-    parameters = [each for each in msgspec.structs.astuple(data_type) if each is not None]
+    parameters = [each for each in msgspec.structs.astuple(spelled_out(data_type)) if each is not None]
     what = ", ".join(str(each.value) if isinstance(each, TimeUnit) else str(each) for each in parameters)
     return type(data_type).__name__ + (f"<{what}>" if what else "")
 
@@ -133,7 +127,7 @@ class SchemaChanges(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         event = block.event
-        if isinstance(event, SetDataSchema) and event.schema is not None and event == state.schema:
+        if isinstance(event, SetDataSchema) and event.schema is not None and same(event, state.schema):
             yield self.broken("the schema is identical to the one in force", hint="write no block")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chain.model.block import Block
+from chain.model.defaults import same
 from chain.model.events import AddPushSource, DisablePollingSource, DisablePushSource, SetPollingSource
 from chain.model.source import FetchEthereumLogs
 from chain.rules.rule import Rule, Violation
@@ -76,8 +77,11 @@ class PushSourceChanges(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         event = block.event
-        if isinstance(event, AddPushSource) and state.active_push_sources.get(event.source_name) == event:
-            yield self.broken(f"push source {event.source_name!r} is identical to the one in force")
+        if isinstance(event, AddPushSource) and same(state.active_push_sources.get(event.source_name), event):
+            yield self.broken(
+                f"push source {event.source_name!r} is identical to the one in force",
+                hint="what is absent has the format's default; a source under another name may spell it out",
+            )
 
 
 class NoSourceAfterDisable(Rule):

@@ -18,6 +18,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import MetadataBlock, UnknownEvent
 from chain.model.changelog import says_by_time, says_changelog, with_changelog
+from chain.model.defaults import same
 from chain.model.events import (
     AddPushSource,
     DatasetSnapshot,
@@ -35,7 +36,7 @@ from chain.model.events import (
     TransformInput,
 )
 from chain.model.portal import is_portal
-from chain.model.source import TransformSql
+from chain.model.source import ReadCsv, TransformSql
 from chain.rules import check_snapshot
 from chain.rules.rule import Violation
 from chain.rules.snapshot import normalise_event
@@ -124,7 +125,7 @@ def changed_events(
         wanted = as_stored(normalise(event, resolve, pin))
         held_event = in_force(state, wanted)
         wanted = _as_changeable(wanted, held_event)
-        if held_event == wanted:
+        if same(held_event, wanted) and _escape(held_event) == _escape(wanted):
             continue
         if isinstance(wanted, SetDataSchema | SetVocab) and state.schema is not None and is_portal(state.schema.schema):
             text = f"{snapshot.name} is a portal: its schema and its rule stay as they are"
@@ -213,6 +214,16 @@ def _as_changeable(wanted: MetadataEvent, held: MetadataEvent | None) -> Metadat
         return wanted
     by_time = says_by_time(held.schema)
     return SetDataSchema(schema=with_changelog(wanted.schema, says_changelog(held.schema), by_time=by_time))
+
+
+def _escape(event: MetadataEvent | None) -> str | None:
+    """Returns the escape character of a source's CSV.
+
+    Absent, it means none to our reader and to the reference's, though the format gives it the default ``\\``: whoever
+    adds it changes how files are read.
+    """
+    read = event.read if isinstance(event, SetPollingSource | AddPushSource) else None
+    return read.escape if isinstance(read, ReadCsv) else None
 
 
 def _differs_in_pin_alone(event: MetadataEvent, wanted: MetadataEvent, held: MetadataEvent | None) -> bool:

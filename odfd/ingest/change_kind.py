@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from chain.codec.arrow_schema import schema_of
-from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.model.events import AddPushSource, MetadataEvent, SetDataSchema, SetPollingSource, SetTransform
 from chain.model.schema import DataField, DataSchema
 from chain.rules.schema import incompatibilities
@@ -87,7 +86,7 @@ def _misfits(source: SetPollingSource | AddPushSource, schema: DataSchema, vocab
     if source.preprocess is not None or declared is None:
         return
     system = {vocab.offset, vocab.operation_type, vocab.system_time, vocab.event_time}
-    have = _data(from_arrow(to_arrow(declared)), system)
+    have = _data(declared, system)
     want = _data(schema, system)
     for each in incompatibilities(want, have, upgrade=True):
         yield f"{each.message} from {each.expected} to {each.actual}"

@@ -23,6 +23,7 @@ from chain.errors import Conflict, Refused
 from chain.instant import Instant, to_millis
 from chain.libraries import np, pa
 from chain.model.block import Block, MetadataBlock, UnknownEvent
+from chain.model.defaults import same
 from chain.model.events import AddData, DataSlice, ExecuteTransform, MetadataEvent
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
@@ -211,7 +212,7 @@ def copied_block(deps: IngestDependencies, block: Block, state: ChainState) -> C
             hint="make the rendition from raw, or with a newer version",
         )
     if not isinstance(event, AddData):
-        return Copied(() if in_force(state, event) == event else (event,), ())
+        return Copied(() if same(in_force(state, event), event) else (event,), ())
     return _copied_data(deps, block, [event.new_data] if event.new_data is not None else [], state)
 
 

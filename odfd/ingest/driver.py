@@ -20,6 +20,7 @@ import trio
 from chain.errors import Conflict, Fault, Invalid, NotFound, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.model.defaults import same
 from chain.model.events import AddData, MetadataEvent, SetPollingSource, SourceState
 from chain.model.fetch_options import fetch_options
 from chain.model.source import FetchFilesGlob, traits
@@ -237,8 +238,8 @@ async def _confirm(
     def look() -> tuple[ChainState, Instant, AddData | None, int]:
         upper, state = deps.store.upper(dataset), load(deps, dataset)
         now = block_time(state, deps.now(), upper)
-        same = state.polling_source == polled and (seen is None or state.source_state == seen)
-        event = confirmed(shards_with(deps, state), deps.objects, polled, now) if same else None
+        stays = same(state.polling_source, polled) and (seen is None or state.source_state == seen)
+        event = confirmed(shards_with(deps, state), deps.objects, polled, now) if stays else None
         return state, now, event, upper
 
     if not traits(polled.merge).whole_state:
@@ -246,11 +247,9 @@ async def _confirm(
     state, now, event, upper = await trio.to_thread.run_sync(look)
     if event is None or state.head is None:
         return
-    expected = Head(state.head, state.sequence_number)
+    expected, extras = Head(state.head, state.sequence_number), CommitExtras(upper=upper)
     try:
-        head = await deps.committer.commit(
-            dataset, expected, (event,), (), now, NOTHING_READ, CommitExtras(upper=upper)
-        )
+        head = await deps.committer.commit(dataset, expected, (event,), (), now, NOTHING_READ, extras)
     except Conflict:
         return
     tally.head, tally.blocks = head, tally.blocks + 1
@@ -284,7 +283,7 @@ def _as_fetched(before: ChainState) -> Choose:
     """
 
     def choose(state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
-        if (state.polling_source, state.source_state) != (before.polling_source, before.source_state):
+        if not same((state.polling_source, state.source_state), (before.polling_source, before.source_state)):
             raise SourceMoved(
                 "the source of the dataset was changed while it was fetched",
                 rule="source-moved",

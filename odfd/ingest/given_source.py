@@ -9,6 +9,7 @@ import msgspec
 
 from chain.errors import Refused
 from chain.ids import DatasetId
+from chain.model.defaults import same
 from chain.model.events import SetPollingSource
 from chain.state import ChainState
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome, Unchanged
@@ -29,7 +30,7 @@ class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
     def over(self, state: ChainState) -> ChainState:
         """Returns the state as if the chain declared the source. Raises Refused for a second source of one dataset."""
         seen = state.source_state
-        own = state.polling_source is not None and state.polling_source != self.polled
+        own = state.polling_source is not None and not same(state.polling_source, self.polled)
         if own or state.active_push_sources or (seen is not None and seen.source_name != self.name):
             by_chain = own or state.active_push_sources
             has = "its metadata" if by_chain or seen is None else f"the source {seen.source_name}"

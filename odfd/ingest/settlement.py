@@ -10,6 +10,7 @@ from chain.data.operations import NO_RECORDS, Operations
 from chain.data.quarantine import SCHEMA
 from chain.errors import Invalid, Refused
 from chain.instant import Instant
+from chain.model.defaults import same
 from chain.model.events import (
     AddData,
     DataSlice,
@@ -193,7 +194,7 @@ def _check_answer(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -
                 f"says {interval.start}..{interval.end}, and was asked to begin at {expected.start}",
                 rule="engine-answer",
             )
-        if answer.schema is None or (plan.request.schema is not None and answer.schema != plan.request.schema):
+        if answer.schema is None or (plan.request.schema is not None and not same(answer.schema, plan.request.schema)):
             raise Invalid("the engine wrote data of another schema than the one in force", rule="engine-answer")
     before = plan.request.prev_watermark
     if before is not None and (answer.new_watermark is None or answer.new_watermark < before):

@@ -21,6 +21,7 @@ import trio
 from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, from_millis, to_millis
+from chain.model.defaults import same
 from chain.model.events import MetadataEvent, SetPollingSource, SourceState
 from chain.multihash import Multihash
 from chain.state import ChainState
@@ -218,7 +219,7 @@ class Instance:
     def _check_source(self) -> None:
         """Raises Refused if the shards declare another source, which whoever writes there could choose."""
         state = self._place.state(self._layout.shards[0])
-        if declared_in(state) != self._source:
+        if not same(declared_in(state), self._source):
             raise Refused(
                 f"the shards of {self._chain.short} declare another source than this node's dataset",
                 rule="reclock-source",

@@ -18,6 +18,7 @@ from chain.data.operations import NO_RECORDS, Operations
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid, NotFound
 from chain.libraries import pa
+from chain.model.defaults import same
 from chain.model.events import Checkpoint, DataSlice, ExecuteTransform, MetadataEvent, OffsetInterval
 from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader
@@ -174,7 +175,8 @@ def _after(plan: TransformPlan, handover: Handover, answer: Success, files: File
         )
         plan = msgspec.structs.replace(plan, inputs=views)
     plan = msgspec.structs.replace(plan, handover=None)
-    if answer.schema is not None and plan.state.schema is not None and answer.schema != schema_of(plan.state.schema):
+    held = None if plan.state.schema is None else schema_of(plan.state.schema)
+    if answer.schema is not None and held is not None and not same(answer.schema, held):
         plan = msgspec.structs.replace(plan, grown=answer.schema, output_schema=answer.schema)
     files = msgspec.structs.replace(files, previous=taken or files.previous)
     return TakenOver(plan, files, answer.new_offset_interval)

@@ -21,6 +21,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.changelog import differ_in_this_alone, says_changelog, with_changelog
+from chain.model.defaults import same
 from chain.model.events import DataSlice, ExecuteTransform, OffsetInterval, SetDataSchema
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
@@ -241,7 +242,7 @@ def _compare(
     return [
         Mismatch(field=name, recorded=_text(one), computed=_text(other))
         for name, (one, other) in pairs.items()
-        if one != other
+        if not same(one, other)
     ]
 
 

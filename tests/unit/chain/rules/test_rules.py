@@ -13,6 +13,7 @@ from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.block import Block, MetadataBlock, UnknownEvent
 from chain.model.changelog import with_changelog
+from chain.model.defaults import spelled_out
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -33,7 +34,7 @@ from chain.model.events import (
     SourceState,
     TransformInput,
 )
-from chain.model.schema import DataField, DataSchema, Int32, Int64, List, Option, String, Struct, Timestamp
+from chain.model.schema import DataField, DataSchema, Int32, Int64, List, Option, String, Struct, Timestamp, TimeUnit
 from chain.model.source import (
     FetchEthereumLogs,
     FetchUrl,
@@ -218,6 +219,7 @@ CASES: dict[str, list[Case]] = {
     "description-no-op": [
         Case(after(ROOT, SetInfo(description="a")), SetInfo(description="b"), SetInfo(description="a")),
         Case(after(ROOT, SetVocab(offset_column="o")), SetVocab(), SetVocab(offset_column="o")),
+        Case(after(ROOT, SetVocab()), SetVocab(offset_column="o"), SetVocab(offset_column="offset")),
     ],
     "hash-algorithm": [
         Case(GROWN, MORE, msgspec.structs.replace(MORE, new_data=rows(10, 19, logical_hash=H[0]))),
@@ -242,8 +244,21 @@ CASES: dict[str, list[Case]] = {
             msgspec.structs.replace(SCHEMA, raw_arrow_schema=b"x"),
         ),
     ],
-    "schema-no-op": [Case(BEGUN, typed(DataField(name="city", type=CITY.type, extra={"a": 1})), SCHEMA)],
+    "schema-no-op": [
+        Case(BEGUN, typed(DataField(name="city", type=CITY.type, extra={"a": 1})), SCHEMA),
+        Case(BEGUN, None, spelled_out(SCHEMA)),
+        Case(
+            after(ROOT, typed(DataField(name="a", type=Int32(), extra={"b": 1}))),
+            typed(DataField(name="a", type=Int32(), extra={"b": True})),
+            typed(DataField(name="a", type=Int32(), extra={"b": 1})),
+        ),
+    ],
     "schema-compatible": [
+        Case(
+            after(ROOT, typed(DataField(name="at", type=Timestamp()))),
+            typed(DataField(name="at", type=Timestamp(unit=TimeUnit.MILLISECOND, timezone="UTC"), extra={"a": 1})),
+            typed(DataField(name="at", type=Timestamp(unit=TimeUnit.MICROSECOND))),
+        ),
         Case(BEGUN, typed(CITY, DataField(name="b", type=Option(inner=Int32()))), typed()),
         Case(BEGUN, None, typed(CITY, DataField(name="b", type=Int32()))),
         Case(BEGUN, None, typed(DataField(name="city", type=Option(inner=Int32())))),
@@ -290,6 +305,7 @@ CASES: dict[str, list[Case]] = {
     "push-beside-polling": [Case(after(ROOT), PUSH, None), Case(after(ROOT, POLL), None, PUSH)],
     "push-source-no-op": [
         Case(after(ROOT, PUSH), msgspec.structs.replace(PUSH, merge=MergeLedger(primary_key=("a",))), PUSH),
+        Case(after(ROOT, PUSH), msgspec.structs.replace(PUSH, read=ReadCsv(header=True)), spelled_out(PUSH)),
     ],
     "source-after-disable": [
         Case(after(ROOT, PUSH), msgspec.structs.replace(PUSH, source_name="b"), None),
