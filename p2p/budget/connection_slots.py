@@ -71,11 +71,13 @@ class ConnectionSlots:
     def take(self, party: Party, *, dialled: bool) -> Party | None:
         """Gives a new connection a slot.
 
-        Returns the connection to close for it (the new one itself if no other may be closed), ``None`` if there is
-        room.
+        Returns the connection to close for it, whose slot it gets (the new one itself if no other may be closed);
+        ``None`` if there is room.
         """
         place = ConnectionSlot(party, dialled)
         leaving = self._leaving(place)
+        if leaving is not None:
+            self.leave(leaving.connection)
         if leaving is not party:
             self._taken[party.connection] = place
         return leaving

@@ -172,6 +172,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
     def __init__(self, peer_id: Any, peerstore: Any, upgrader: Any, limits: HostLimits, work: WorkBudget) -> None:
         self.work = work
         self.slots = ConnectionSlots(limits.max_connections)
+        self._seated: dict[int, Any] = {}
+        """The connections with a slot, oldest first: the library's own table lacks those that are still starting."""
         self.turned_away = 0
         """Connections that were closed before their handshake, or in favour of more useful ones."""
         self._door = SilentConnections(limits.max_pending_inbound)
@@ -215,36 +217,48 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             raise SwarmException(f"{muxed_conn.peer_id} is blocked")
         if muxed_conn.fault is not None:
             raise SwarmException(f"{muxed_conn.peer_id} is gone: {muxed_conn.fault}")
-        self._trim_connections(muxed_conn.peer_id, self.connection_config.max_connections_per_peer - 1)
-        muxed_conn.on_end = partial(self.slots.leave, muxed_conn.party.connection)
-        leaving = self.slots.take(muxed_conn.party, dialled=muxed_conn.is_initiator)
-        if leaving is not None:
+        leaving = self._excess(muxed_conn.peer_id, self.connection_config.max_connections_per_peer - 1)
+        for each in leaving:
+            each.dismiss()
+        party = muxed_conn.party
+        muxed_conn.on_end = partial(self._vacate, party.connection)
+        displaced = self.slots.take(party, dialled=muxed_conn.is_initiator)
+        if displaced is not None:
             self.turned_away += 1
-        if leaving is muxed_conn.party:
+        if displaced is party:
             await muxed_conn.close()
             raise SwarmException(f"no place for {muxed_conn.peer_id}: others are here longer, or gave more")
-        if leaving is not None:
-            self._close_soon(leaving.connection)
-        for other in self.connections.get(muxed_conn.peer_id, []):
-            if not other.is_closed:
-                self.manager.run_task(other.muxed_conn.prove_alive)
-        return await super().add_conn(muxed_conn, direction)
+        self._seated[party.connection] = muxed_conn
+        if displaced is not None:
+            leaving.append(self._seated[displaced.connection])
+        try:
+            # A newcomer is one of those in the handshake until these are gone: so there are never more sockets.
+            for each in leaving:
+                await each.close()
+            if muxed_conn.fault is not None:
+                raise SwarmException(f"{muxed_conn.peer_id} was displaced by a later one: {muxed_conn.fault}")
+            for other in self.connections.get(muxed_conn.peer_id, []):
+                if not other.is_closed:
+                    self.manager.run_task(other.muxed_conn.prove_alive)
+            return await super().add_conn(muxed_conn, direction)
+        except BaseException:
+            muxed_conn.dismiss()
+            raise
 
-    def _close_soon(self, connection: int) -> None:
+    def _vacate(self, connection: int) -> None:
         self.slots.leave(connection)
-        for conns in self.connections.values():
-            for conn in conns:
-                if conn.muxed_conn.party.connection == connection:
-                    self.manager.run_task(self._close_connection_async, conn)
+        self._seated.pop(connection, None)
 
-    def _trim_connections(self, peer_id: Any, most: int | None = None) -> None:
-        """Closes the oldest connections of a peer, at once.
+    def _excess(self, peer_id: Any, most: int) -> list[Any]:
+        """Returns the oldest connections of a peer that has more, registered with the library or not yet."""
+        held = [each for each in self._seated.values() if each.peer_id == peer_id]
+        return held[: max(0, len(held) - most)]
+
+    def _trim_connections(self, peer_id: Any) -> None:
+        """Ends the oldest connections of a peer, at once.
         The library spares young ones, so one peer could take all slots."""
-        most = self.connection_config.max_connections_per_peer if most is None else most
-        held = self.connections.get(peer_id, [])
-        for excess in held[: max(0, len(held) - most)]:
-            self.slots.leave(excess.muxed_conn.party.connection)
-            self.manager.run_task(self._close_connection_async, excess)
+        for excess in self._excess(peer_id, self.connection_config.max_connections_per_peer):
+            excess.dismiss()
 
     async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
         remote = read_write_closer.get_remote_address()

@@ -448,11 +448,15 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self._slots.unpark_all()
         self.kick()
 
-    async def close(self) -> None:
-        """Sends a go-away and closes the socket; idempotent."""
+    def dismiss(self) -> None:
+        """Ends the connection by a decision of this node; the socket is closed a moment later, after a go-away."""
         if self.fault is None:
             self.session.go_away(GoAwayCode.NORMAL)
             self.end(StreamBroken(str(self.peer_id), "closed by this node"))
+
+    async def close(self) -> None:
+        """Sends a go-away and closes the socket; idempotent."""
+        self.dismiss()
         if self.event_started.is_set():
             await self.event_closed.wait()
         else:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -108,3 +110,67 @@ async def test_chosen_peers_are_let_in_whoever_else_comes() -> None:
             with from_address(f"127.0.{number}.1"), suppress(PeerFault):
                 await eve.connect(f"/ip4/127.0.0.1/tcp/{port_of(alice)}/p2p/{alice.peer_id}")
         assert await meets(alice)
+
+
+def sockets_at(port: int) -> int:
+    """The sockets of this machine that were accepted at a port and are not closed, by the kernel's table."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(
+        row[1].endswith(f":{port:04X}") and row[3] not in (LISTENING, AFTER_CLOSE) and row[9] != "0" for row in rows
+    )
+
+
+LISTENING, AFTER_CLOSE = "0A", "06"
+
+
+@pytest.mark.slow
+async def test_a_burst_of_strangers_never_has_more_than_the_slots_and_those_in_handshake() -> None:
+    """A hundred and fifty keys from twenty blocks, eight at once and without a pause: the newest are displaced while
+    they start, which is before the library knows them."""
+    most = 0
+    async with attacked() as alice, AsyncExitStack() as stack:
+        swarm = alice.base.get_network()
+        registered = swarm.notify_connected
+
+        async def counted(conn: Any) -> None:
+            nonlocal most
+            most = max(most, sum(map(len, swarm.connections.values())))
+            await registered(conn)
+
+        swarm.notify_connected = counted
+        dialled = 0
+        for block in range(20):
+            eves = [await stack.enter_async_context(open_host(bytes([block + 1, n + 1]) * 16)) for n in range(8)]
+            with from_address(f"127.0.{block}.9"):
+                async with trio.open_nursery() as nursery:
+                    for eve in eves:
+                        nursery.start_soon(dials, eve, alice)
+            dialled += len(eves)
+            assert len(swarm.slots) <= DAEMONS.max_connections
+            assert sockets_at(port_of(alice)) <= DAEMONS.max_connections + len(swarm._door)
+        assert dialled == 160
+        assert swarm.turned_away >= 160 - 64, "more came than there is room for"
+        assert 24 <= most <= 48, "strangers have three quarters of the slots"
+        assert len(alice.peers()) == len(swarm.slots) == sum(map(len, swarm.connections.values()))
+        assert await meets(alice, address="127.9.9.9"), "and another is let in"
+
+
+async def dials(eve: Host, alice: Host) -> None:
+    with suppress(PeerFault):
+        await eve.connect(f"/ip4/127.0.0.1/tcp/{port_of(alice)}/p2p/{alice.peer_id}")
+
+
+async def test_one_key_that_dials_many_times_at_once_has_one_connection() -> None:
+    """Each of its hosts has the key; the older connections are ended while they start."""
+    async with attacked() as alice, AsyncExitStack() as stack:
+        swarm = alice.base.get_network()
+        eves = [await stack.enter_async_context(open_host(b"e" * 32)) for _ in range(12)]
+        async with trio.open_nursery() as nursery:
+            for eve in eves:
+                nursery.start_soon(dials, eve, alice)
+        (peer,) = {eve.peer_id for eve in eves}
+        while len(swarm.slots) > DAEMONS.max_connections_per_peer:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        held = [conn for conns in swarm.connections.values() for conn in conns if not conn.is_closed]
+        assert {str(conn.muxed_conn.peer_id) for conn in held} <= {peer}
+        assert len(held) <= DAEMONS.max_connections_per_peer

@@ -5,6 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from p2p.address import prefix_of
 from p2p.budget.connection_slots import FEW, ConnectionSlots
@@ -142,3 +145,49 @@ def test_listed_validators_and_publishers_have_room_that_no_stranger_touches() -
         door.comes(far(number))
     assert all(door.holds(each) for each in listed)
     assert sum(door.holds(each) for each in publishers) >= MOST // 8
+
+
+class Bursts(RuleBasedStateMachine):
+    """Connections that come, end and give in any order; who is displaced may not have been told yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = ConnectionSlots(16)
+        self.seated: dict[int, Party] = {}
+        self.count = 0
+
+    @rule(block=st.integers(0, 6), host=st.integers(1, 3), peer=st.integers(0, 12), dialled=st.booleans())
+    def one_comes(self, block: int, host: int, peer: int, dialled: bool) -> None:
+        self.count += 1
+        party = Party(self.count, PeerId(f"key{peer}"), f"198.51.{block}.{host}")
+        leaving = self.slots.take(party, dialled=dialled)
+        if leaving is not party:
+            self.seated[party.connection] = party
+        if leaving is not None and leaving is not party:
+            assert self.seated.pop(leaving.connection) == leaving, "only who has a slot gives it up"
+            assert leaving.peer not in self.slots.chosen
+
+    @rule(number=st.integers(0, 40))
+    def one_ends(self, number: int) -> None:
+        """Or one that has no slot any more, since its end is told late."""
+        connection = max(1, self.count - number)
+        self.slots.leave(connection)
+        self.seated.pop(connection, None)
+
+    @rule(peer=st.integers(0, 12), amount=st.integers(1, 1000))
+    def one_gives(self, peer: int, amount: int) -> None:
+        self.slots.gave(PeerId(f"key{peer}"), amount)
+
+    @rule(peers=st.frozensets(st.integers(0, 12).map(lambda number: PeerId(f"key{number}")), max_size=2))
+    def a_person_chooses(self, peers: frozenset[PeerId]) -> None:
+        self.slots.chosen = peers
+
+    @invariant()
+    def nobody_is_in_without_a_slot_and_slots_are_so_many(self) -> None:
+        assert self.slots._taken.keys() == self.seated.keys()
+        assert len(self.slots) <= 16
+        assert self.slots._given.keys() <= {party.peer for party in self.seated.values()}
+
+
+Bursts.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestBursts = pytest.mark.slow(Bursts.TestCase)
