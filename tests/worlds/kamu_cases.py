@@ -43,12 +43,8 @@ _FILLED: Final = f"{_CONTAINERS}test_variables_and_arguments_are_filled_in_and_n
 _ROUNDS: Final = f"{_WRITER}test_rounds"
 _COLUMN: Final = f"{_WRITER}test_an_optional_column_is_added"
 _AS: Final = f"{_MERGE}test_as_the_reference"
-_LEGACY: Final = "unit/odfd/datasets/test_old_slices.py::test_a_schema_in_the_legacy_form_is_shown"
 _INSIDE: Final = "how kamu's writer finds out what its chain says; the state of a chain is loaded here"
-_ATTRIBUTES: Final = (
-    "a `SetDataSchema` that only describes columns anew cannot be written; attributes stand in the manifest's `schema`,"
-    " and a chain that has such a block is read"
-)
+_DESCRIBED: Final = "unit/odfd/datasets/test_applied_again.py::test_a_schema_may_only_describe_columns_anew"
 
 SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
     "core/ingest/test_fetch": (
@@ -138,14 +134,9 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
             "ledger_orders_by_event_time snapshot_orders_by_pk_and_operation_type normalizes_timestamps_to_utc_millis",
         ),
         Case("data_writer_optimal_parquet_encoding", f"{_WRITER}test_encoding_is_the_references"),
-        Case("data_writer_schema_evolution_from_inferred", _ALTERED, "other", _ATTRIBUTES),
-        Case("data_writer_schema_evolution_from_explicit", _ALTERED, "other", _ATTRIBUTES),
-        Case(
-            "data_writer_schema_evolution_from_legacy",
-            _LEGACY,
-            "other",
-            _ATTRIBUTES,
-        ),
+        Case("data_writer_schema_evolution_from_inferred", _DESCRIBED),
+        Case("data_writer_schema_evolution_from_explicit", _DESCRIBED),
+        Case("data_writer_schema_evolution_from_legacy", _DESCRIBED),
         *_same("data_writer_schema_evolution_add_optional_field_merge_", _COLUMN, "append ledger snapshot"),
         Case("data_writer_object_link", _ROUNDS),
         *(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.codec.blocks import decode_block
+from chain.data.arrow_schema import to_arrow
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
@@ -49,6 +51,7 @@ from chain.model.source import (
 from chain.state import ChainState
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.trust.signing.owner_commit import author_blocks
+from worlds.legacy_schema import legacy
 
 DATASET, INPUT = (DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2))
 FIELDS = [DataField(name="offset", type=odf.Int64()), DataField(name="op", type=odf.Int32()),
@@ -164,6 +167,19 @@ def test_events_that_could_not_be_applied_twice(first: Any, then: Any) -> None:
     snapshot = DatasetSnapshot(name="x", kind=DatasetKind.ROOT, metadata=tuple(then))
     state = after(state, applied(state, snapshot))
     assert applied(state, snapshot) == ()
+
+
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_a_schema_may_only_describe_columns_anew(is_legacy: bool) -> None:
+    """Whoever declared the columns before, an engine that inferred them, a manifest, or a writer of the legacy form."""
+    schema = DataSchema(fields=tuple(FIELDS))
+    held = SetDataSchema(raw_arrow_schema=legacy(to_arrow(schema))) if is_legacy else SetDataSchema(schema=schema)
+    state = after(None, (*applied(None, DatasetSnapshot(name="x", kind=DatasetKind.ROOT, metadata=())), held))
+    told = [msgspec.structs.replace(field, extra={"opendatafabric.org/description": "new"}) for field in FIELDS]
+    described = SetDataSchema(schema=DataSchema(fields=tuple(told)))
+    snapshot = DatasetSnapshot(name="x", kind=DatasetKind.ROOT, metadata=(described,))
+    assert applied(state, snapshot) == (described,)
+    assert after(state, (described,)).schema == described
 
 
 @pytest.mark.parametrize(
