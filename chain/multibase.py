@@ -1,6 +1,6 @@
 """Reads and writes multibase texts and varints, as far as hashes and keys in chains need them: fast and strict.
 
-The library ``multiformats`` writes the same, and is used where speed does not matter (ADR 23).
+Bases in which hardly anybody writes them are read by the library ``multiformats``, which is slow (ADR 23).
 """
 
 from __future__ import annotations
@@ -13,6 +13,13 @@ from chain.errors import Invalid
 
 _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUE: Final = {char: value for value, char in enumerate(_BASE58)}
+_RARE: Final = {
+    "b": "base32",
+    "B": "base32upper",
+    "m": "base64",
+    "U": "base64urlpad",
+}
+"""The other bases that are final in the specification of multibase: ODF asks every node to read them."""
 MAX_TEXT: Final = 256
 """Longest text decoded, in characters: base58 decoding is quadratic, and no identity or hash here is longer."""
 
@@ -46,7 +53,7 @@ def encode_base64url(raw: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """Decodes a multibase text in base16, base58btc or unpadded base64url. Raises Invalid."""
+    """Decodes a multibase text in one of the eight bases that are final. Raises Invalid, also for another spelling."""
     if len(text) > MAX_TEXT:
         raise Invalid(f"multibase text of {len(text)} characters", rule="multibase-length", hint=f"at most {MAX_TEXT}")
     base, body = text[:1], text[1:]
@@ -62,9 +69,24 @@ def decode(text: str) -> bytes:
             if encode_base64url(raw) != text:
                 raise ValueError("not as base64url is written")
             return raw
+        if base in _RARE:
+            return _decode_rare(text)
     except (ValueError, KeyError) as error:
         raise Invalid(f"not multibase: {text[:40]!r}", rule="multibase") from error
-    raise Invalid(f"unknown multibase prefix in {text[:40]!r}", rule="multibase", hint="use f, z or u")
+    raise Invalid(
+        f"unknown multibase prefix in {text[:40]!r}",
+        rule="multibase",
+        hint=f"use one of {' '.join(sorted('fFzu' + ''.join(_RARE)))}",
+    )
+
+
+def _decode_rare(text: str) -> bytes:
+    from multiformats import multibase  # takes a tenth of a second, and is not part of the engine
+
+    raw = multibase.decode(text)
+    if multibase.encode(raw, _RARE[text[0]]) != text:  # it reads capitals for base32, and any padding
+        raise ValueError("not as its base is written")
+    return raw
 
 
 def _decode_base58(body: str) -> bytes:

@@ -1,6 +1,6 @@
 """Defines multihash values: self-describing digests that name blocks, objects and rows.
 
-Text form is multibase base16, lower case (``f1620…``); base58btc and base64url are read too.
+Text form is multibase base16, lower case (``f1620…``); the other bases of multibase are read too.
 Codes used by the format: sha3-256 for bytes, arrow0-sha3-256 for rows (a private-use multicodec), sha2-256 read only.
 """
 

@@ -37,7 +37,7 @@ def test_bases_are_written_and_read_alike(base: str, raw: bytes) -> None:
 
 
 @given(
-    st.sampled_from("fzu").flatmap(
+    st.sampled_from("fFzubBmU").flatmap(
         lambda base: st.text(string.ascii_letters + string.digits + "-_=+/ ").map(base.__add__)
     )
 )
@@ -47,6 +47,35 @@ def test_what_we_read_the_library_reads_alike(text: str) -> None:
     except Invalid:
         return
     assert multibase.decode(text) == raw
+
+
+FINAL = ("base16", "base16upper", "base32", "base32upper", "base58btc", "base64", "base64url", "base64urlpad")
+
+
+@pytest.mark.parametrize("base", FINAL)
+@given(raw=raws, key=keys)
+def test_every_final_base_is_read_and_one_is_written(base: str, raw: bytes, key: bytes) -> None:
+    """The specification of ODF asks it of every implementation."""
+    assert multibase.get(base).status == "final"
+    assert ours.decode(multibase.encode(raw, base)) == raw
+    dataset, block = DatasetId.from_public_key(key), Multihash.from_digest(SHA3_256, key)
+    assert DatasetId.parse("did:odf:" + multibase.encode(bytes(dataset), base)) == dataset
+    assert str(DatasetId.parse("did:odf:" + multibase.encode(bytes(dataset), base))) == str(dataset)
+    assert str(Multihash.parse(multibase.encode(bytes(block), base))) == str(block)
+
+
+@pytest.mark.parametrize(
+    "text", ["bMZXW6", "Bmzxw6", "bmzxw6===", "bmzxw7", "mZg==", "mZh", "m-_8", "UZg", "U+/8=", "mZ g"]
+)
+def test_other_spellings_of_these_bases_are_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="not multibase"):
+        ours.decode(text)
+
+
+@pytest.mark.parametrize("prefix", sorted({*string.printable} - set("fFzubBmU")))
+def test_bases_that_are_not_final_are_refused_by_their_letter(prefix: str) -> None:
+    with pytest.raises(Invalid, match="unknown multibase prefix"):
+        ours.decode(prefix + "aa")
 
 
 @pytest.mark.parametrize("code", NAMES)
