@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from config.log_levels import part_levels
 from config.model import Engine, Http, Settings
@@ -194,6 +195,10 @@ def _cluster(settings: Settings, place: str) -> Iterator[Problem]:
         )
 
 
+def _repeated(values: Iterable[str]) -> list[str]:
+    return [value for value, times in Counter(values).items() if times > 1]
+
+
 def _trust(settings: Settings, place: str) -> Iterator[Problem]:
     policy = settings.policy
     for fact, what in (("attested", "attestations"), ("observed", "observations")):
@@ -207,9 +212,9 @@ def _trust(settings: Settings, place: str) -> Iterator[Problem]:
     for kind, groups in (("validators", policy.validators.groups), ("witness", policy.witness.groups)):
         names = [group.name for group in groups]
         members = [key for group in groups for key in group.keys]
-        for twice in sorted({name for name in names if names.count(name) > 1}):
+        for twice in _repeated(names):
             yield Problem(place, f"policy.{kind} has the group {twice!r} twice", "put their keys into one")
-        for twice in sorted({key for key in members if members.count(key) > 1}):
+        for twice in _repeated(members):
             yield Problem(place, f"policy.{kind} has the key {twice} twice", "a key speaks for one group")
         for group in groups:
             if not group.keys:

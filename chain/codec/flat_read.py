@@ -38,6 +38,9 @@ from chain.errors import Invalid
 
 _SHARING: Final = 4
 """Bytes that may be visited, per byte of input. Honest writers never share a part (1); foreign ones may share texts."""
+MAX_TABLES: Final = 1 << 17
+"""Most tables in one buffer: columns, attachments, inputs and headers, at all depths. A schema of as many columns as
+we declare has a third of that, and everything that is done with a block is small for as many."""
 _MOST_BEYOND: Final = 100
 """Most unknown slots that are listed; more would say no more."""
 _U32: Final = struct.Struct("<I").unpack_from
@@ -55,12 +58,12 @@ class Unknown(Invalid):
 class Source:
     """The buffer that is being read, with the rest of its budget. Lives for one decode."""
 
-    __slots__ = ("beyond", "budget", "depth", "raw", "size")
+    __slots__ = ("beyond", "budget", "depth", "raw", "size", "tables")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.size = len(raw)
-        self.depth = 0
+        self.depth = self.tables = 0
         self.budget = _SHARING * len(raw)
         self.beyond: list[str] = []
         """Slots that have content and that only a newer schema has a name for, as ``AddData[7]``."""
@@ -69,6 +72,9 @@ class Source:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Invalid(f"nested deeper than {MAX_DEPTH} tables", rule="flatbuffers-depth")
+        self.tables += 1
+        if self.tables > MAX_TABLES:
+            raise Invalid(f"more than {MAX_TABLES:,} parts", rule="flatbuffers-tables")
 
     def follow(self, position: int) -> int:
         """Returns the target of the offset at ``position``; four bytes there are in the buffer and charged."""

@@ -15,9 +15,8 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.model import schema as odf
-from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
+from chain.model.schema import MAX_COLUMNS, DataField, DataSchema, DataType, TimeUnit
 
-MAX_COLUMNS: Final = 10_000
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<word>[^\W\d][\w$]*)|"(?P<quoted>(?:[^"]|"")+)"|`(?P<ticked>[^`]+)`|(?P<number>\d{1,9})|(?P<mark>[(),]))"""
 )
@@ -80,11 +79,11 @@ def parse_ddl(columns: Sequence[str]) -> DataSchema:
 
 def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
-    position = 0
-    while text[position:].strip():
+    position, end = 0, len(text.rstrip())
+    while position < end:
         match = _TOKEN.match(text, position)
         if match is None:
-            raise _bad(text, f"cannot read {text[position:].strip()[:20]!r}")
+            raise _bad(text, f"cannot read {text[position : position + 100].strip()[:20]!r}")
         quoted = match["quoted"] or match["ticked"]
         if quoted is not None:
             tokens.append(_Token(quoted.replace('""', '"') if match["quoted"] else quoted, quoted=True))

@@ -14,6 +14,8 @@ from chain.data.arrow_schema import from_arrow
 from chain.errors import Invalid
 from chain.libraries import pa
 from chain.model.schema import DataSchema
+from chain.repeats import repeated
+from chain.wording import listed
 
 _VERIFY: Final = "verify the dataset: odfctl verify"
 
@@ -25,7 +27,7 @@ def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """
     names = rows.column_names
     have = set(names)
-    if twice := sorted({name for name in names if name in schema.names and names.count(name) > 1}):
+    if twice := repeated(filter(set(schema.names).__contains__, names)):
         raise Invalid(f"column {twice[0]!r} occurs twice in a slice", rule="schema-evolution", hint=_VERIFY)
     columns = [
         _column(rows.column(field.name), field) if field.name in have else pa.nulls(rows.num_rows, field.type)
@@ -37,8 +39,8 @@ def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def enlarged(schema: DataSchema, columns: pa.Schema) -> DataSchema:
     """Adds new columns of ``columns`` to ``schema`` as optional, in its order. Raises Invalid if one is missing."""
     known = {field.name: field for field in schema.fields}
-    if gone := [name for name in known if name not in columns.names]:
-        raise Invalid(f"no {', '.join(gone)}", rule="schema-evolution", hint="a column that is in use stays")
+    if gone := sorted(known.keys() - set(columns.names)):
+        raise Invalid(f"no {listed(gone)}", rule="schema-evolution", hint="a column that is in use stays")
     if [field.name for field in schema.fields] == columns.names:
         return schema
     new = from_arrow(pa.schema([field.with_nullable(True) for field in columns if field.name not in known]))

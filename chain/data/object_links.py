@@ -36,7 +36,8 @@ def _is_link(kind: object) -> bool:
 def links_of(source: SliceFile, columns: tuple[str, ...]) -> Iterator[Multihash]:
     """Yields every object that the rows name, once. Raises Invalid for a value that is no hash, and for too many."""
     seen: set[bytes] = set()
-    present = [name for name in columns if name in source.schema.names]
+    there = set(source.schema.names)
+    present = [name for name in columns if name in there]
     for batch in source.batches(columns=present) if present else ():
         for column in batch.columns:
             for value in _texts(column):

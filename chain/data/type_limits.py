@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
 from chain.errors import Invalid
 from chain.model import schema as odf
 from chain.model.schema import DataField, DataSchema, DataType
+from chain.repeats import repeated
+from chain.wording import listed
 
 MAX_DEPTH: Final = 32
 """Deepest nesting of types, as schemas come from untrusted files."""
@@ -19,9 +20,8 @@ _PRECISION: Final = 76
 
 def check_schema(schema: DataSchema) -> None:
     """Raises Invalid, with the place, for types that rows cannot have and for columns named twice."""
-    count = Counter(field.name for field in schema.fields)
-    if twice := sorted(name for name, number in count.items() if number > 1):
-        raise Invalid(f"columns named twice: {', '.join(twice)}", rule="schema-names")
+    if twice := repeated(field.name for field in schema.fields):
+        raise Invalid(f"columns named twice: {listed(twice)}", rule="schema-names")
     check_types(schema.fields)
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from chain.model.wire import I32, U32, U64, Extra, Scalar
+
+MAX_COLUMNS: Final = 10_000
+"""Most columns and members of structs that a schema of ours declares, at all depths together."""
+MAX_NAME: Final = 1024
+"""Most characters of a column's name; the longest headers that people publish are questions of surveys."""
 
 
 class TimeUnit(enum.Enum):

@@ -44,6 +44,7 @@ RULES: Final[tuple[Rule, ...]] = (
     schema.SchemaStaysCompatible(),
     schema.SystemColumnsAreThere(),
     schema.ColumnsAreDistinct(),
+    schema.SchemaIsBounded(),
     schema.ChangelogStays(),
     sources.OneFormOfSchema(),
     sources.LedgerIsNamed(),

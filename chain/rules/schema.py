@@ -14,10 +14,12 @@ from chain.model.block import Block
 from chain.model.changelog import says_changelog
 from chain.model.defaults import same, spelled_out
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
-from chain.model.schema import DataField, DataType, List, Map, Option, Struct, TimeUnit
+from chain.model.schema import MAX_COLUMNS, MAX_NAME, DataField, DataType, List, Map, Option, Struct, TimeUnit
+from chain.repeats import repeated
 from chain.rules.columns import Mask, Run
 from chain.rules.rule import Binds, Rule, Violation
 from chain.state import ChainState
+from chain.wording import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ class SystemColumnsAreThere(Rule):
         vocab = state.vocab
         for name in (vocab.offset, vocab.operation_type, vocab.system_time, vocab.event_time):
             if name not in names:
-                yield self.broken(f"the system column {name!r} is missing", actual=", ".join(names))
+                yield self.broken(f"the system column {name!r} is missing", actual=listed(names))
 
 
 class ColumnsAreDistinct(Rule):
@@ -185,9 +187,45 @@ class ColumnsAreDistinct(Rule):
         event = block.event
         if not isinstance(event, SetDataSchema) or event.schema is None:
             return
-        names = [each.name for each in event.schema.fields]
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            yield self.broken(f"column {name!r} occurs more than once")
+        if twice := repeated(each.name for each in event.schema.fields):
+            yield self.broken(f"columns occur more than once: {listed(twice)}")
+
+
+class SchemaIsBounded(Rule):
+    """A schema has at most 10,000 columns and members of structs, with names of at most 1,024 characters."""
+
+    name = "schema-columns"
+    clause = "ours: readers, and engines, plan in proportion to columns"
+    binds = Binds.AUTHORS
+    concerns = (SetDataSchema,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event = block.event
+        if not isinstance(event, SetDataSchema) or event.schema is None:
+            return
+        names = list(_names(event.schema.fields))
+        if len(names) > MAX_COLUMNS:
+            hint = "leave columns out in preprocess, or gather some in a list or a map"
+            yield self.broken(f"a schema of {len(names):,} columns", expected=MAX_COLUMNS, actual=len(names), hint=hint)
+        longest = max(names, key=len, default="")
+        if len(longest) > MAX_NAME:
+            what = f"the name {listed([longest])} has {len(longest):,} characters"
+            yield self.broken(what, expected=MAX_NAME, actual=len(longest), hint="rename it in preprocess")
+
+
+def _names(fields: Sequence[DataField]) -> Iterator[str]:
+    """Yields the names of columns and of members of structs, at all depths."""
+    waiting = [field.type for field in fields]
+    yield from (field.name for field in fields)
+    while waiting:
+        match waiting.pop():
+            case Option(inner=inner) | List(item_type=inner):
+                waiting.append(inner)
+            case Map(key_type=key, value_type=value):
+                waiting += key, value
+            case Struct(fields=members):
+                yield from (each.name for each in members)
+                waiting += (each.type for each in members)
 
 
 class ChangelogStays(Rule):

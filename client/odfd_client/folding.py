@@ -94,7 +94,8 @@ def difference(old: pa.Table, new: pa.Table, columns: Sequence[str]) -> pa.Table
 
     parts = []
     for table, weight in ((old, -1), (new, 1)):
-        have = [table[name] if name in table.column_names else pa.nulls(len(table), pa.null()) for name in columns]
+        there = set(table.column_names)
+        have = [table[name] if name in there else pa.nulls(len(table), pa.null()) for name in columns]
         weights = pa.repeat(pa.scalar(weight, pa.int64()), len(table))
         parts.append(pa.table([*have, weights], names=[*(f"c{place}" for place in range(len(columns))), "w"]))
     try:

@@ -89,8 +89,7 @@ class StoredDataset(Dataset):
             return None
         (cut,) = cuts
         found = StoredSlices(self._chains.objects, cut, self._tell(cuts))
-        if missing := [name for name in asked.columns if name not in found.schema.names]:
-            raise _no_column(missing[0], found.schema)
+        _check_there(asked.columns, found.schema)
         return found
 
     def cuts(self) -> list[Cut]:
@@ -216,9 +215,7 @@ def rows_of(
     import pyarrow.compute as pc
 
     schema = slices.schema
-    for name in asked.columns:
-        if name not in schema.names:
-            raise _no_column(name, schema)
+    _check_there(asked.columns, schema)
     wanted = list(asked.columns) or schema.names
     until = _until(cut, asked, schema)
     where = expression(asked.where, schema)
@@ -373,6 +370,13 @@ def _nanos(said: str) -> int:
         0, datetime.UTC
     )
     return since // datetime.timedelta(microseconds=1) * 1000
+
+
+def _check_there(names: Sequence[str], schema: pa.Schema) -> None:
+    there = set(schema.names)
+    for name in names:
+        if name not in there:
+            raise _no_column(name, schema)
 
 
 def _no_column(name: str, schema: pa.Schema) -> Invalid:

@@ -98,13 +98,14 @@ def without_schemas(tree: Mapping[str, Any], statement: bytes, tables: Sequence[
     Each table is replaced by a view whose name is the last part of the table's.
     """
     paths = {_folded(table.path) for table in tables if not table.alias and len(table.path) > 1}
+    lengths = sorted({len(path) for path in paths})
     left = bytearray(statement)
     for node in _column_refs(tree["statements"][0]["node"]) if paths else ():
         names, start = _folded(node["column_names"]), node.get("query_location")
-        path = next((each for each in paths if len(names) > len(each) and names[: len(each)] == each), None)
-        if path is None or not isinstance(start, int):
+        length = next((each for each in lengths if len(names) > each and names[:each] in paths), None)
+        if length is None or not isinstance(start, int):
             continue
-        end = name_end(statement, start, len(path) - 1)
+        end = name_end(statement, start, length - 1)
         if end is not None:
             end = statement.index(b".", end) + 1
             left[start:end] = b" " * (end - start)

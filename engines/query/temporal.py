@@ -16,10 +16,11 @@ AS_OF: Final = "as-of"
 AT_BLOCK: Final = "at-block"
 AS_AT: Final = "as-at"
 _TOKEN: Final = re.compile(
-    rb"""[eE]'(?:\\.|''|[^'\\])*'|'(?:''|[^'])*'|"(?:""|[^"])*"|--[^\n]*|/\*.*?\*/|\$(\w*)\$.*?\$\1\$"""
+    rb"""[eE]'(?:\\.|''|[^'\\])*'|'(?:''|[^'])*'|"(?:""|[^"])*"|--[^\n]*|/\*.*?(?:\*/|\Z)|\$(\w*)\$.*?(?:\$\1\$|\Z)"""
     rb"""|[A-Za-z_\x80-\xff][\w$\x80-\xff]*|\s+|.""",
     re.DOTALL,
 )
+"""What is opened and never closed reaches to the end: each of many such would be looked for up to there."""
 _SHAPES: Final[Sequence[tuple[str, tuple[bytes, ...]]]] = (
     (AS_OF, (b"for", b"system_time", b"as", b"of")),
     (AS_OF, (b"as", b"of")),
@@ -73,11 +74,11 @@ def is_blank(between: bytes) -> bool:
 def name_end(statement: bytes, start: int, parts: int) -> int | None:
     """Returns the end of the name with so many parts that begins at ``start``; ``None`` if there is none."""
     wanted = 2 * parts - 1
-    for number, word in enumerate(_words(statement[start:])):
+    for number, word in enumerate(_words(statement, start)):
         if (number % 2 == 1) != (word.text == b"."):
             return None
         if number + 1 == wanted:
-            return start + word.end
+            return word.end
     return None
 
 
@@ -100,8 +101,8 @@ def with_backquotes(statement: bytes) -> str:
     return _TOKEN.sub(spelt, statement).decode()
 
 
-def _words(statement: bytes) -> Iterator[_Word]:
-    for token in _TOKEN.finditer(statement):
+def _words(statement: bytes, start: int = 0) -> Iterator[_Word]:
+    for token in _TOKEN.finditer(statement, start):
         text = token[0]
         if not (text.isspace() or text.startswith((b"--", b"/*"))):
             yield _Word(text, token.start(), token.end())

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from chain.data.json_values import plain_values
 from chain.errors import Invalid
+from chain.repeats import repeated
 from engines.query.requests import Lines
 
 _BYTES: Final = 4 << 20
@@ -45,7 +46,7 @@ def heading(names: Sequence[str], form: Lines) -> bytes:
     if form == "csv":
         fields = pa.array(names, pa.string())
         return ",".join(_csv_texts(fields).to_pylist()).encode() + b"\n"
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := repeated(names):
         raise Invalid(
             f"two columns are called {twice[0]}", rule="query-columns", hint="an object has each name once: say AS"
         )

@@ -60,12 +60,13 @@ class ProfileBuilder:
 
     def add(self, file: SliceFile) -> None:
         """Adds a slice's file. Raises Invalid if its headers cannot be read; then nothing of it counts."""
-        once = {name for name, times in Counter(file.schema.names).items() if times == 1}
+        there = Counter(file.schema.names)
+        once = {name for name, times in there.items() if times == 1}
         found = file.chunks(once & self._seen.keys())
         for name, seen in self._seen.items():
             if name in found:
                 _take(seen, found[name], file.schema.field(name).type)
-            elif name in file.schema.names:
+            elif name in there:
                 seen.nulls = seen.bounds = seen.distinct = None
             elif seen.nulls is not None:
                 seen.nulls += file.rows

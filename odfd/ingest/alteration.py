@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from chain.codec.arrow_schema import schema_of
-from chain.data.ddl import MAX_COLUMNS, parse_ddl
+from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.model import schema as odf
 from chain.model.events import (
@@ -25,7 +25,7 @@ from chain.model.events import (
     SetPollingSource,
 )
 from chain.model.portal import is_portal
-from chain.model.schema import DataField, DataSchema
+from chain.model.schema import MAX_COLUMNS, DataField, DataSchema
 from chain.model.source import MergeLedger, MergeSnapshot, ReadStep, SqlQueryStep, Transform
 from chain.state import ChainState
 from odfd.datasets.creation import as_stored

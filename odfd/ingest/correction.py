@@ -34,6 +34,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState, Vocab
 from chain.store.base import Head
 from chain.store.files import ObjectDamaged, check_file
+from chain.wording import listed
 from engines.contract import RowCounts
 from engines.footers import bounds_of, footer, may_meet
 from engines.spark.rows.changelog import cancelled_by, positive, row_codes
@@ -174,11 +175,13 @@ def ledger_of(state: ChainState) -> MergeLedger:
 
 def _check_columns(schema: pa.Schema, vocab: Vocab, merge: MergeLedger, spec: CorrectionSpec) -> None:
     supplied = {vocab.offset, vocab.operation_type, vocab.system_time}
-    columns = [name for name in schema.names if name not in supplied]
+    columns = dict.fromkeys(name for name in schema.names if name not in supplied)
     for name in (*spec.key, *spec.values):
         if name not in columns:
             raise Invalid(
-                f"no column {name!r} to correct by", rule="correct-column", hint=f"the columns are {', '.join(columns)}"
+                f"no column {name!r} to correct by",
+                rule="correct-column",
+                hint=f"the columns are {listed(list(columns))}",
             )
     if missing := [name for name in merge.primary_key if name not in spec.key]:
         raise Invalid(

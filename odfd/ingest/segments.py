@@ -211,7 +211,8 @@ class SegmentFolder:
         tables = []
         for source in sources:
             with open_slice(source) as file:
-                there = [name for name in asked.names if name in file.schema.names]
+                stored = set(file.schema.names)
+                there = [name for name in asked.names if name in stored]
                 tables += [as_in_force(pa.Table.from_batches([batch]), asked) for batch in file.batches(columns=there)]
         return newest(pa.concat_tables(tables), self._keys, offset)
 

@@ -35,8 +35,9 @@ class Breach(NamedTuple):
 
 def check_columns(rule: PortalRule, schema: pa.Schema) -> None:
     """Raises Refused for columns of the rule that are missing, or of a type that cannot be compared."""
+    there = set(schema.names)
     for name in rule.columns:
-        if name not in schema.names:
+        if name not in there:
             raise Refused(f"there is no column {name!r}", rule=COLUMNS, hint=f"columns are {', '.join(schema.names)}")
         if pa.types.is_nested(schema.field(name).type):
             raise Refused(f"column {name!r} has parts, which are not compared", rule=COLUMNS, hint="name others")

@@ -21,6 +21,7 @@ from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.repeats import repeated
 from odfd.queries.cuts import Cut
 from odfd.queries.planning import KeptInput, KeptTable
 from odfd.resources.declared import canonical
@@ -76,9 +77,9 @@ def check_projection(draft: Draft) -> None:
     spec: ProjectionSpec = draft.spec
     if not 0 < len(spec.inputs) <= MAX_INPUTS:
         draft.note("spec.inputs", f"{len(spec.inputs)} inputs", "projection-inputs", f"1 to {MAX_INPUTS}")
-    names = [each.name.casefold() for each in spec.inputs]
+    twice = repeated(each.name.casefold() for each in spec.inputs)
     for number, each in enumerate(spec.inputs):
-        if names.count(each.name.casefold()) > 1:
+        if each.name.casefold() in twice:
             text = f"{each.name} is the name of two inputs"
             draft.note(f"spec.inputs[{number}]", text, "projection-inputs", "give one an alias")
         if each.alias is not None and not _ALIAS.match(each.alias):

@@ -140,15 +140,16 @@ class _Converter:
         """Returns the dataset's schema with the columns of these rows; declares it in a block if it is new."""
         found, held = present_schema(former, self._system_time, self._event_time), self._schema
         if held is not None:
+            there = set(held.names)
             for field in found:
-                known = held.field(field.name) if field.name in held.names else None
+                known = held.field(field.name) if field.name in there else None
                 if known is not None and known.type != field.type:
                     raise Invalid(
                         f"column {field.name!r} was {known.type}, and is {field.type} in block {block.hash[:16]}…",
                         rule=RULE,
                         hint="a column keeps its type in the present format",
                     )
-            found = pa.schema([*held, *(field for field in found if field.name not in held.names)])
+            found = pa.schema([*held, *(field for field in found if field.name not in there)])
         if held is None or not held.equals(found):
             self._write(SetDataSchema(schema=from_arrow(found)), block.system_time)
             self._schema = found

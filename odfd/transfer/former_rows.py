@@ -54,13 +54,13 @@ def _present_type(former: pa.DataType) -> pa.DataType:
 
 def present_rows(rows: pa.RecordBatch, schema: pa.Schema, start: int) -> pa.RecordBatch:
     """Returns rows under a schema, numbered from ``start``; columns that they lack are null. Raises Invalid."""
-    columns = []
+    columns, there = [], set(rows.schema.names)
     for field in schema:
         if field.name == OFFSET:
             columns.append(pa.array(np.arange(start, start + rows.num_rows, dtype=np.int64)))
         elif field.name == OP:
             columns.append(pa.array(np.zeros(rows.num_rows, dtype=np.int32)))
-        elif field.name in rows.schema.names:
+        elif field.name in there:
             columns.append(_present(rows.column(field.name), field))
         else:
             columns.append(pa.nulls(rows.num_rows, field.type))

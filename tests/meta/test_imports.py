@@ -35,7 +35,7 @@ LAYERS = {
         "model",
         "ids",
         "multihash yaml_text",
-        "multibase instant backoff terminal_text wording struct_types libraries",
+        "multibase instant backoff repeats terminal_text wording struct_types libraries",
         "errors",
         ".",
     ],
@@ -174,7 +174,7 @@ CLI_SEES = [
     "chain.terminal_text", "chain.yaml_text",
     "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
     "engines.query.installed",  # whether what only queries need was installed
-    "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",
+    "odfd.__version__", "chain.errors", "chain.instant", "chain.repeats", "chain.wording",
 ]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"
 """Commands that work on files with no daemon: the one part of the command line that may know chain and verify."""

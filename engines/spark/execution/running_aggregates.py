@@ -106,7 +106,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Adds the columns of ``schema`` that the rows lack, as nulls."""
-    known = rows.column_names
+    known = set(rows.column_names)
     columns = [rows.column(f.name) if f.name in known else pa.nulls(rows.num_rows, f.type) for f in schema]
     return pa.table(columns, schema=_nullable(schema))
 

@@ -7,6 +7,7 @@ match and none stands in another's position; a header in which nothing matches i
 
 from __future__ import annotations
 
+import bisect
 import csv
 import io
 from collections.abc import Sequence
@@ -17,12 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain.errors import Invalid
-from chain.wording import plural
+from chain.repeats import repeated
+from chain.wording import listed, plural, some
 from engines.spark.ingest.csv_text import NO_NUMBER, Head, parse_csv, read_values
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import record_end, unescaped
 from engines.spark.ingest.ranges import View
-from engines.spark.ingest.text_columns import text_of
+from engines.spark.ingest.text_columns import check_size, text_of
 
 INFER_ROWS: Final = 1000
 """Rows from which types are guessed, as in the reference."""
@@ -35,8 +37,6 @@ _EXACT_DIGITS: Final = 15
 _ALIKE: Final = 3
 """Shortest name that is taken for a shorter form of a name which begins with it."""
 _SEPARATORS: Final = ";\t|,"
-_LISTED: Final = 10
-"""Most names of columns in a message."""
 
 
 def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: str) -> Head:
@@ -44,6 +44,7 @@ def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: 
     skip = len(BOM) if view[: len(BOM)] == BOM else 0
     first, body = _first_record(view, skip, dialect, place)
     here = f"{place}:1"
+    check_size(first if dialect.header else [""] * len(first), here)
     if not dialect.header:
         if wanted is None:
             names = [f"column_{number}" for number in range(1, len(first) + 1)]
@@ -61,7 +62,7 @@ def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: 
         return Head(tuple(first), _guess(view, body, first, dialect, place), body)
     names = _matched(first, wanted, dialect, here)
     renamed = [f"{one!r} as {other!r}" for one, other in zip(first, names, strict=True) if _plain(one) != _plain(other)]
-    remarks = (f"{place}: columns matched by their place: {', '.join(renamed)}",) if renamed else ()
+    remarks = (f"{place}: columns matched by their place: {some(renamed)}",) if renamed else ()
     return Head(tuple(names), wanted, body, remarks)
 
 
@@ -73,10 +74,9 @@ def _check_names(header: list[str], dialect: CsvDialect, wanted: pa.Schema | Non
             hint="is the whole file there? a file of no bytes is passed over",
             place=here,
         )
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated:
+    if twice := repeated(header):
         raise Invalid(
-            f"columns named twice: {_listed(repeated)}",
+            f"columns named twice: {listed(twice)}",
             rule="read-columns",
             hint="say `header: false`, name all columns in the schema, and drop the first row in preprocess",
             place=here,
@@ -104,13 +104,14 @@ def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: st
     wanted: list[str] = schema.names
     if set(header) == set(wanted):
         return header
-    plain = {_plain(name): name for name in wanted}
-    if len(plain) == len(wanted) and sorted(map(_plain, header)) == sorted(plain):
-        return [plain[_plain(name)] for name in header]
-    missing = [name for name in wanted if _plain(name) not in map(_plain, header)]
-    extra = [name for name in header if _plain(name) not in plain]
-    parts = [f"missing {_listed(missing)}"] if missing else []
-    parts += [f"not in the schema: {_listed(extra)}"] if extra else []
+    plain, there = {_plain(name): name for name in wanted}, [_plain(name) for name in header]
+    if len(plain) == len(wanted) and sorted(there) == sorted(plain):
+        return [plain[name] for name in there]
+    known = set(there)
+    missing = [name for short, name in plain.items() if short not in known]
+    extra = [name for name, short in zip(header, there, strict=True) if short not in plain]
+    parts = [f"missing {listed(missing)}"] if missing else []
+    parts += [f"not in the schema: {listed(extra)}"] if extra else []
     hint = "call the columns of the read schema as the file does, and rename them in preprocess"
     if len(header) != len(wanted):
         is_header = any(_plain(name) in plain for name in header)
@@ -122,13 +123,15 @@ def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: st
             else "is this line the header? of what stands before it say `skipRows: 1`, or `comment: '#'`",
             place=here,
         )
+    among = _Alike(wanted)
     swapped = [
-        f"{one!r} where the schema has {other!r}"
-        for index, (one, other) in enumerate(zip(header, wanted, strict=True))
-        if not _alike(one, other) and any(_alike(one, name) for name in [*wanted[:index], *wanted[index + 1 :]])
+        f"{one[:80]!r} where the schema has {other!r}"
+        for one, other in zip(header, wanted, strict=True)
+        if not _alike(one, other) and one in among
     ]
     if swapped:
-        raise Invalid(f"the header has {'; '.join([*swapped, *parts])}", rule="read-columns", hint=hint, place=here)
+        found = "; ".join([some(swapped, between="; "), *parts])
+        raise Invalid(f"the header has {found}", rule="read-columns", hint=hint, place=here)
     if not any(map(_alike, header, wanted)):
         if _is_data(header, schema, dialect):
             raise Invalid(
@@ -143,11 +146,6 @@ def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: st
     return wanted
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return ", ".join(repr(name[:80]) for name in names[:_LISTED]) + more
-
-
 def _plain(name: str) -> str:
     """Returns a name without case, blanks and punctuation; a name of nothing else is returned as it is."""
     return "".join(filter(str.isalnum, name.casefold())) or name
@@ -156,6 +154,24 @@ def _plain(name: str) -> str:
 def _alike(one: str, other: str) -> bool:
     short, long = sorted((_plain(one), _plain(other)), key=len)
     return short == long or (len(short) >= _ALIKE and long.startswith(short))
+
+
+class _Alike:
+    """Names, to be asked whether one of them is alike (``_alike``), without comparing it with each."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._sorted = sorted({_plain(name) for name in names})
+        self._there = frozenset(self._sorted)
+        self._lengths = sorted({len(name) for name in self._sorted if len(name) >= _ALIKE})
+
+    def __contains__(self, name: str) -> bool:
+        plain = _plain(name)
+        if plain in self._there:
+            return True
+        after = bisect.bisect_left(self._sorted, plain)
+        if len(plain) >= _ALIKE and after < len(self._sorted) and self._sorted[after].startswith(plain):
+            return True
+        return any(plain[:length] in self._there for length in self._lengths if length < len(plain))
 
 
 def _is_data(values: list[str], schema: pa.Schema, dialect: CsvDialect) -> bool:

@@ -109,7 +109,8 @@ class History:
         wanted = pa.schema([self.schema.field(name).with_nullable(True) for name in columns])
         for path in paths:
             with open_slice(path) as file:
-                there = [name for name in columns if name in file.schema.names]
+                stored = set(file.schema.names)
+                there = [name for name in columns if name in stored]
                 for batch in file.batches(ROW_GROUP, columns=there):
                     yield as_in_force(pa.Table.from_batches([batch]), wanted)
 
@@ -177,7 +178,8 @@ class History:
 
 
 def _rows_of(path: Path, offsets: np.ndarray, offset_column: str, schema: pa.Schema) -> pa.Table:
-    known = [name for name in schema.names if name in footer(path).columns]
+    there = footer(path).columns
+    known = [name for name in schema.names if name in there]
     table = pq.read_table(path, columns=list(dict.fromkeys([offset_column, *known])), use_threads=True)
     here = table.column(offset_column).cast(pa.int64()).to_numpy()
     places = np.searchsorted(here, offsets)

@@ -17,7 +17,7 @@ from chain.errors import Invalid
 from chain.wording import agree
 from engines.spark.ingest.json_text import read_objects
 from engines.spark.ingest.records import Records
-from engines.spark.ingest.text_columns import text_of
+from engines.spark.ingest.text_columns import check_size, text_of
 
 INFER_ROWS: Final = 1000
 """Rows from which types are guessed, as in the reference."""
@@ -45,6 +45,7 @@ def guess_json(records: Records, place: str) -> pa.Schema:
         _look(value, (), numbers)
     text = "\n".join(text for text, _ in sample).encode()
     table = read_objects(Records(text, records.line_of), None, place)
+    check_size(table.column_names, place)
     if not table.num_columns:
         first = agree(len(sample), "record has", f"{len(sample):,} records have")
         what = f"the first {first} no fields, so no columns are guessed"
@@ -61,23 +62,24 @@ def _first(records: Records, place: str) -> Iterator[tuple[str, dict[str, Any]]]
         found = _BEGIN.search(text, at)
         if found is None:
             return
-        here = f"{place}:{records.line_of(number)}"
         try:
             value, at = decoder.raw_decode(text, found.start())
             if _depth(value) > MAX_DEPTH:
                 raise RecursionError
         except json.JSONDecodeError as error:
             hint = "one JSON object per line is expected"
+            here = f"{place}:{records.line_of(number)}"
             raise Invalid(f"not JSON: {error.msg}", rule="read-json", hint=hint, place=here) from error
         except RecursionError as error:
             raise Invalid(
                 f"nested deeper than {MAX_DEPTH} levels, so types are not guessed",
                 rule="read-json-depth",
                 hint=_GIVE,
-                place=here,
+                place=f"{place}:{records.line_of(number)}",
             ) from error
         if not isinstance(value, dict):
             hint = "records are JSON objects, {…}"
+            here = f"{place}:{records.line_of(number)}"
             raise Invalid("a record that is no object", rule="read-json", hint=hint, place=here)
         yield text[found.start() : at], value
 

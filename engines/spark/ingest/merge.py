@@ -34,6 +34,7 @@ from chain.model.source import (
     MergeStrategy,
     MergeUpsertStream,
 )
+from chain.wording import listed
 from engines.contract import Vocabulary
 from engines.spark.catalyst.types import struct_type
 from engines.spark.ingest.history import History, ranges_of
@@ -401,12 +402,13 @@ def check_primary_key(batch: pa.Table, keys: Sequence[str]) -> None:
 
 
 def _check_columns(batch: pa.Table, names: Sequence[str]) -> None:
+    there = set(batch.column_names)
     for name in names:
-        if name not in batch.column_names:
+        if name not in there:
             raise Invalid(
                 f"no column {name!r} to merge by",
                 rule="merge-column",
-                hint=f"the columns are {', '.join(batch.column_names)}",
+                hint=f"the columns are {listed(batch.column_names)}",
             )
 
 

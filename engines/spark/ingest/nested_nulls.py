@@ -42,9 +42,9 @@ def _loose(type_: pa.DataType) -> pa.DataType:
 
 def first_missing(table: pa.Table, schema: pa.Schema) -> int | None:
     """Returns the number of the first row with a struct that lacks a required field; ``None`` if there is none."""
-    rows = []
+    rows, there = [], set(table.column_names)
     for field in schema:
-        if pa.types.is_struct(field.type) and field.name in table.column_names:
+        if pa.types.is_struct(field.type) and field.name in there:
             column = table.column(field.name).combine_chunks()
             rows += _missing(column, field.type)
     return min(rows, default=None)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from chain.data.footer import UNREADABLE, ParquetFooter
 from chain.data.parquet import SliceFile, open_slice
 from chain.errors import Invalid
-from chain.wording import a
+from chain.wording import a, listed
 from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
 from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.parquet_ranges import decoded_bytes, groups_of
@@ -65,14 +65,15 @@ def batches(path: Path, name: str, span: Range, schema: pa.Schema) -> Iterator[J
     first = 0
     with _opened(path, name) as file:
         check_once(file.schema, name)
-        if missing := [column for column in schema.names if column not in file.schema.names]:
+        wanted, there = dict.fromkeys(schema.names), dict.fromkeys(file.schema.names)
+        if missing := next((column for column in wanted if column not in there), None):
             raise Invalid(
-                f"no column {missing[0]!r}",
+                f"no column {missing!r}",
                 rule="read-columns",
-                hint=f"the file has {', '.join(file.schema.names)}",
+                hint=f"the file has {listed(list(there))}",
                 place=name,
             )
-        others = [column for column in file.schema.names if column not in schema.names]
+        others = [column for column in there if column not in wanted]
         groups = groups_of(file.footer, span, path.stat().st_size)
         for batch in file.batches(columns=schema.names, groups=groups):
             table = pa.Table.from_batches([batch])

@@ -73,10 +73,7 @@ def object_lines(data: bytes, lines_before: int = 0) -> Records:
 
 
 def line_of_row(data: bytes, row: int) -> int:
-    """Returns the line, from 1, of record ``row`` (from 0; empty lines are no records). Only for messages.
-
-    Reads no further than that line: inference calls it for each of the rows that it looks at.
-    """
+    """Returns the line, from 1, of record ``row`` (from 0; empty lines are no records). Only for messages."""
     seen, number, start = -1, 0, 0
     while start <= len(data):
         number += 1

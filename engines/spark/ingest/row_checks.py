@@ -205,7 +205,8 @@ def check_keys(batch: pa.Table, keys: Sequence[str], origin: Origin) -> None:
     A ledger would append a row without a key again each time it is read. The reference writes such rows; here they are
     refused as SQL's PRIMARY KEY refuses them. Rows that are written already stay.
     """
-    lacking = [name for name in keys if name in batch.column_names and batch.column(name).null_count]
+    there = set(batch.column_names)
+    lacking = [name for name in keys if name in there and batch.column(name).null_count]
     if not lacking:
         return
 

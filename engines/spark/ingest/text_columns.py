@@ -7,13 +7,15 @@ values are examined one by one, by bisection, only after a failure.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from chain.data.logical_hash import described
 from chain.errors import Invalid
 from chain.libraries import np, pa, pc
-from chain.wording import a
+from chain.model.schema import MAX_COLUMNS, MAX_NAME
+from chain.repeats import repeated
+from chain.wording import a, listed
 
 NOT_NULL: Final = "not-null"
 NULL_KEY: Final = "primary-key-null"
@@ -200,19 +202,37 @@ def check_made(schema: pa.Schema) -> None:
             raise Invalid(_message(field), rule=_RULE, hint=hint)
 
 
+def check_size(names: Sequence[str], place: str) -> None:
+    """Raises Invalid for more columns, or longer names of columns, than a dataset may have."""
+    if len(names) > MAX_COLUMNS:
+        raise Invalid(
+            f"{len(names):,} columns",
+            rule="read-columns",
+            hint=f"a dataset has at most {MAX_COLUMNS:,}; is it the right separator, or should columns be rows?",
+            place=place,
+        )
+    if len(longest := max(names, key=len, default="")) > MAX_NAME:
+        raise Invalid(
+            f"the name of a column has {len(longest):,} characters: {listed([longest])}",
+            rule="read-columns",
+            hint=f"a name has at most {MAX_NAME:,}; is this line the header?",
+            place=place,
+        )
+
+
 def check_once(
     schema: pa.Schema, place: str, above: str = "", hint: str = "rename all but one where the file is written"
 ) -> None:
-    """Raises Invalid for two columns, or two members of a struct, with the same name."""
-    names = schema.names
+    """Raises Invalid for two columns, or two members of a struct, with the same name, and for too many of them."""
+    check_size(schema.names, place)
+    if twice := repeated(schema.names):
+        raise Invalid(
+            f"{schema.names.count(twice[0])} columns are called {above + twice[0]!r}",
+            rule="read-columns",
+            hint=hint,
+            place=place,
+        )
     for field in schema:
-        if names.count(field.name) > 1:
-            raise Invalid(
-                f"{names.count(field.name)} columns are called {above + field.name!r}",
-                rule="read-columns",
-                hint=hint,
-                place=place,
-            )
         if pa.types.is_struct(field.type):
             check_once(pa.schema(list(field.type)), place, f"{above}{field.name}.", hint)
 

@@ -18,7 +18,7 @@ from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.schema import DataSchema
-from chain.wording import plural
+from chain.wording import listed, plural
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
@@ -57,10 +57,10 @@ def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | N
         return made
     wanted = to_arrow(force).remove_metadata()
     more, fewer = (
-        [name for name in one.names if name not in other.names] for one, other in ((made, wanted), (wanted, made))
+        list(dict.fromkeys(one.names).keys() - set(other.names)) for one, other in ((made, wanted), (wanted, made))
     )
     if more or fewer:
-        told = [f"{', '.join(more)} besides" if more else "", f"no {', '.join(fewer)}" if fewer else ""]
+        told = [f"{listed(sorted(more))} besides" if more else "", f"no {listed(sorted(fewer))}" if fewer else ""]
         raise Invalid(
             f"the query gives not the columns of the dataset, but {' and '.join(filter(None, told))}",
             rule="schema-in-force",

@@ -174,14 +174,15 @@ def _keys(parts: Sequence[pa.Table]) -> pa.Table:
 def _accepted(path: FilePath, time: str, member: Member, threshold: int) -> pa.Table:
     """Returns rows that are not late: effective times (int64 microseconds), keys by number; missing columns null."""
     with open_slice(path) as source:
-        present = [name for name in dict.fromkeys((time, *member.keys)) if name in source.schema.names]
+        there = set(source.schema.names)
+        present = [name for name in dict.fromkeys((time, *member.keys)) if name in there]
         table = pa.Table.from_batches(
             list(source.batches(columns=present)), schema=pa.schema([source.schema.field(name) for name in present])
         )
     times = microseconds(table.column(time).combine_chunks())
     kept = np.asarray(times.is_valid()) & (np.asarray(times.fill_null(0)) >= threshold)
     found = {TIME: pc.add(times, member.shift)} | {
-        str(at): table.column(name) if name in present else pa.nulls(table.num_rows)
+        str(at): table.column(name) if name in there else pa.nulls(table.num_rows)
         for at, name in enumerate(member.keys)
     }
     return pa.table(found).filter(pa.array(kept))

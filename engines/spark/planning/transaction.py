@@ -329,7 +329,7 @@ def _sum(old: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int]:
 
 def _check_continues(given: InputFacts, known: OpenInput | None) -> None:
     """Raises Invalid if a block that the checkpoint needs is missing, or a new one begins before its watermark."""
-    reopened = [block.name for block in given.blocks if block.reopened]
+    reopened = {block.name for block in given.blocks if block.reopened}
     missing = [name for run in (known.open if known is not None else ()) for name in run if name not in reopened]
     if missing:
         raise Invalid(

@@ -35,11 +35,12 @@ def read_rows(paths: Iterable[str], schema: st.StructType, safe: bool = False) -
     parts = [wanted.empty_table()]
     for path in paths:
         with open_slice(Path(path)) as source:
-            present = [name for name in wanted.names if name in source.schema.names]
+            there = set(source.schema.names)
+            present = [name for name in wanted.names if name in there]
             stored = pa.schema([source.schema.field(name) for name in present])
             table = pa.Table.from_batches(list(source.batches(columns=present)), schema=stored)
         parts.append(pa.table(
-            [_as(table.column(f.name), f.type, safe) if f.name in present else pa.nulls(table.num_rows, f.type)
+            [_as(table.column(f.name), f.type, safe) if f.name in there else pa.nulls(table.num_rows, f.type)
              for f in wanted], schema=wanted,
         ))  # fmt: skip
     return pa.concat_tables(parts)

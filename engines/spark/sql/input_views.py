@@ -50,13 +50,14 @@ def readings_of(inputs: Sequence[InputView]) -> Readings:
 
 
 def check_versions(view: InputView) -> None:
-    missing = [name for name in view.primary_key if name not in view.schema.names]
+    there = set(view.schema.names)
+    missing = [name for name in view.primary_key if name not in there]
     if missing:
         raise Invalid(
             f"temporal table {view.alias}: its primary key names {missing[0]}, which the input does not have",
             rule="temporal-table", hint=f"columns: {', '.join(view.schema.names)}",
         )  # fmt: skip
-    taken = [name for name in (VALID_FROM, VALID_TO) if name in view.schema.names]
+    taken = [name for name in (VALID_FROM, VALID_TO) if name in there]
     if view.primary_key and taken:
         raise Invalid(
             f"temporal table {view.alias} has a column {taken[0]} of its own", rule="reserved-name",

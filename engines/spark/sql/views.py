@@ -161,11 +161,11 @@ def _are_few(reads: Sequence[Read], schema: st.StructType) -> bool:
     paths = [Path(path) for read in reads for path in read.paths]
     if sum(path.stat().st_size for path in paths) > FEW:
         return False
-    rows = 0
+    rows, wanted = 0, set(schema.names)
     for path in paths:
         with open_slice(path) as source:
             rows += source.rows
-            if not all(_is_plain(field.type) for field in source.schema if field.name in schema.names):
+            if not all(_is_plain(field.type) for field in source.schema if field.name in wanted):
                 return False
     return rows <= FEW_ROWS
 

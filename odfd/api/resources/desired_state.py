@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import heapq
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -243,15 +244,23 @@ def in_order(mirror_specs: Sequence[DesiredSnapshot]) -> list[DesiredSnapshot]:
 
     A cycle stays as written, and then fails by name.
     """
-    waiting = list(mirror_specs)
-    names = {snapshot.name.casefold() for snapshot in waiting}
-    ordered: list[DesiredSnapshot] = []
-    done: set[str] = set()
-    while waiting:
-        ready = next(
-            (each for each in waiting if all(ref in done or ref not in names for ref in each.refs())), waiting[0]
-        )
-        waiting.remove(ready)
-        ordered.append(ready)
-        done.add(ready.name.casefold())
-    return ordered
+    names = {snapshot.name.casefold() for snapshot in mirror_specs}
+    missing = [names.intersection(snapshot.refs()) for snapshot in mirror_specs]
+    readers: dict[str, list[int]] = defaultdict(list)
+    for place, refs in enumerate(missing):
+        for ref in refs:
+            readers[ref].append(place)
+    ready = [place for place, refs in enumerate(missing) if not refs]  # ascending, so it is a heap
+    as_written = iter(range(len(mirror_specs)))
+    ordered: dict[int, DesiredSnapshot] = {}
+    while len(ordered) < len(mirror_specs):
+        place = heapq.heappop(ready) if ready else next(as_written)
+        if place in ordered:
+            continue
+        ordered[place] = mirror_specs[place]
+        name = mirror_specs[place].name.casefold()
+        for reader in readers.pop(name, ()):
+            missing[reader].discard(name)
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    return list(ordered.values())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Invalid
+from chain.repeats import repeated
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.sql.pager import paged
@@ -179,7 +180,7 @@ def _ndjson(answered: Shown) -> None:
 
 def ndjson_text(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Returns rows as lines of JSON. Raises Invalid for names that an object cannot have."""
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := repeated(names):
         raise Invalid(
             f"two columns are called {twice[0]}", rule="query-columns", hint="an object has each name once: say AS"
         )

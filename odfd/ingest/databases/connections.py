@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from chain.errors import Fault, Invalid, Remote
 from chain.libraries import pa
+from chain.repeats import repeated
 from odfd.ingest.databases.job import RULE
 
 
@@ -96,7 +97,7 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
 
 
 def _twice(names: Sequence[str]) -> Invalid:
-    again = next(name for name in names if list(names).count(name) > 1)
+    again = repeated(names)[0]
     return Invalid(
         f"the query gives two columns called {again!r}", rule="column-name", hint="name them apart: select … as …"
     )

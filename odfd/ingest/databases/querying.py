@@ -50,7 +50,8 @@ def _batch(base: Database, job: QueryJob) -> tuple[pa.Table, bool]:
     beyond = f" WHERE {_row(names)} > {_row(marks)}" if after else ""
     order = f" ORDER BY {', '.join(names)} LIMIT {job.batch_rows}"
     found = base.table(f"{inner}{beyond}{order}", after)
-    missing = [name for name in job.cursor if name not in found.column_names]
+    there = set(found.column_names)
+    missing = [name for name in job.cursor if name not in there]
     if missing:
         raise Invalid(f"the query gives no column {missing[0]!r}, its cursor", rule=CURSOR_RULE, hint="select it too")
     if found.num_rows < job.batch_rows:
@@ -119,9 +120,10 @@ def _written(job: QueryJob, found: pa.Table, more: bool) -> QueryResult:
 def _typed(found: pa.Table, job: QueryJob) -> pa.Table:
     """Gives values for which a database has no type the declared types. Raises Invalid."""
     declared = pa.ipc.read_schema(pa.py_buffer(job.columns)) if job.columns else pa.schema([])
+    known = set(declared.names)
     fields, columns = [], []
     for field, column in zip(found.schema, found.columns, strict=True):
-        wanted = declared.field(field.name).type if field.name in declared.names else None
+        wanted = declared.field(field.name).type if field.name in known else None
         if pa.types.is_null(field.type) and wanted is None:
             wanted = pa.string() if not found.num_rows else None
             if wanted is None:

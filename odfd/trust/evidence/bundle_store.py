@@ -57,14 +57,21 @@ class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
 def leaving(kept: Sequence[StoredBundle], dataset: DatasetId, size: int, room: BundleQuota) -> list[Multihash]:
     """Returns the bundles to delete for a new one of ``size`` bytes about ``dataset``,
     which must fit into an empty store."""
-    gone: list[Multihash] = []
     order = sorted(kept, key=lambda each: (not each.refuted, each.at, each.name))
-    alike = [each for each in order if each.dataset == dataset]
-    while alike and (len(alike) >= room.count or size + sum(each.size for each in alike) > room.one):
-        gone.append(alike.pop(0).name)
+    gone = _over([each for each in order if each.dataset == dataset], room.one - size, room.count - 1)
     rest = [each for each in order if each.name not in gone]
-    while rest and size + sum(each.size for each in rest) > room.total:
-        gone.append(rest.pop(0).name)
+    return [*gone, *_over(rest, room.total - size, len(rest))]
+
+
+def _over(order: Sequence[StoredBundle], most: int, count: int) -> dict[Multihash, None]:
+    """Returns the first bundles, without which at most ``count`` of together ``most`` bytes are left."""
+    gone: dict[Multihash, None] = {}
+    total = sum(each.size for each in order)
+    for each in order:
+        if len(order) - len(gone) <= count and total <= most:
+            break
+        gone[each.name] = None
+        total -= each.size
     return gone
 
 

@@ -294,6 +294,7 @@ def load_policy(
             mistakes.append(f"{name}: {fault.message}")
     listed: list[KeyGroup] = []
     seen: dict[KeyDid, str] = {}
+    names: set[str] = set()
     for name, keys in groups:
         members: set[KeyDid] = set()
         for text in keys:
@@ -306,8 +307,9 @@ def load_policy(
                 mistakes.append(f"group {name}: key {key.short} is in group {seen[key]} too; a key has one vote")
             seen[key] = name
             members.add(key)
-        if name in (group.name for group in listed):
+        if name in names:
             mistakes.append(f"group {name} is listed twice")
+        names.add(name)
         listed.append(KeyGroup(name, frozenset(members)))
     mistakes += quorum_mistakes(expressions, len(listed), tolerated)
     mistakes += _other_mistakes(expressions, terms, len(listed))

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from chain.errors import Invalid
+from chain.repeats import repeated
 from chain.statements.statement import Rules
 from odfd.trust.policy import witness_merge
 from odfd.trust.policy.policy import (
@@ -59,9 +60,9 @@ def _mistakes(rules: Rules) -> Iterator[str]:
         yield from witness_merge.mistakes(rules.witness)
     groups = rules.groups or ()
     names, keys = [group.name for group in groups], [key for group in groups for key in group.keys]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in repeated(names):
         yield f"group {name} is listed twice"
-    for key in sorted({key for key in keys if keys.count(key) > 1}):
+    for key in repeated(keys):
         yield f"key {key.short} is listed twice; a key has one vote"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from chain.errors import Invalid
+from chain.repeats import repeated
 from chain.statements.statement import WitnessRules
 from chain.wording import agree, plural
 from odfd.trust.policy.policy import Expression, facts_of
@@ -30,9 +31,9 @@ def mistakes(rules: WitnessRules) -> Iterator[str]:
     for group in groups:
         if len(group.keys) != 1:
             yield f"witness group {group.name} has {len(group.keys)} keys: it has one, or two could stand on two sides"
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in repeated(names):
         yield f"witness group {name} is listed twice"
-    for key in sorted({key for key in keys if keys.count(key) > 1}):
+    for key in repeated(keys):
         yield f"witness key {key.short} is listed twice"
 
 

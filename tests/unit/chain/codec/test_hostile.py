@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from flatbuffers import Builder
 
-from chain.codec import blocks, flat, manifest
+from chain.codec import blocks, flat, flat_read, manifest
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
@@ -17,7 +17,7 @@ from chain.model.block import MetadataBlock
 from chain.model.events import AddData, Checkpoint, DatasetKind, DataSlice, MetadataEvent, Seed, SetAttachments, SetInfo
 from chain.model.events import AttachmentEmbedded as Attachment
 from chain.model.events import AttachmentsEmbedded as Embedded
-from chain.model.schema import DataField, DataSchema, DataType, Option, String
+from chain.model.schema import MAX_COLUMNS, DataField, DataSchema, DataType, Option, String
 from chain.model.wire import I32, I64, U64, Scalar, Time
 from chain.multihash import Multihash
 from odfd.cli.offline.block import describe
@@ -55,6 +55,19 @@ def test_shared_parts_are_paid_for_each_time() -> None:
         flat.decode(DataSchema, doubling(30))
     assert time.process_time() - begin < 10, "a thousand million fields would take a day"
     assert caught.value.place.startswith("$.fields[0].type.fields[0].type.")
+
+
+def test_a_block_has_so_many_parts() -> None:
+    """A schema of as many columns as we declare is read; of one of more than a hundred thousand no reader is asked."""
+
+    def read(columns: int) -> DataSchema:
+        fields = tuple(DataField(name="", type=Option(inner=String())) for _ in range(columns))
+        return flat.decode(DataSchema, flat.encode(DataSchema(fields=fields)))
+
+    assert len(read(MAX_COLUMNS).fields) == MAX_COLUMNS
+    with pytest.raises(Invalid) as caught:
+        read(flat_read.MAX_TABLES // 2)
+    assert caught.value.rule == "flatbuffers-tables"
 
 
 def nested(levels: int) -> DataSchema:

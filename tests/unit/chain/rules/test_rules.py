@@ -34,7 +34,19 @@ from chain.model.events import (
     SourceState,
     TransformInput,
 )
-from chain.model.schema import DataField, DataSchema, Int32, Int64, List, Option, String, Struct, Timestamp, TimeUnit
+from chain.model.schema import (
+    MAX_COLUMNS,
+    DataField,
+    DataSchema,
+    Int32,
+    Int64,
+    List,
+    Option,
+    String,
+    Struct,
+    Timestamp,
+    TimeUnit,
+)
 from chain.model.source import (
     FetchEthereumLogs,
     FetchUrl,
@@ -117,6 +129,9 @@ def after(*events: Any) -> ChainState:
         CHAINS[block.hash] = (*CHAINS[state.head], block)
         state = state.advance(block)
     return state
+
+
+NUMBERED = tuple(DataField(name=f"c{number}", type=Int64()) for number in range(MAX_COLUMNS))
 
 
 def typed(*fields: DataField) -> SetDataSchema:
@@ -281,6 +296,15 @@ CASES: dict[str, list[Case]] = {
         Case(after(ROOT, SetVocab(event_time_column="city")), SCHEMA, typed()),
     ],
     "schema-columns-distinct": [Case(after(ROOT), SCHEMA, typed(CITY, CITY))],
+    "schema-columns": [
+        Case(after(ROOT), typed(*NUMBERED[4:]), typed(*NUMBERED[3:])),
+        Case(after(ROOT), None, typed(DataField(name="s", type=Option(inner=Struct(fields=NUMBERED[4:]))))),
+        Case(
+            after(ROOT),
+            typed(msgspec.structs.replace(CITY, name="n" * 1024)),
+            typed(msgspec.structs.replace(CITY, name="n" * 1025)),
+        ),
+    ],
     "schema-changelog-stays": [
         Case(after(ROOT, changing(True)), changing(True, DataField(name="b", type=Option(inner=Int32()))), SCHEMA),
         Case(after(ROOT, changing(True)), None, changing(False)),

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from chain import instant
 from chain.errors import Invalid
+from chain.model.schema import MAX_COLUMNS, MAX_NAME
 from chain.model.source import ReadCsv
+from engines.spark.ingest import csv_head
 from engines.spark.ingest.csv_head import read_head
 from engines.spark.ingest.csv_text import parse_csv
 from engines.spark.ingest.dialect import CsvDialect, csv_dialect
@@ -109,6 +111,31 @@ def test_headers_that_would_swap_or_lose_columns_are_refused(header: str, wanted
     with pytest.raises(Invalid) as caught:
         read_head(f"{header}\n".encode(), CsvDialect(header=True), schema, "f")
     assert caught.value.place == "f:1"
+
+
+NAMES = st.lists(st.text("ab_", min_size=1, max_size=5), min_size=1, max_size=6)
+
+
+@given(NAMES, NAMES)
+def test_names_alike_are_found_as_by_comparing_each(names: list[str], asked: list[str]) -> None:
+    among = csv_head._Alike(names)
+    assert [one in among for one in asked] == [any(csv_head._alike(one, name) for name in names) for one in asked]
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_header_has_so_many_columns_and_names_so_long(header: bool) -> None:
+    def read(*names: str) -> None:
+        read_head(",".join(names).encode() + b"\n", CsvDialect(header=header), None, "f")
+
+    most = [f"c{number}" for number in range(MAX_COLUMNS)]
+    read(*most)
+    read("n" * MAX_NAME)
+    with pytest.raises(Invalid, match="10,001 columns") as caught:
+        read(*most, "more")
+    assert (caught.value.rule, caught.value.place) == ("read-columns", "f:1")
+    if header:
+        with pytest.raises(Invalid, match="1,025 characters"):
+            read("n" * (MAX_NAME + 1))
 
 
 def test_types_of_csv() -> None:
