@@ -8,9 +8,6 @@ name is read from it. Spec: Recommended Dataset Layout.
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +17,7 @@ from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid, NotFound
 from chain.model.block import Block
 from chain.multihash import Multihash
+from chain.store import durable
 from chain.store.append import no_block
 from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, Snapshot, Step, StoredBlock, StoredPage, no_step
 from chain.store.blockfiles import BlockFiles, Names, walk
@@ -199,7 +197,7 @@ class DirectoryWriter:
         with disk(directory):
             for folder in PARTS:
                 make_folder(directory / folder)
-                for left in (*(directory / folder).glob(".f1620*"), *(directory / folder).glob(".head")):
+                for left in (*(directory / folder).glob(".f1620*"), *(directory / folder).glob(".head*")):
                     left.unlink()
         step("folder-made")
 
@@ -228,11 +226,11 @@ class DirectoryWriter:
                 rule="compare-and-append",
                 hint="someone else wrote to this folder: try again",
             )
-        sync_filesystem(self._directory)
-        self._step("folder-synced")
-        self._place(self._directory / HEAD, str(name).encode())
-        sync_filesystem(self._directory)
-        self._step("folder-durable")
+        with disk(self._directory):
+            durable.sync_filesystem(self._directory)
+            self._step("folder-synced")
+            durable.write(self._directory / HEAD, str(name).encode(), mode=None)
+            self._step("folder-durable")
 
     def _place(self, target: Path, data: bytes) -> None:
         staged = target.with_name("." + target.name)
@@ -245,33 +243,3 @@ class DirectoryWriter:
 
 def _has_size(file: Path, size: int) -> bool:
     return file.is_file() and file.stat().st_size == size
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable. Raises OSError."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
-def sync_filesystem(folder: Path) -> None:
-    """Waits until all writes to the folder's file system are on its disk, but not for other disks.
-
-    Raises Environment when a write fails, which ``os.sync`` does not report.
-    """
-    with disk(folder):
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if _c_library().syncfs(opened) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number), str(folder))
-        finally:
-            os.close(opened)
-
-
-@functools.cache
-def _c_library() -> ctypes.CDLL:
-    """Returns the C library, for ``syncfs``, which Python lacks."""
-    return ctypes.CDLL(None, use_errno=True)

@@ -23,12 +23,11 @@ from typing import Final
 
 from chain.errors import NotFound
 from chain.multihash import Multihash
-from chain.store import bulk_rows, schema
+from chain.store import bulk_rows, durable, schema
 from chain.store.base import NAME_SIZE, ObjectReader, ObjectStore, Step, no_step
 from chain.store.database import Database
-from chain.store.files import ObjectDamaged, check_file, disk, make_folder
+from chain.store.files import ObjectDamaged, check_file, disk
 from chain.store.holds import Holds
-from chain.store.layout import sync_folder
 from chain.store.volumes import Opener, VolumeIndex, no_volumes
 
 SMALL: Final = 64 << 10
@@ -69,7 +68,7 @@ class DiskObjects:
         with disk(directory):
             for folder in (self._staging, self._cache):
                 shutil.rmtree(folder, ignore_errors=True)
-                make_folder(folder)
+                durable.make_folder(folder)
 
     def stage(self) -> Path:
         return self._staging / f"{next(self._names)}"
@@ -142,18 +141,18 @@ class DiskObjects:
                 return
             self._step("object-hashed")
             os.fchmod(file.fileno(), 0o444)
-            os.fsync(file.fileno())
+            durable.sync(file.fileno())
             self._step("object-synced")
             target = self._file(name)
             if not target.parent.is_dir():
                 target.parent.mkdir(exist_ok=True)
                 self._step("object-folder-made")
-                sync_folder(self._directory)
+                durable.sync_folder(self._directory)
                 self._step("object-folder-kept")
             # Renaming over a file of the same name is harmless, and repairs one that was damaged.
             staged.rename(target)
             self._step("object-renamed")
-            sync_folder(target.parent)
+            durable.sync_folder(target.parent)
             self._step("object-folder-synced")
 
     def read(self, name: Multihash, offset: int = 0, length: int | None = None) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from chain.errors import Fault, Invalid
+from chain.store import durable
 from odfd.errors import Usage, unwritable
 
 RULE: Final = "file-exists"
@@ -75,7 +76,7 @@ class NewFile:
                     yield file
                     if self._is_private:
                         file.flush()
-                        os.fsync(file.fileno())
+                        durable.sync(file.fileno())
                 self.publish(draft, target)
         finally:
             with suppress(OSError):
@@ -95,11 +96,7 @@ class NewFile:
                 raise self._taken() from None
             draft.rename(target)
         if self._is_private:
-            folder = os.open(target.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            durable.sync_folder(target.absolute().parent)
 
     def _taken(self) -> Fault:
         return Invalid(f"{self.path} is there already", rule=RULE, hint=self._hint)

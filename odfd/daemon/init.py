@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chain.errors import Environment, Invalid, Refused
+from chain.store import durable
 from config import paths, schema
 from config.load import Loaded, load
 from config.render import template
@@ -130,15 +131,15 @@ def _key(name: str) -> Key:
 def _written(environ: Mapping[str, str], file: Path, text: str) -> Loaded:
     partial: Path | None = None
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(file.parent)
         # Some settings are secrets, so the file is its owner's alone, as temporary files are.
         with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as writing:
             partial = Path(writing.name)
             writing.write(text)
             writing.flush()
-            os.fsync(writing.fileno())
+            durable.sync(writing.fileno())
         loaded = load(environ, partial)
-        os.link(partial, file)
+        durable.link(partial, file)
     except ConfigError as error:
         at = str(partial)
         raise ConfigError(

@@ -12,7 +12,6 @@ transaction. Blocking; safe to use from any thread. Spec: RFC-018, Source, ``Res
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import sqlite3
@@ -29,8 +28,8 @@ from chain.errors import Environment, Fault, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.store import durable
 from chain.store.database import Database
-from chain.store.layout import sync_folder
 from chain.wording import plural, size
 from odfd.ingest.endpoint import Buffer, OverflowPolicy, Spooled
 from odfd.ingest.spool_tables import ROOM as ROOM
@@ -204,9 +203,9 @@ class PushSpool:
         if not kept:
             return
         with _writing():
-            durable = {push.source for push, _ in kept if push.staged is not None and push.pushed.buffer is None}
-            for source in durable:
-                sync_folder(self._folder / source)
+            folders = {push.source for push, _ in kept if push.staged is not None and push.pushed.buffer is None}
+            for source in folders:
+                durable.sync_folder(self._folder / source)
         with self._database.write() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO spool_numbers VALUES (?, ?)",
@@ -474,12 +473,12 @@ class PushSpool:
         """Writes a file under a name of its own, which no push has. Callers do so at the same time."""
         staged = self._folder / push.source / f"{secrets.token_hex(8)}.new"
         with _writing():
-            staged.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.make_folder(staged.parent, 0o700)
             with staged.open("wb") as file:
                 file.write(push.pushed.data)
                 if push.pushed.buffer is None:
                     file.flush()
-                    os.fsync(file.fileno())
+                    durable.sync(file.fileno())
         return staged
 
 

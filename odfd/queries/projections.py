@@ -22,6 +22,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.repeats import repeated
+from chain.store import durable
 from odfd.queries.cuts import Cut
 from odfd.queries.planning import KeptInput, KeptTable
 from odfd.resources.declared import canonical
@@ -159,13 +160,10 @@ class ProjectionStore:
         """Puts a new table in the place of the previous one. Raises Environment."""
         before = self.find(resource_id)
         try:
-            _sync(part)
-            part.rename(self._path(resource_id, record))
-            said = part.with_suffix(_SAID)
-            said.write_bytes(msgspec.json.encode(record))
-            _sync(said)
-            said.rename(self.folder / f"{resource_id}{_RECORD}")
-            _sync(self.folder)
+            durable.sync_file(part)
+            durable.rename(part, self._path(resource_id, record))
+            with durable.writing(self.folder / f"{resource_id}{_RECORD}", draft=part.with_suffix(_SAID)) as file:
+                file.write(msgspec.json.encode(record))
         except OSError as error:
             raise Environment(
                 f"cannot keep a table in {self.folder}: {error.strerror}", rule="projection-disk"
@@ -215,11 +213,3 @@ def spec_of(value: object) -> ProjectionSpec:
         return msgspec.convert(value, ProjectionSpec)
     except msgspec.ValidationError as error:
         raise Invalid(f"not a projection: {error}", rule="manifest-type", hint="apply it again") from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Final
 
 from chain.errors import Remote
 from chain.multihash import Multihash
+from chain.store import durable
 from chain.store.files import disk, make_folder
-from chain.store.layout import sync_folder
 from odfd.repositories.port import StoredFile
 
 _CHUNK: Final = 1 << 20
@@ -63,20 +63,12 @@ class Folder:
     def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
         """Writes a file as a whole, or not at all; an exception of ``content`` is passed on."""
         target = self._root / path
-        make_folder(target.parent)
         with disk(target):
-            handle, staged = tempfile.mkstemp(prefix=".staged-", dir=target.parent)
-            try:
-                with os.fdopen(handle, "wb") as opened:
-                    for part in (content,) if isinstance(content, bytes) else content:
-                        opened.write(part)
-                    opened.flush()
-                    os.fsync(opened.fileno())
-                Path(staged).rename(target)
-            except BaseException:
-                Path(staged).unlink(missing_ok=True)
-                raise
-            sync_folder(target.parent)
+            durable.make_folder(target.parent)
+            draft = target.with_name(f".staged-{secrets.token_hex(8)}")  # others may write the same file now
+            with durable.writing(target, draft=draft) as opened:
+                for part in (content,) if isinstance(content, bytes) else content:
+                    opened.write(part)
 
     def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
         """Writes only over a file with this tag, or for ``None`` only if there is none; returns whether it did."""

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ from chain import instant
 from chain.errors import Environment, Invalid
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.store.layout import sync_folder
+from chain.store import durable
 from odfd.runtime.tasks import Report
 from odfd.state.crash_recovery import OBJECTS
 from odfd.state.directory import DATABASE, SPOOL, StateDirectory
@@ -35,7 +35,7 @@ LAST: Final = "last-backup.json"
 """File in the state directory with time and place of the last backup."""
 FOLDERS: Final = ("keys", "evidence", SPOOL)
 """Folders of the state directory that are copied whole; all others can be made again, or hold partial data."""
-NOT_COPIED: Final = (".journal", ".unborn", ".new")
+NOT_COPIED: Final = (".journal", ".unborn", ".partial", ".new")
 """Parts of the names of files that are not copied: journals and unfinished files.
 
 Such files of keys are valid in this state directory alone: the dataset of a key may have begun since the copy. Others
@@ -106,9 +106,9 @@ class BackupFolder:
             raise Invalid(
                 f"{folder} is not empty, and holds no backups", rule="backup-folder", hint="name an empty or new folder"
             )
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_folder(folder, 0o700)
         folder.chmod(0o700)
-        _write(mark, msgspec.json.encode({"format": FORMAT, "node": self._node}))
+        durable.write(mark, msgspec.json.encode({"format": FORMAT, "node": self._node}))
 
     def add(self, home: StateDirectory, now: Instant, version: str, keep: int, report: Report) -> BackupOutcome:
         """Adds a snapshot; then keeps only the newest ``keep``, and the objects that they list."""
@@ -117,7 +117,7 @@ class BackupFolder:
             partial, whole = self.folder / SNAPSHOTS / f".{name}.partial", self.folder / SNAPSHOTS / name
             shutil.rmtree(partial, ignore_errors=True)
             for made in (self.folder / SNAPSHOTS, self.folder / OBJECTS):
-                made.mkdir(mode=0o700, exist_ok=True)
+                durable.make_folder(made, 0o700)
             partial.mkdir(mode=0o700)
             report.begin("copying the database", None, "pages")
             with home.spool.held():
@@ -127,7 +127,7 @@ class BackupFolder:
                     _copy_folder(home.directory / folder, partial / folder)
             report.begin("copying objects", None, "bytes")
             found, copied = self._copy_objects(home.directory / OBJECTS, report)
-            _write(partial / LISTING, "".join(f"{path} {size}\n" for path, size in found).encode())
+            durable.write(partial / LISTING, "".join(f"{path} {size}\n" for path, size in found).encode())
             description = BackupSnapshot(
                 time=instant.render(now),
                 node=self._node,
@@ -136,12 +136,12 @@ class BackupFolder:
                 objects=len(found),
                 bytes=sum(size for _, size in found),
             )
-            _write(partial / DESCRIPTION, msgspec.json.format(msgspec.json.encode(description)))
-            partial.rename(whole)
-            sync_folder(whole.parent)
+            durable.write(partial / DESCRIPTION, msgspec.json.format(msgspec.json.encode(description)))
+            durable.sync_tree(partial)
+            durable.rename(partial, whole)
             dropped = self._drop(keep)
             last = LastBackup(time=description.time, place=str(self.folder))
-            _write(home.directory / LAST, msgspec.json.encode(last))
+            durable.write(home.directory / LAST, msgspec.json.encode(last))
         sizes = sum(size for _, size in copied)
         return BackupOutcome(snapshot=whole, objects=len(found), copied=len(copied), bytes=sizes, dropped=dropped)
 
@@ -154,8 +154,9 @@ class BackupFolder:
             try:
                 size = file.stat().st_size
                 if not (target.is_file() and target.stat().st_size == size):
-                    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    _copy(file, target, report)
+                    durable.make_folder(target.parent, 0o700)
+                    with durable.writing(target) as copy:
+                        _copy(file, copy, report)
                     copied.append((place, size))
             except FileNotFoundError:
                 continue  # a mirror dropped it meanwhile; after a restore it is fetched again
@@ -224,32 +225,18 @@ def _copy_folder(source: Path, target: Path) -> None:
             _copy_folder(entry, target / entry.name)
         elif entry.is_file() and not entry.is_symlink() and not any(kind in entry.name for kind in NOT_COPIED):
             try:
-                _copy(entry, target / entry.name, Report())
+                with (target / entry.name).open("wb") as copy:
+                    os.fchmod(copy.fileno(), 0o600)
+                    _copy(entry, copy, Report())
             except FileNotFoundError:
                 continue
 
 
-def _copy(source: Path, target: Path, report: Report) -> None:
-    """Copies a file, whole or not at all, and syncs it to disk."""
-    beside = target.with_name(f".{target.name}.partial")
-    with source.open("rb") as file, beside.open("wb") as copy:
-        os.fchmod(copy.fileno(), 0o600)
+def _copy(source: Path, target: BinaryIO, report: Report) -> None:
+    with source.open("rb") as file:
         while piece := file.read(_PIECE):
-            copy.write(piece)
+            target.write(piece)
             report.advance(len(piece))
-        copy.flush()
-        os.fsync(copy.fileno())
-    beside.rename(target)
-
-
-def _write(path: Path, data: bytes) -> None:
-    beside = path.with_name(f".{path.name}.partial")
-    with beside.open("wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)
 
 
 def _show(report: Report, done: int, total: int) -> None:

@@ -21,7 +21,7 @@ from chain.errors import Environment, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.events import SetDataSchema, SetInfo
 from chain.model.portal import is_portal
-from chain.store import schema
+from chain.store import durable, schema
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
@@ -396,7 +396,7 @@ class StateDirectory:
         """Returns a folder of the state directory, made if absent. Raises Environment."""
         path = self.directory / name
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.make_folder(path, 0o700)
         except OSError as error:
             raise Environment(f"cannot make {path}: {error.strerror}", rule="state-directory") from error
         return path
@@ -410,7 +410,7 @@ def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterat
     a socket in it.
     """
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_folder(directory, 0o700)
     except OSError as error:
         raise Environment(
             f"cannot make the state directory {directory}: {error.strerror}",

@@ -6,7 +6,6 @@ its place. A backup that fails these checks leaves nothing behind. Blocking, wit
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Final
 import msgspec
 
 from chain.errors import Environment, Invalid, NotFound
+from chain.store import durable
 from odfd.ingest import spool
 from odfd.runtime.tasks import Report
 from odfd.state import access_tokens
@@ -91,7 +91,8 @@ def restore(
         keys = _examined(partial, examine)
         if directory.exists():
             directory.rmdir()
-        partial.rename(directory)
+        durable.sync_tree(partial)
+        durable.rename(partial, directory)
     return Restored(snapshot=description, directory=directory, damaged=tuple(damaged), keys=keys)
 
 
@@ -164,8 +165,6 @@ def _place(source: Path, target: Path, mode: int = 0o600) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     target.chmod(mode)
-    with target.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 @contextmanager

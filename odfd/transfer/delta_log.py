@@ -26,8 +26,9 @@ from chain.model.block import Block
 from chain.model.events import AddData, DataSlice, ExecuteTransform, SetDataSchema
 from chain.multihash import Multihash
 from chain.state import load_state
+from chain.store import durable
 from chain.store.base import ChainReader, Head
-from chain.store.files import disk, make_folder
+from chain.store.files import disk
 from chain.store.layout import DATA
 
 LOG: Final = "_delta_log"
@@ -76,7 +77,7 @@ def write_delta_log(directory: Path, dataset: DatasetId, name: str, chain: Chain
         return version
     following = 0 if version is None else version + 1
     with disk(log):
-        make_folder(log)
+        durable.make_folder(log)
         _write(log, f"{following:020}.json", actions)
     return following
 
@@ -212,12 +213,8 @@ def _commit_info(block: Block) -> Mapping[str, Any]:
 
 def _write(log: Path, name: str, actions: Iterable[Mapping[str, Any]]) -> None:
     """Writes a version whole or not at all."""
-    staged = log / f".{name}"
-    with staged.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(each) + "\n" for each in actions)
-        file.flush()
-        os.fsync(file.fileno())
-    staged.rename(log / name)
+    with durable.writing(log / name, mode=None) as file:
+        file.writelines(json.dumps(each).encode() + b"\n" for each in actions)
 
 
 def _field(field: odf.DataField) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ from typing import Final, Protocol
 
 from chain.errors import Environment, Fault, NotFound, Refused, Remote
 from chain.multihash import Multihash
+from chain.store import durable
 from chain.store.files import ObjectDamaged, check_file, disk
-from chain.store.layout import sync_folder
 from chain.store.volumes import AWAY
 from odfd.repositories.bucket import Bucket
 from odfd.runtime.buckets import CHUNK
@@ -74,37 +73,28 @@ class FolderPlace:
 
     def _begin(self, mark: Path, volume: str) -> None:
         """Writes the mark as a whole or not at all; one that a crash left unfinished is written anew."""
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_folder(self._root, 0o700)
         part = mark.with_name(f"{mark.name}.part")
         if any(each != part for each in self._root.iterdir()):
             raise _taken(self._volume, f"{self._root} is not empty")
-        with part.open("w") as file:
-            file.write(volume)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(mark)
-        sync_folder(self._root)
+        with durable.writing(mark, draft=part) as file:
+            file.write(volume.encode())
 
     def release(self) -> None:
         with self._used():
             self._is_marked()
-            (self._root / MARK).unlink(missing_ok=True)
+            durable.remove(self._root / MARK)
 
     def put(self, name: Multihash, source: Path) -> None:
         target = self._place(name)
         part = target.with_name(f"{target.name}.part")
         with self._used():
             self._check()
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            with source.open("rb") as read, part.open("wb") as written:
+            durable.make_folder(target.parent, 0o700)
+            with source.open("rb") as read, durable.writing(target, 0o444, part) as written:
                 shutil.copyfileobj(read, written, CHUNK)
                 written.flush()
-                os.fsync(written.fileno())
-            part.chmod(0o444)
-            check_file(part, name)
-            part.replace(target)
-            sync_folder(target.parent)
-            sync_folder(self._root)
+                check_file(part, name)
 
     def is_whole(self, name: Multihash) -> bool:
         with self._used():

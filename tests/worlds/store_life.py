@@ -2,7 +2,8 @@
 
 A program appends opaque objects and Parquet slices, rewinds, compacts, keeps metadata only, collects, imports and
 exports. ``live`` runs it with the seed's fault at one of the named steps that it passes: the process is killed, the
-disk fails or is full from there on, writes are cut short, object files cannot be read. A fault that does not kill is
+power fails, so that what was not synced is lost in part, the disk fails or is full from there on, writes are cut short,
+object files cannot be read. A fault that does not kill is
 met with a fault of the house, leaves nothing staged, and, in half of the lives, the same process then goes on.
 """
 
@@ -12,11 +13,12 @@ import ctypes
 import os
 import random
 import resource
+import shutil
 import signal
 import struct
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -56,6 +58,7 @@ from odfd.state.directory import StateLock
 from odfd.transfer.folders import export_dataset, import_dataset
 from odfd.verify.report import Level, VerificationResult
 from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.power import PowerDisk
 
 OPAQUE = [DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2)]
 TABLE, IMPORTED = (DatasetId.from_public_key(bytes([n]) * 32) for n in (3, 4))
@@ -65,7 +68,7 @@ STAGES = 3
 """Folders that IMPORTED comes from, each a part of the next."""
 KILLED, FAILED = 9, 8
 REQUEST = VerificationRequest(ref="x", level=Level.DATA, workers=1)
-WAYS = ("kill", "fail", "full", "short", "unreadable")
+WAYS = ("kill", "fail", "full", "short", "unreadable", "power")
 SCHEMA = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
@@ -271,19 +274,26 @@ def run_well(directory: Path, program: Program) -> tuple[list[State], list[str]]
 class Fault:
     """What goes wrong, once, after so many steps."""
 
-    def __init__(self, way: str, left: int, objects: Path, lot: random.Random) -> None:
+    def __init__(self, way: str, left: int, directory: Path, lot: random.Random) -> None:
         self._way = way
         self._left = left
-        self._objects = objects
+        self._directory = directory
+        self._objects = directory / "objects"
+        self._lot = lot
         self._room = lot.randrange(0, 100_000)
         self._on = True
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         if way == "unreadable":
             obey_permissions()
+        directory.mkdir(exist_ok=True)
+        self.disk = PowerDisk(directory)
 
     def step(self, _: str) -> None:
         self._left -= 1
         if self._way == "kill" and self._left == 0:
+            os._exit(KILLED)
+        if self._way == "power" and self._left == 0:
+            self.disk.image(after(self._directory), self._lot if self._lot.random() < 0.8 else None)
             os._exit(KILLED)
         if self._way == "fail" and self._left == 0:
             raise Environment("the disk failed", rule="disk")
@@ -298,6 +308,11 @@ class Fault:
         self._on = False
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         _set_modes(self._objects, 0o444)
+
+
+def after(directory: Path) -> Path:
+    """Returns where the directory is made that is found after the power failed."""
+    return directory.with_name(f"{directory.name}-after")
 
 
 def _set_modes(objects: Path, mode: int) -> None:
@@ -324,9 +339,10 @@ def live(directory: Path, program: Program, way: str, at: int, say: int) -> None
     A life that goes on after its fault says an exclamation mark for it.
     """
     lot = random.Random(f"fault/{program.seed}")
-    fault = Fault(way, at, directory / "objects", lot)
+    fault = Fault(way, at, directory, lot)
     goes_on = lot.random() < 0.5
-    with opened(directory, fault.step) as store:
+    watch = fault.disk.watching() if way == "power" else nullcontext()
+    with watch, opened(directory, fault.step) as store:
         number = 0
         while number < OPERATIONS:
             before = store.state()
@@ -363,6 +379,9 @@ def run_in_child(directory: Path, program: Program, way: str, at: int) -> tuple[
     with os.fdopen(said, "rb") as file:
         words = file.read().decode()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if after(directory).exists():
+        shutil.rmtree(directory)
+        after(directory).rename(directory)
     _set_modes(directory / "objects", 0o444)
     return code, words
 

@@ -20,9 +20,9 @@ import msgspec
 from chain.errors import Environment, Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
+from chain.store import durable
 from chain.store.base import Step, no_step
 from chain.store.files import disk
-from chain.store.layout import sync_folder
 from odfd.trust.evidence import bundle
 from odfd.trust.evidence.bundle import Manifest
 
@@ -112,12 +112,11 @@ class BundleStore:
                 with draft.open("wb") as file:
                     bundle.write(manifest, lambda each: _opened(sources[each.hash]), file)
                     file.flush()
-                    os.fsync(file.fileno())
+                    durable.sync(file.fileno())
                 self._step("shelf-written")
                 self._make_room(dataset, draft.stat().st_size)
                 self._step("shelf-room")
-                draft.replace(target)
-                sync_folder(self._folder)
+                durable.rename(draft, target)
             finally:
                 draft.unlink(missing_ok=True)
             self._paths[name] = target

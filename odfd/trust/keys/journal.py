@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from chain.errors import Environment, Refused
-from chain.store.layout import sync_folder
+from chain.store import durable
 
 Order: TypeAlias = tuple[int, ...]
 COMPACT_AT: Final = 1 << 20
@@ -30,7 +30,6 @@ BEGUN: Final = "journal"
 """Topic of the first line. Its order is the time when the journal was begun, in Unix seconds; 0 for a new key."""
 NEW: Final = "new"
 """Subject of the first line if the key was made with the journal; else it says who told the key's last statements."""
-_MODE: Final = 0o600
 _PARTS: Final = 4
 """Number of parts of a line."""
 
@@ -181,7 +180,8 @@ def _load(path: Path) -> tuple[dict[str, JournalEntry], int]:
     try:
         if not path.exists():
             return last, 0
-        raw = path.read_bytes()
+        whole = path.read_bytes()
+        raw = _without_lost(whole)
         size = raw.rfind(b"\n") + 1
         for line in raw[:size].decode().split("\n")[:-1]:
             take(_entries(line, is_old=is_old))
@@ -189,7 +189,7 @@ def _load(path: Path) -> tuple[dict[str, JournalEntry], int]:
         if unended := _unended(raw[size:].decode(errors="replace")):
             take(unended)
             size = -1
-        elif size < len(raw):
+        elif size < len(whole):
             os.truncate(path, size)
     except (OSError, ValueError) as error:
         raise Environment(
@@ -198,6 +198,15 @@ def _load(path: Path) -> tuple[dict[str, JournalEntry], int]:
             hint="this key signs nothing: restore the file, or move it away and let odfctl trust sign ask peers",
         ) from error
     return last, size
+
+
+def _without_lost(raw: bytes) -> bytes:
+    """Cuts off a last line of which the power's failure left zeros; it was never durable, so no signature followed it.
+
+    A flipped bit makes no two zeros.
+    """
+    lost = raw.find(b"\0\0")
+    return raw if lost < 0 or b"\n" in raw[lost:-1] else raw[: raw.rfind(b"\n", 0, lost) + 1]
 
 
 def _size(path: Path) -> int | None:
@@ -217,18 +226,7 @@ def _append(path: Path, size: int, line: str) -> int:
     """
     data = line.encode()
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            os.fchmod(file, _MODE)
-            _write(file, data)
-            os.fsync(file)
-        except OSError:
-            # Otherwise the part would precede the next line. If truncating fails too, the file's size shows it.
-            with suppress(OSError):
-                os.ftruncate(file, size)
-            raise
-        finally:
-            os.close(file)
+        durable.append(path, size, data)
     except OSError as error:
         raise _cannot_write(path, error) from error
     return size + len(data)
@@ -236,27 +234,12 @@ def _append(path: Path, size: int, line: str) -> int:
 
 def _replace(path: Path, text: str) -> int:
     """Replaces a file, entirely or not at all; returns its size."""
-    fresh, data = path.with_suffix(".new"), text.encode()
+    data = text.encode()
     try:
-        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
-        try:
-            os.fchmod(file, _MODE)
-            _write(file, data)
-            os.fsync(file)
-        finally:
-            os.close(file)
-        fresh.replace(path)
-        sync_folder(path.parent)
+        durable.write(path, data)
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
         raise _cannot_write(path, error) from error
     return len(data)
-
-
-def _write(file: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(file, data) :]
 
 
 def _cannot_write(path: Path, error: OSError) -> Environment:

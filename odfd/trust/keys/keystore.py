@@ -12,7 +12,6 @@ a chain. Secrets are made from the caller's entropy; they are not printed, logge
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,13 +22,12 @@ from chain.ids import DID_ODF, DatasetId, KeyDid
 from chain.instant import SECOND, Instant
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
-from chain.store.layout import sync_folder
+from chain.store import durable
 from odfd.trust.keys.journal import BEGUN, NEW, JournalEntry, Order, SigningJournal
 
 _NODE: Final = "node"
 _VALIDATOR: Final = "validator"
 _OWN: Final = (_NODE, _VALIDATOR)
-_MODE: Final = 0o600
 _UNBORN: Final = ".unborn"
 _COPY: Final = "restore the file from a copy: nobody else has it"
 
@@ -44,7 +42,7 @@ class KeyStore:
         self._own: SigningKey | None = None
         self._signing = threading.Lock()
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.make_folder(directory, 0o700)
         except OSError as error:
             raise Environment(f"cannot make {directory}: {error}", rule="key-directory") from error
 
@@ -73,8 +71,7 @@ class KeyStore:
         seed = self._entropy(32)
         key = SigningKey(seed)
         try:
-            self._unborn_path(key.dataset_id).touch(_MODE)
-            sync_folder(self._directory)
+            durable.create(self._unborn_path(key.dataset_id))
         except OSError as error:
             raise Environment(f"cannot write to {self._directory}: {error}", rule="key-file") from error
         self._make(self._key_path(key.dataset_id), seed)
@@ -86,8 +83,7 @@ class KeyStore:
 
     def keep_dataset_key(self, dataset: DatasetId) -> None:
         """Keeps a new key, since the dataset's chain has begun."""
-        self._unborn_path(dataset).unlink(missing_ok=True)
-        sync_folder(self._directory)  # a dataset that is deleted later keeps its key
+        durable.remove(self._unborn_path(dataset))  # a dataset that is deleted later keeps its key
 
     def has_dataset_key(self, dataset: DatasetId) -> bool:
         """Whether this node publishes the dataset, even if its key is offline."""
@@ -100,10 +96,8 @@ class KeyStore:
     def take_offline(self, dataset: DatasetId) -> None:
         """Deletes the dataset's key but stays its publisher. The journal stays, as the key may come back."""
         try:
-            self._offline_path(dataset).touch(_MODE)
-            sync_folder(self._directory)
-            self._key_path(dataset).unlink(missing_ok=True)
-            sync_folder(self._directory)
+            durable.create(self._offline_path(dataset))
+            durable.remove(self._key_path(dataset))
         except OSError as error:
             raise Environment(f"cannot take the key of {dataset.short} away: {error}", rule="key-file") from error
 
@@ -139,8 +133,8 @@ class KeyStore:
         """Deletes the key of a dataset that was not created, or was deleted for good; a journal with entries stays."""
         with self._signing:
             unused = self._journal_of(dataset.public_key).is_new
-            for path in (self._key_path(dataset), _fresh(self._key_path(dataset))):
-                path.unlink(missing_ok=True)
+            key = self._key_path(dataset)
+            durable.remove(key, durable.draft_of(key))
             if unused:
                 self._journal_path(dataset.public_key).unlink(missing_ok=True)
                 del self._journals[dataset.public_key]
@@ -269,22 +263,10 @@ class KeyStore:
         self._write(path, seed)
 
     def _write(self, path: Path, seed: bytes) -> None:
-        fresh = _fresh(path)
         try:
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w") as file:
-                os.fchmod(file.fileno(), _MODE)  # of a file that was there, and whatever the umask takes away
-                file.write(f"{seed.hex()}\n{SigningKey(seed).did}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
-            sync_folder(self._directory)
+            durable.write(path, f"{seed.hex()}\n{SigningKey(seed).did}\n".encode())
         except OSError as error:
             raise Environment(f"cannot write the key {path.name}: {error}", rule="key-file") from error
-
-
-def _fresh(path: Path) -> Path:
-    """Returns the path at which a key is written before it is renamed."""
-    return path.with_suffix(".new")
 
 
 def _spoilt(path: Path) -> Environment:

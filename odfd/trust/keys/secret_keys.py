@@ -8,14 +8,13 @@ opened. Without the file no value can be recovered, so it must be backed up apar
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from chain.errors import Environment, Invalid
-from chain.store.layout import sync_folder
+from chain.store import durable
 
 if TYPE_CHECKING:
     from joserfc.jwk import OKPKey
@@ -147,15 +146,8 @@ class SecretKeys:
     def _keep(self, keys: Sequence[OKPKey]) -> None:
         """Writes keys to the file, and then keeps them in memory. Raises Environment."""
         text = json.dumps({"keys": [each.as_dict(private=True) for each in keys]}).encode()
-        partial = self._path.with_suffix(".partial")
-        partial.unlink(missing_ok=True)
         try:
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(self._path)
-            sync_folder(self._path.parent)
+            durable.write(self._path, text)
         except OSError as error:
             raise Environment(f"cannot keep {self._path}: {error}", rule="secret-key") from error
         self._hold(keys)

@@ -1,4 +1,4 @@
-"""A hundred seeded lives of a store, each with one fault somewhere: killed, disk failed, full, cut short, unreadable.
+"""A hundred seeded lives of a store, each with one fault: killed, power or disk failed, full, cut short, unreadable.
 
 Whatever happened, the store reopens in the state before or after the operation that was hit, everything in it is whole,
 nothing staged is left, and the rest of the program runs to the same end as if nothing had been.
@@ -18,8 +18,11 @@ from typing import Any
 import pytest
 
 from chain.store.collect import collect
+from worlds.power import PowerDisk
 
 RUNS = int(os.environ.get("ODFD_FAULT_RUNS", "100"))
+SEED = 7
+"""A life that comes through most steps."""
 REPORT = os.environ.get("ODFD_FAULT_REPORT")
 """A folder for what was hit how often, when a long run wants to tell."""
 
@@ -56,3 +59,32 @@ def test_a_fault_anywhere_leaves_the_old_state_or_the_new(batch: int, tmp_path: 
     assert any(end.endswith("met") for end in ends), "no life met a fault"
     if REPORT:
         (Path(REPORT) / f"{batch}.json").write_text(json.dumps(ends))
+
+
+@pytest.mark.slow
+def test_whenever_the_power_fails_the_old_state_is_there_or_the_new(tmp_path: Path, life: Any, sources: Path) -> None:
+    """At each step of one life, with all lost that was not synced, and with some of it kept."""
+    program, lot = life.Program(SEED, sources), random.Random(SEED)
+    states, steps = life.run_well(tmp_path / "well", program)
+    directory = tmp_path / "hit"
+    directory.mkdir()
+    disk, found, seen = PowerDisk(directory), [], 0
+
+    def step(name: str) -> None:
+        found.extend((name, disk.image(tmp_path / f"{len(found)}-{way}", way)) for way in (None, lot))
+
+    for number in range(life.OPERATIONS):
+        with disk.watching(), life.opened(directory, step) as store:
+            program.operate(store, number, step)
+            step("done")
+            least = len(found) - 2
+        step("closed")
+        for place, (name, image) in enumerate(found):
+            with life.opened(image) as store:
+                story = f"power lost at {name} of operation {number}"
+                assert store.state() in states[number + (place >= least) : number + 2], story
+                life.check_whole(store)
+            shutil.rmtree(image)
+        seen += len(found)
+        found.clear()
+    assert seen >= 2 * len(steps), "the power did not fail at each step"

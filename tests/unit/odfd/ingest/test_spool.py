@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from chain.errors import Conflict, Environment, Fault, Refused
 from chain.instant import Instant
+from chain.store import durable
 from chain.store.database import Database
-from odfd.ingest import spool as module
 from odfd.ingest.endpoint import Buffer, OverflowPolicy
 from odfd.ingest.spool import SMALL, Pushed, PushSpool, Receipt
 from odfd.state.directory import open_state_directory
@@ -27,6 +27,8 @@ NOW = Instant(1)
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[tuple[PushSpool, Path]]:
     with open_state_directory(tmp_path / "state") as home:
+        for source in ("one", "two"):
+            (tmp_path / "spool" / source).mkdir(parents=True)
         yield PushSpool(home.database, tmp_path / "spool", lambda: 1 << 20), tmp_path / "spool"
 
 
@@ -80,9 +82,9 @@ def test_pushes_that_wait_are_kept_in_one_transaction(
     kept: tuple[PushSpool, Path], monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
     spool, folder = kept
-    writes, synced, write, sync = [], [], Database.write, module.sync_folder
+    writes, synced, write, sync = [], [], Database.write, durable.sync_folder
     monkeypatch.setattr(Database, "write", lambda self: (writes.append(1), write(self))[1])
-    monkeypatch.setattr(module, "sync_folder", lambda path: (synced.append(path.name), sync(path))[1])
+    monkeypatch.setattr(durable, "sync_folder", lambda path: (synced.append(path.name), sync(path))[1])
     content = large if is_large else bytes
     made = [adding(spool, content(b"%d" % each), source="one" if each % 2 else "two") for each in range(8)]
     answers = together(spool, *made)
@@ -128,7 +130,7 @@ def test_pushes_whose_rows_cannot_be_written_are_all_told_and_come_again(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "sync_folder", full)
+        patched.setattr(durable, "sync_folder", full)
         answers = together(spool, adding(spool, a, "x"), adding(spool, a, "x"), adding(spool, b"b"))
         assert [type(each) for each in answers] == [Environment] * 3
     assert spool.waiting("one").pushes == 0

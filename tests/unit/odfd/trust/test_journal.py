@@ -152,7 +152,7 @@ def test_a_journal_begun_anew_knows_the_last_words(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "odfd.trust.keys.journal.sync_folder"])
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "chain.store.durable.sync_folder"])
 def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = keys_in(tmp_path).new_dataset_key()
     for path in journals(tmp_path):
