@@ -92,7 +92,8 @@ class Control:
 class P2p:
     listen: tuple[str, ...] | None = setting(
         None,
-        "multiaddrs to listen at; not said: port 4150 of all addresses while a network is joined; empty: only dial",
+        "multiaddrs to listen at; not said: port 4150 of all addresses, or the next free one, while a network is "
+        "joined; empty: only dial",
         example=("/ip4/0.0.0.0/tcp/4150",),
     )
     announce: tuple[str, ...] = setting((), "multiaddrs to announce in place of those found; for a node behind a NAT")

@@ -1,7 +1,7 @@
 """Parses and writes the multiaddresses that this host can use: TCP over IPv4, IPv6 or a DNS name.
 
-``/ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…``, ``/dns4/node.example/tcp/4001/p2p/…``, ``/ip4/0.0.0.0/tcp/4001`` to listen;
-``/ip4/203.0.113.7/tcp/4001/p2p/RELAY/p2p-circuit/p2p/12D3KooW…`` through a relay, at the relay's host and port.
+``/ip4/203.0.113.7/tcp/4150/p2p/12D3KooW…``, ``/dns4/node.example/tcp/4150/p2p/…``, ``/ip4/0.0.0.0/tcp/4150`` to listen;
+``/ip4/203.0.113.7/tcp/4150/p2p/RELAY/p2p-circuit/p2p/12D3KooW…`` through a relay, at the relay's host and port.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME: Final = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
 )
 CIRCUIT: Final = "/p2p-circuit"
-_HINT: Final = "it looks like /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…"
+_HINT: Final = "it looks like /ip4/203.0.113.7/tcp/4150/p2p/12D3KooW…"
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ def parse_address(text: str) -> Address:
         if parts.index("p2p-circuit") != 7 or parts[5] != "p2p":
             raise BadAddress(
                 f"{text[:120]!r} does not name one relay and where it is", rule="multiaddr-relay",
-                hint="it looks like /ip4/203.0.113.7/tcp/4001/p2p/RELAY/p2p-circuit/p2p/PEER",
+                hint="it looks like /ip4/203.0.113.7/tcp/4150/p2p/RELAY/p2p-circuit/p2p/PEER",
             )  # fmt: skip
         relay = _checked_peer(text, parts[6])
         del parts[5:8]
@@ -160,6 +160,23 @@ def _checked_host(text: str, network: str, host: str) -> str:
     if len(host) > 253 or not _NAME.fullmatch(host):
         raise _bad(text, f"{host!r} is not a host name")
     return host
+
+
+def listen_address(text: str) -> Address:
+    """Parses an address to listen at: TCP at an IP address of this machine. Raises BadAddress."""
+    parsed = parse_address(text)
+    if parsed.ip is None or parsed.relay is not None:
+        raise BadAddress(f"{text!r}: listen on an IP address", rule="multiaddr", hint="like /ip4/0.0.0.0/tcp/4150")
+    return parsed
+
+
+def announced_address(text: str) -> Address:
+    """Parses an address to announce. Raises BadAddress, also for one by way of a relay."""
+    parsed = parse_address(text)
+    if parsed.relay is not None:
+        hint = "name the relay in p2p.relays: the address is told while it holds a reservation"
+        raise BadAddress(f"{text!r} goes by way of a relay", rule="multiaddr-relay", hint=hint)
+    return parsed
 
 
 def _bad(text: str, reason: str) -> BadAddress:

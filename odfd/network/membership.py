@@ -34,7 +34,7 @@ from p2p.driver.node_reach import NodeReach, ReachSettings
 from p2p.driver.ports import HostPort, ReachHost
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import LookupMode, ReplicationSettings
-from p2p.host.interfaces import can_listen
+from p2p.host.interfaces import can_listen, is_free
 from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_did, peer_of_seed
 from p2p.machines.relay import RelayLimits
@@ -44,6 +44,8 @@ from p2p.wire.invite import Redemption
 
 EVERYWHERE: Final = ("/ip6/::/tcp/4150", "/ip4/0.0.0.0/tcp/4150")
 """Multiaddrs to listen at if no setting names any; without the first on a machine without IPv6."""
+PORTS_TRIED: Final = 16
+"""Ports from that one on that are tried in turn if no setting names one: nodes of one machine share its ports."""
 
 
 class Known(NamedTuple):
@@ -131,8 +133,11 @@ class Membership(JointReplication):
         self._shut_out: Callable[[Iterable[PeerId]], None] = lambda _: None
         self._changed = trio.Event()
         self._settled = trio.Event()
-        self._failure: Fault | None = None
-        """Why the host could not listen after a change; ``None`` if it could."""
+        self.failure: Fault | None = None
+        """Why the host failed last, as when it could not listen; ``None`` while it runs."""
+
+        self.note = ""
+        """What a person should know of the addresses at which the host listens."""
 
     async def run(self, life: Life) -> None:
         """Runs until asked to stop. Raises Environment when it cannot listen."""
@@ -143,7 +148,7 @@ class Membership(JointReplication):
                 listen = self._listen()
                 await (self._alone(life) if listen is None else self._open(life, listen))
         except BaseException as error:
-            self._failure = sole_fault(error)
+            self.failure = sole_fault(error)
             raise
         finally:
             self._running = False
@@ -154,7 +159,7 @@ class Membership(JointReplication):
         listen = self._options.listen
         if not self._networks:
             return listen or None
-        return listen if listen is not None else tuple(filter(can_listen, EVERYWHERE))
+        return listen if listen is not None else EVERYWHERE
 
     async def _alone(self, life: Life) -> None:
         """Runs without a host until stopped or until a host is needed."""
@@ -177,7 +182,8 @@ class Membership(JointReplication):
         from p2p.driver.network import open_network
         from p2p.host.host import open_host
 
-        opening = open_host(options.seed, listen, options.limits, options.announce, options.bandwidth.traffic)
+        places = listen if listen == options.listen else await trio.to_thread.run_sync(self._free_places)
+        opening = open_host(options.seed, places, options.limits, options.announce, options.bandwidth.traffic)
         async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
             self._host = network
             self._shut_out, self.peer_traffic = host.block, host.traffic
@@ -198,6 +204,25 @@ class Membership(JointReplication):
                 nursery.cancel_scope.cancel()
             finally:
                 self._host, self._reach, self.peer_traffic = None, None, dict
+
+    def _free_places(self) -> tuple[str, ...]:
+        """Returns the default addresses at the first port that no other program has; at the first one if all are taken.
+
+        Whoever takes the port in the next moment makes the host fail, and the next start finds another one.
+        """
+        wanted = [parse_address(each) for each in EVERYWHERE if can_listen(each)]
+        for further in range(PORTS_TRIED):
+            places = [msgspec.structs.replace(each, port=each.port + further) for each in wanted]
+            if all(map(is_free, places)):
+                self.note = ""
+                if further:
+                    self.note = (
+                        f"port {wanted[0].port} is in use on this machine, so it listens at port {places[0].port}; "
+                        "p2p.listen in the settings gives it one of its own"
+                    )
+                    self._logger.info("another port", note=self.note)
+                return tuple(map(str, places))
+        return tuple(map(str, wanted))
 
     def _reach_of(self, host: ReachHost) -> NodeReach:
         """Builds the reachability checks that a node needs once, whatever networks it is in."""
@@ -268,6 +293,7 @@ class Membership(JointReplication):
         """Waits until a change of the memberships is requested; the requested one is in force meanwhile."""
         if not self._changed.is_set():
             self._settled.set()
+        self.failure = None
         life.ready()
         await self._changed.wait()
 
@@ -375,21 +401,22 @@ class Membership(JointReplication):
         if left is None:
             raise Refused(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
         await trio.to_thread.run_sync(self._forget, left.name)
-        await self._change(tuple(each for each in self._networks if each is not left))
+        if self._running:
+            await self._change(tuple(each for each in self._networks if each is not left))
         return left
 
     async def _change(self, networks: tuple[Network, ...]) -> None:
         if not self._running:
-            raise Environment(
+            raise self.failure or Environment(
                 "the network is not running: the daemon is stopping, or it has failed and is started again",
-                rule="network-down", hint="try again in a moment; the log tells of failures",
+                rule="network-down", hint="try again in a moment; odfctl doctor tells of failures",
             )  # fmt: skip
         self._networks = networks
-        self._settled, self._failure = trio.Event(), None
+        self._settled, self.failure = trio.Event(), None
         self._changed.set()
         await self._settled.wait()
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     async def block(self, peer: PeerId, *, blocked: bool) -> PeerView:
         """Blocks a peer, or unblocks it; kept over restarts."""

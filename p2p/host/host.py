@@ -26,7 +26,7 @@ from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
 from libp2p.transport.exceptions import OpenConnectionError
 from multiaddr import Multiaddr
 
-from p2p.address import CIRCUIT, Address, network_of, parse_address
+from p2p.address import CIRCUIT, Address, announced_address, listen_address, network_of, parse_address
 from p2p.dial import NotAllowed, first_of, resolve
 from p2p.errors import (
     AddressInUse,
@@ -336,11 +336,7 @@ class Host:
 
     async def listen(self, address: str) -> None:
         """Listens on an address. Raises BadAddress and AddressInUse."""
-        parsed = parse_address(address)
-        if parsed.network not in ("ip4", "ip6") or parsed.relay is not None:
-            raise BadAddress(
-                f"{address!r}: listen on an IP address", rule="multiaddr", hint="like /ip4/0.0.0.0/tcp/4001"
-            )
+        parsed = listen_address(address)
         try:
             await self._swarm.listen(Multiaddr(parsed.transport))
         except OpenConnectionError as error:
@@ -379,9 +375,7 @@ async def open_host(
     """
     limits = limits or HostLimits()
     for address in announce:
-        if parse_address(address).relay is not None:
-            hint = "name the relay in p2p.relays: the address is told while it holds a reservation"
-            raise BadAddress(f"{address!r} goes by way of a relay", rule="multiaddr-relay", hint=hint)
+        announced_address(address)
     base = assemble(key_seed, limits, traffic)
     try:
         async with base.run([]):
@@ -443,7 +437,7 @@ def listen_fault(address: Address, error: BaseException) -> AddressInUse:
     text = " ".join(str(one) for one in causes(error))
     numbers = {one.errno for one in causes(error) if isinstance(one, OSError)}
     if errno.EADDRINUSE in numbers or "in use" in text:
-        hint = "another program, perhaps another odfd, has it: choose another port, or 0 for any"
+        hint = "another program, perhaps another odfd, has it: set another port in p2p.listen, or 0 for any"
         return AddressInUse(f"{address.transport}: the port is in use", rule="listen", hint=hint)
     if errno.EACCES in numbers or "Permission denied" in text:
         return AddressInUse(f"{address.transport}: no permission", rule="listen", hint="ports below 1024 are root's")

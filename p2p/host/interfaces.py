@@ -73,6 +73,21 @@ def can_listen(address: str) -> bool:
     return True
 
 
+def is_free(address: Address) -> bool:
+    """Whether a host could listen at an address now: no other program listens at its port."""
+    family = socket.AF_INET6 if address.network == "ip6" else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            probe.bind((address.host, address.port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
 def index_of(ip: str) -> int:
     """Returns the number of the interface that has an address; 0, which means any, if none has."""
     for adapter in ifaddr.get_adapters():

@@ -308,6 +308,8 @@ class NetworkService:
             received_rate=round(sum(line.down for line in lines), 1),
             sent_rate=round(sum(line.up for line in lines), 1),
             swarm=_swarm(self.swarm),
+            trouble=None if (failure := self._membership.failure) is None else wire.Problem.of(failure),
+            note=self._membership.note,
         )
 
     def _is_in(self, peer: PeerView, network: Network) -> bool:

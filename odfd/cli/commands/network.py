@@ -78,9 +78,14 @@ def _join(session: Session, args: argparse.Namespace) -> None:
         failed = [] if joined.value.peers or not joined.value.bootstrap else ["none of them answered"]
     else:
         declare(session, "Network", args.name, {"bootstrap": args.bootstrap})
+        joined = session.client.get(f"/node/v1alpha1/networks/{part(args.name)}", wire.NetworkView)
+        if joined.value.trouble is not None:  # it is declared, and joined as soon as that is mended
+            raise joined.value.trouble.fault()
         failed = _dialled(session, args.bootstrap)
         joined = session.client.get(f"/node/v1alpha1/networks/{part(args.name)}", wire.NetworkView)
     kinds.NETWORK.show(session, joined)
+    if joined.value.note:
+        session.remark(joined.value.note)
     for why in failed:
         output.remark(f"warning: not reached: {why}")
     if failed:

@@ -173,6 +173,10 @@ class NetworkView(Value, frozen=True, kw_only=True):
     sent_rate: float = 0.0
     swarm: SwarmFigures | None = None
     """What was exchanged with nodes that mirror the same, in all networks; absent: nothing."""
+    trouble: Problem | None = None
+    """Why this node takes no part in it now, though it joined it: it cannot listen."""
+    note: str = ""
+    """What a person should know of the addresses at which this node listens."""
 
 
 class SwarmFigures(Value, frozen=True, kw_only=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from chain.errors import Environment
 from chain.store.database import open_database
 from odfd.network import membership
 from odfd.network.joined_networks import Network
-from odfd.network.membership import CHOSEN_SECONDS, EVERYWHERE, HostOptions, Known, Membership
+from odfd.network.membership import CHOSEN_SECONDS, EVERYWHERE, PORTS_TRIED, HostOptions, Known, Membership
 from odfd.resources import store as resources
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.supervision import Child, Life, Restart, run_tree
@@ -209,3 +211,54 @@ async def test_room_is_kept_for_whom_a_person_listed_or_mirrors(autojump_clock: 
     everywhere = {at, *(f"/ip4/198.51.100.{number}/tcp/1" for number in range(3))}
     assert told[0] == ({friend, validator}, everywhere, {writer})
     assert told[1][0] == {friend}
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port of this machine that another program has."""
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        yield other.getsockname()[1]
+
+
+async def test_a_second_node_of_a_machine_takes_the_next_port_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    monkeypatch.setattr(membership, "EVERYWHERE", (f"/ip4/127.0.0.2/tcp/{taken}",))
+    database = open_database(tmp_path / "db")
+    database.migrate(resources.ROOM, resources.STEPS)
+    empty: Any = Empty()
+    options = HostOptions(seed=b"m" * 32, listen=None, limits=HostLimits())
+    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), lambda: None)
+    life = Life()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.run, life)
+            await life.wait_ready()
+            with trio.fail_after(PATIENCE):
+                await member.join(Network(name="demo"))
+            (address,) = member.addresses()
+            port = int(address.split("/")[4])
+            assert taken < port < taken + PORTS_TRIED
+            assert member.note.startswith(f"port {taken} is in use on this machine, so it listens at port {port}; ")
+            assert member.failure is None
+            life.stopping.set()
+    finally:
+        database.close()
+
+
+async def test_a_port_that_is_set_and_taken_is_told_until_it_is_free(tmp_path: Path, taken: int) -> None:
+    """By the join, by whoever looks afterwards, and by a second join while the network is down."""
+    database = open_database(tmp_path / "db")
+    database.migrate(resources.ROOM, resources.STEPS)
+    empty: Any = Empty()
+    options = HostOptions(seed=b"m" * 32, listen=(f"/ip4/127.0.0.2/tcp/{taken}",), limits=HostLimits())
+    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), lambda: None)
+    try:
+        with pytest.raises(Environment, match="the port is in use"):
+            await member.run(Life())
+        assert member.failure is not None
+        assert "p2p.listen" in member.failure.hint
+        with pytest.raises(Environment, match="the port is in use"):
+            await member.join(Network(name="demo"))
+    finally:
+        database.close()
