@@ -39,6 +39,10 @@ class Tokens:
             raise Refused("the token is not known", rule=self._rule, hint=hint)
         return True
 
+    def check(self) -> None:
+        """Raises Environment or Invalid if the file cannot be used."""
+        self._read()
+
     def _read(self) -> frozenset[bytes]:
         if self._path is None:
             return frozenset()

@@ -123,9 +123,10 @@ def _run(args: argparse.Namespace) -> int:
         from odfd.daemon import wiring
         from odfd.obs import log
         from odfd.runtime.filesystem import set_umask
+        from odfd.state.settings_check import check_components
 
     set_umask()
-    loaded = _loaded(args)
+    loaded = check_components(_loaded(args))
     log.configure_by(loaded.settings.node)
     # Modules stay until the end. Collections of their objects took a tenth of the time of imports, and each full
     # collection afterwards stopped everything for 0.1 to 0.2 s.
@@ -135,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
     gc.enable()
-    trio.run(wiring.run, loaded, lambda: _loaded(args), build, os.environ)
+    trio.run(wiring.run, loaded, lambda: check_components(_loaded(args)), build, os.environ)
     return ExitCode.OK
 
 
@@ -159,7 +160,10 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    loaded = _loaded(args)
+    with lean_imports():
+        from odfd.state.settings_check import check_components
+
+    loaded = check_components(_loaded(args))
     output.remark(f"ok: {loaded.file or 'no file, defaults alone'}")
     return ExitCode.OK
 

@@ -144,16 +144,16 @@ def host_options(settings: Settings, home: StateDirectory, bandwidth: Bandwidth)
         folder=home.folder("peers"),
         network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
         patience=p2p.idle_seconds,
-        inside=None if p2p.inside is None else _checked("p2p", p2p.inside),
+        inside=None if p2p.inside is None else checked_inside("p2p", p2p.inside),
         lan=LAN_PORT if p2p.mdns else None,
         lookup=cast(LookupMode, p2p.lookup),
         bandwidth=bandwidth,
-        relays=tuple(map(_checked_relay, p2p.relays)),
+        relays=tuple(map(checked_relay, p2p.relays)),
         relay=RelayLimits() if p2p.relay else None,
     )
 
 
-def _checked_relay(text: str) -> str:
+def checked_relay(text: str) -> str:
     """Returns the address of a relay. Raises Invalid for other text."""
     address = parse_address(text)
     if address.peer is None or address.relay is not None:
@@ -164,10 +164,10 @@ def _checked_relay(text: str) -> str:
 
 def webhook_networks(settings: Settings) -> tuple[IpNetwork, ...]:
     """Returns the networks in which webhooks may be called. Raises Invalid."""
-    return networks(_checked("webhooks", settings.webhooks.inside))
+    return networks(checked_inside("webhooks", settings.webhooks.inside))
 
 
-def _checked(section: str, inside: tuple[str, ...]) -> tuple[str, ...]:
+def checked_inside(section: str, inside: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the networks of a setting, checked. Raises Invalid for malformed ones."""
     try:
         networks(inside)
