@@ -48,7 +48,7 @@ async def run_daemon(children: Sequence[Child], around: DaemonContext, ready: Ca
             nursery.start_soon(LoopGuard(around.logger).run)
             if around.notifier.watchdog_seconds:
                 nursery.start_soon(_stay_alive, around.notifier)
-            await run_tree(children, stop, around.logger, around.jitter, on_ready)
+            await run_tree(children, stop, around.logger, around.jitter, on_ready, around.readiness)
             nursery.cancel_scope.cancel()
     around.logger.info("ended")
 

@@ -188,6 +188,18 @@ def no_podman() -> Refused:
     )
 
 
+async def podman_version() -> str:
+    """Returns the version of podman. Raises Refused without one, Environment if it does not run."""
+    binary = shutil.which("podman")
+    if binary is None:
+        raise no_podman()
+    done = await _podman(binary, "version", "--format", "{{.Client.Version}}")
+    if done.returncode:
+        words = done.stderr.decode("utf-8", "replace").strip()[-MAX_SAID:]
+        raise Environment(f"podman does not run: {words}", rule=RULE, hint="as the node's user: podman info")
+    return done.stdout.decode("utf-8", "replace").strip()
+
+
 async def _check_image(binary: str, image: str) -> None:
     """Raises Environment if an image is not on this machine."""
     found = await _podman(binary, "image", "exists", image)

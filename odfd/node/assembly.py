@@ -58,6 +58,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("renditions", services.renditions.upkeep.loop.run, restart),
         Child("volumes", parts.volumes.run, restart),
         Child("reconciler", parts.reconciler.run, restart),
+        Child("dependencies", services.about.dependencies.loop.run, restart),
         Child("incidents", IncidentKeeper(parts.home.database, parts.context.events).run, restart),
     ]
     answers = AnswerStore(parts.home.database, parts.context.clock.now)

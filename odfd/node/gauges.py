@@ -54,7 +54,11 @@ class Readings:
     async def why_not_ready(self) -> dict[str, str]:
         ready = self._parts.context.readiness
         parts = "" if ready.is_ready else "the node is stopping" if ready.stopping else "the node is starting"
-        return {"parts": parts, **await trio.to_thread.run_sync(self._collect)}
+        down = {name: str(health) for name, health in ready.troubles().items() if health.up_since is None}
+        return {"parts": parts, **await trio.to_thread.run_sync(self._collect), **down}
+
+    def dependencies(self) -> dict[str, str]:
+        return self._parts.context.readiness.dependencies
 
     def _collect(self) -> dict[str, str]:
         database = ""
@@ -89,6 +93,11 @@ class Readings:
         yield "odfd_database_transactions_total", parts.home.database.writes, _NONE
         yield "odfd_staged_bytes", parts.remotes.staging.total(), _NONE
         yield "odfd_signing_journals_lost", len(parts.journal_recovery.lost), _NONE
+        for part, health in context.readiness.parts.items():
+            yield "odfd_part_up", health.up_since is not None, {"part": part}
+            yield "odfd_part_restarts_total", health.restarts, {"part": part}
+        for dependency, trouble in context.readiness.dependencies.items():
+            yield "odfd_dependency_up", not trouble, {"dependency": dependency}
         yield from self._of_volumes()
         yield from self._of_servers()
         yield from self._of_queues()
@@ -207,7 +216,7 @@ def serve_metrics(parts: NodeParts) -> list[Child]:
     context.servers.extend(() if parts.site is None else (parts.site.server,))
     if not addresses:
         return []
-    probing = Probing(readings.scrape, readings.why_not_ready)
+    probing = Probing(readings.scrape, readings.why_not_ready, readings.dependencies)
     metrics = MetricsServer(addresses, probing, context.meter, context.logger)
     context.servers.append(metrics.server)
     return [

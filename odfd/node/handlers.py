@@ -43,6 +43,7 @@ from odfd.api.datasets.visibility import VisibilityService
 from odfd.api.intents import IntentService, Pruning
 from odfd.api.lineage.service import LineageService
 from odfd.api.maintenance.backups import BackupService
+from odfd.api.maintenance.dependencies import Dependencies
 from odfd.api.maintenance.doctor import Doctor
 from odfd.api.maintenance.probes import ClockProbe, TrustProbes
 from odfd.api.maintenance.status import RunningParts, StatusService
@@ -187,10 +188,7 @@ def _flows(
 def _doctor(parts: NodeParts) -> Doctor:
     clock = ClockProbe(parts.home, parts.context.clock.now, parts.jumps.ahead)
     trust = TrustProbes(parts.home, parts.evaluator, parts.visibility, lambda: parts.effective_policy.profile)
-    volumes = parts.volumes.probe
-    return Doctor(
-        parts.home, parts.visibility, parts.heads.troubles, {"clock": clock, "volumes": volumes, **trust.all()}
-    )
+    return Doctor(parts.home, parts.visibility, parts.heads.troubles, {"clock": clock, **trust.all()})
 
 
 def _promises(parts: NodeParts) -> Promises:
@@ -224,8 +222,11 @@ def _more_controllers(parts: NodeParts, performing: FlowTasks, portals: PortalSe
 
 
 def _status(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> StatusService:
-    running, name = _running(parts, flows, mirrors), parts.settings.node.name
-    return StatusService(parts.home, parts.views, _doctor(parts), running, parts.context, name)
+    running, context = _running(parts, flows, mirrors), parts.context
+    dependencies = Dependencies(parts.home, parts.remotes, parts.volumes, lambda: parts.settings, context.readiness)
+    return StatusService(
+        parts.home, parts.views, (_doctor(parts), dependencies), running, context, parts.settings.node.name
+    )
 
 
 def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> RunningParts:

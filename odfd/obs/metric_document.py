@@ -16,7 +16,10 @@ With `metrics.listen = ["127.0.0.1:9464"]` a node answers at that address, on it
 |---|---|
 | `/metrics` | the figures below, as Prometheus reads them |
 | `/livez` | 200 while the event loop turns; restart the node when it does not |
-| `/readyz` | 200 when all parts have started and database and disk are well; else 503, with what is wrong |
+| `/readyz` | 200 when all parts run and database and disk are well; else 503, with what is wrong |
+
+Lines of `/readyz` that begin with `without` name what the node depends on and had no answer from, such as a Kubo: the
+node is ready, and does less.
 
 A scrape reads existing counters, so it costs the same with ten datasets and with a hundred thousand. The node counts
 datasets, mirrors and flows every 15 seconds; `odfd_survey_age_seconds` is the age of the last count. Every value of

@@ -52,6 +52,7 @@ FATES: Final = (
 )  # fmt: skip
 """Names of what happened to rows, as in ``engines.contract.RowCounts``."""
 WORK: Final = ("ingest", "transform")
+DEPENDENCIES: Final = ("ipfs", "traces", "folders", "containers", "repositories", "volumes")
 QUEUES: Final = ("announcements", "tasks", "queries", "statements", "threads", "answers")
 CACHES: Final = ("dataset-views", "statements-judged", "unheld-statements", "peers-known")
 STANDINGS: Final = ("fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged")
@@ -67,6 +68,12 @@ METRICS: Final = (
     # The node
     Metric("odfd_build_info", _G, "Always 1; its label is the version of the node.", {"version": ()}),
     Metric("odfd_ready", _G, "Whether all parts of the node have started and none is stopping: 1 or 0."),
+    Metric("odfd_part_up", _G, "Whether a part of the node runs: 0 while it is started again after a failure, as of a "
+           "network that cannot listen.", {"part": ()}),
+    Metric("odfd_part_restarts_total", _C, "Failures of a part after which it was started again.", {"part": ()}),
+    Metric("odfd_dependency_up", _G, "Whether something that the node depends on answered when it was tried last, at "
+           "most a minute ago: Kubo, the collector of traces, folders, podman, repositories, volumes.",
+           {"dependency": DEPENDENCIES}),
     Metric("odfd_event_loop_lag_seconds", _H, "How much later than due a timer of the event loop came.",
            buckets=PARTS_OF_A_SECOND),
     Metric("odfd_log_lines_total", _C, "Lines of the log, by level.", {"level": LEVELS}),

@@ -33,6 +33,8 @@ class Probing(NamedTuple):
     scrape: Callable[[], Awaitable[bytes]]
     why_not_ready: Callable[[], Awaitable[Mapping[str, str]]]
     """Returns each part that was checked, with its problem; an empty text means that it is ready."""
+    dependencies: Callable[[], Mapping[str, str]] = dict
+    """Returns the same of what the node depends on: without it the node does less, and is ready."""
 
 
 class MetricsServer:
@@ -84,7 +86,11 @@ class MetricsServer:
 
     async def _ready(self, send: Send) -> None:
         looked = await self._probing.why_not_ready()
-        lines = [f"{'no' if wrong else 'ok'} {name}{': ' + wrong if wrong else ''}" for name, wrong in looked.items()]
+        lines = [
+            f"{bad if wrong else 'ok'} {name}{': ' + wrong if wrong else ''}"
+            for bad, found in (("no", looked), ("without", self._probing.dependencies()))
+            for name, wrong in found.items()
+        ]
         await _send_response(send, 503 if any(looked.values()) else 200, "\n".join([*lines, ""]).encode())
 
     async def _scrape(self, send: Send) -> None:

@@ -85,7 +85,7 @@ class SpanExporter:
         why = "it was cut off"
         try:
             with trio.move_on_after(SEND_SECONDS) as patience:
-                why = await self._post(otlp.request(batch, self._resource, "odfd"))
+                why = await _post(self._endpoint, otlp.request(batch, self._resource, "odfd"))
             if patience.cancelled_caught:
                 why = f"no answer in {SEND_SECONDS:g} seconds"
         finally:
@@ -93,24 +93,6 @@ class SpanExporter:
                 self._drop(len(batch), "unsent", why)
             else:
                 self._sent(len(batch))
-
-    async def _post(self, body: bytes) -> str:
-        """Posts a request; returns why it was not accepted, empty if it was."""
-        import httpx
-
-        from p2p.dial import NotAllowed
-        from p2p.web.client import machine_authorities, new_client
-
-        allows = anywhere if self._endpoint.startswith("https:") else _here
-        headers = {"content-type": otlp.CONTENT_TYPE}
-        try:
-            async with (
-                new_client(allows, timeout=SEND_SECONDS, verify=machine_authorities(), trust_env=False) as client,
-                client.stream("POST", self._endpoint, headers=headers, content=body) as answer,
-            ):
-                return "" if answer.status_code == httpx.codes.OK else f"it answered {answer.status_code}"
-        except (httpx.HTTPError, httpx.InvalidURL, NotAllowed, OSError) as error:
-            return (str(error) or type(error).__name__)[:300]
 
     def _sent(self, count: int) -> None:
         self._meter.count("odfd_spans_total", count, outcome="sent")
@@ -124,6 +106,30 @@ class SpanExporter:
         if not self._lost:
             self._logger.error("traces are dropped", endpoint="traces.endpoint", why=why)
         self._lost += count
+
+
+async def ask_collector(endpoint: str) -> str:
+    """Asks a collector to take no spans; returns why it does not answer as one, empty if it does."""
+    return await _post(endpoint, b"")
+
+
+async def _post(endpoint: str, body: bytes) -> str:
+    """Posts a request; returns why it was not accepted, empty if it was."""
+    import httpx
+
+    from p2p.dial import NotAllowed
+    from p2p.web.client import machine_authorities, new_client
+
+    allows = anywhere if endpoint.startswith("https:") else _here
+    headers = {"content-type": otlp.CONTENT_TYPE}
+    try:
+        async with (
+            new_client(allows, timeout=SEND_SECONDS, verify=machine_authorities(), trust_env=False) as client,
+            client.stream("POST", endpoint, headers=headers, content=body) as answer,
+        ):
+            return "" if answer.status_code == httpx.codes.OK else f"it answered {answer.status_code}"
+    except (httpx.HTTPError, httpx.InvalidURL, NotAllowed, OSError) as error:
+        return (str(error) or type(error).__name__)[:300]
 
 
 def _here(ip: Ip) -> bool:

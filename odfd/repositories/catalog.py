@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from chain.errors import Fault, Invalid, NotFound, Refused
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
 from odfd.repositories.bucket import Bucket, open_bucket
@@ -118,6 +119,17 @@ class Repositories:
     def kind(self, name: str) -> Kind:
         """Returns the kind of a repository's place. Raises NotFound, Invalid."""
         return _place(self._named(name)).kind
+
+    def url(self, name: str) -> str:
+        """Returns the URL of a repository on a web server or at a node, for HTTP. Raises NotFound, Invalid."""
+        return _place(self._named(name)).root.removeprefix(NODE)
+
+    def check_folder(self, name: str) -> None:
+        """Raises Environment if the folder of a repository cannot be read. Also raises NotFound, Invalid."""
+        root = Path(_place(self._named(name)).root)
+        if not root.is_dir() or not os.access(root, os.R_OK | os.X_OK):
+            hint = "make it, or mount its disk, and let the node's user read it"
+            raise Environment(f"{root} is no folder that can be read", rule="repository-folder", hint=hint)
 
     def node(self, name: str) -> tuple[str, str]:
         """Returns the URL of a repository that is a node, and its token or nothing. Raises NotFound, Invalid."""

@@ -14,8 +14,37 @@ from typing import Final, Protocol
 import trio
 
 from chain.backoff import Backoff
-from chain.errors import Environment
+from chain.errors import Environment, Fault
+from chain.wording import plural
 from odfd.errors import Bug, sole_fault
+
+STEADY_SECONDS: Final = 60.0
+"""Seconds that a restarted child must run until its last fault is no longer held against it."""
+
+
+@dataclass(slots=True)
+class Health:
+    """The health of one child: kept by its tree, read by whoever reports on the node. On the loop's clock."""
+
+    fault: Fault | None = None
+    """The last failure."""
+    restarts: int = 0
+    steady: float = STEADY_SECONDS
+    up_since: float | None = None
+    """When the present run became ready; ``None``: it did not yet."""
+
+    def trouble(self) -> Fault | None:
+        """Returns the last failure while the child is down, or has not run for ``steady`` seconds since."""
+        is_up = self.up_since is not None and trio.current_time() - self.up_since >= self.steady
+        return None if is_up else self.fault
+
+    def __str__(self) -> str:
+        """Tells the trouble, if there is one."""
+        fault = self.trouble()
+        if fault is None:
+            return ""
+        state = "is started again and again" if self.up_since is None else "runs again"
+        return f"{state} ({plural(self.restarts, 'restart')}): {fault}"
 
 
 @dataclass(slots=True)
@@ -24,10 +53,24 @@ class Readiness:
 
     started: bool = False
     stopping: bool = False
+    parts: dict[str, Health] = field(default_factory=dict)
+    """The health of each part that was started, by name, in order."""
+    dependencies: dict[str, str] = field(default_factory=dict)
+    """What the node depends on beyond itself, by name, with what was wrong when it was tried last; empty: nothing."""
 
     @property
     def is_ready(self) -> bool:
         return self.started and not self.stopping
+
+    def troubles(self) -> dict[str, Health]:
+        """Returns the parts that failed and do not run steadily again."""
+        return {name: health for name, health in self.parts.items() if health.trouble() is not None}
+
+    def said(self) -> dict[str, str]:
+        """Tells what is wrong with parts and dependencies, by name."""
+        return {name: str(health) for name, health in self.troubles().items()} | {
+            name: f"does not answer: {text}" for name, text in self.dependencies.items() if text
+        }
 
 
 AGAIN: Final = Backoff(first=0.5, most=30.0)
@@ -38,7 +81,7 @@ class Restart:
     """Pauses between restarts of a failed child; a run of ``steady`` seconds resets them."""
 
     backoff: Backoff = AGAIN
-    steady: float = 60.0
+    steady: float = STEADY_SECONDS
     from_start: bool = True
     """Whether a child that was never ready is restarted too; else its failure is raised at once."""
 
@@ -46,13 +89,16 @@ class Restart:
 class Life:
     """The interface of a child to its tree: reports readiness, and receives the stop signal."""
 
-    def __init__(self) -> None:
+    def __init__(self, health: Health | None = None) -> None:
+        self.health = health or Health()
         self.stopping = trio.Event()
         self._ready = trio.Event()
 
     def ready(self) -> None:
         """Reports readiness, so that dependent children start. Idempotent."""
         self._ready.set()
+        if self.health.up_since is None:
+            self.health.up_since = trio.current_time()
 
     async def wait_ready(self) -> None:
         await self._ready.wait()
@@ -86,7 +132,7 @@ class Logger(Protocol):
 @dataclass(slots=True)
 class _Running:
     child: Child
-    life: Life = field(default_factory=Life)
+    life: Life
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     finished: trio.Event = field(default_factory=trio.Event)
     failure: Exception | None = None
@@ -98,8 +144,11 @@ async def run_tree(
     logger: Logger,
     jitter: Callable[[], float],
     on_ready: Callable[[], None] = lambda: None,
+    readiness: Readiness | None = None,
 ) -> None:
     """Runs until ``stop`` is set or a child without ``Restart`` fails; raises that child's failure.
+
+    The health of each child is in ``readiness`` from its start on.
 
     ``jitter()`` gives a number in [0, 1): pauses are scaled by 0.5 to 1.5, lest many nodes reconnect at one moment.
     Raises Environment when a child does not become ready in time.
@@ -109,7 +158,9 @@ async def run_tree(
         async with trio.open_nursery() as nursery:
             try:
                 for child in children:
-                    running = _Running(child)
+                    running = _Running(child, Life(Health(steady=(child.restart or Restart()).steady)))
+                    if readiness is not None:
+                        readiness.parts[child.name] = running.life.health
                     started.append(running)
                     nursery.start_soon(_keep, running, stop, logger, jitter)
                     await _until_ready(running, stop)
@@ -175,6 +226,8 @@ async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Cal
                     running.failure = running.failure or failure
                     break
                 failures = 1 if trio.current_time() - began >= child.restart.steady else failures + 1
+                life.health.fault, life.health.up_since = _fault(failure), None
+                life.health.restarts += 1
                 wait = child.restart.backoff.whole(failures) * (0.5 + jitter())
                 logger.error("restarting", child=child.name, after_seconds=round(wait, 2), **_why(failure))
                 with trio.move_on_after(wait):
@@ -185,6 +238,16 @@ async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Cal
         if running.failure is not None:
             logger.error("failed", child=child.name, **_why(running.failure))
             stop.set()
+
+
+def _fault(failure: Exception) -> Fault:
+    """Returns a failure as people are told of it; the log has the trace of one that is a bug."""
+    fault = sole_fault(failure)
+    if fault is not None and not isinstance(fault, Bug):
+        return fault
+    return Bug(
+        f"{type(failure).__name__}: {failure}", rule="supervision", hint="odfctl logs --level error has the trace"
+    )
 
 
 def _why(failure: Exception) -> dict[str, object]:

@@ -25,6 +25,7 @@ from odfd.repositories.catalog import Repositories, is_target
 from odfd.repositories.files import PublishedFiles
 from odfd.repositories.manifest import IPFS, IPNS, NODE, node_place
 from odfd.runtime.clock import Clock
+from odfd.runtime.hanging_calls import run_abandonable
 from odfd.runtime.supervision import Life
 from odfd.smart.files import SmartFiles
 from odfd.smart.transport import SmartTransport
@@ -133,6 +134,32 @@ class Remotes:
         """Reads a small file of the layout at a place; ``None``: there is none. Raises Remote, Refused."""
         source = self._source_of(place)
         return await source.file(await source.resolve(place, self._clock.now()), file, limit)
+
+    @property
+    def has_ipfs(self) -> bool:
+        """Whether this node has a Kubo."""
+        return self._ipfs is not None
+
+    async def ipfs_version(self) -> str:
+        """Asks the Kubo for its version. Raises Remote, Refused."""
+        if self._ipfs is None:
+            raise ipfs_transport.no_ipfs()
+        return await self._ipfs.version()
+
+    async def ask_repository(self, name: str) -> None:
+        """Asks a declared repository for a file that it may not have. Raises Fault if nobody answers, or refuses."""
+        match await trio.to_thread.run_sync(self.repositories.kind, name):
+            case "bucket" | "sftp":
+                await run_abandonable(partial(self._look, name))
+            case "folder":
+                await run_abandonable(partial(self.repositories.check_folder, name))
+            case "ipfs":
+                await self.ipfs_version()
+            case _:
+                await self._web.ask(await trio.to_thread.run_sync(self.repositories.url, name))
+
+    def _look(self, name: str) -> None:
+        self.repositories.files(name).size(".odfd-probe")
 
     def check(self, place: str) -> None:
         """Raises Refused for a place that this node cannot read."""

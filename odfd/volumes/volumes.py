@@ -95,6 +95,12 @@ class Volumes:
             self._opened[resource.id] = (said, self._now(), volume)
         return volume
 
+    def check(self, resource: DeclaredResource) -> None:
+        """Asks the place of a volume whether it is there and this volume's. Raises Environment, NotFound, Invalid."""
+        volume = self.open(resource)
+        is_claimed = self._home.objects.volumes.is_claimed(resource.id, volume.spec.place())
+        volume.place.claim(resource.id, is_new=not is_claimed)
+
     def release(self, resource: DeclaredResource) -> None:
         """Gives up the place and the cache of a volume that is deleted."""
         volume = self.open(resource)

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 import trio
 
+from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.wording import plural
-from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.resources.declared import DeclaredResource
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
@@ -56,12 +56,20 @@ class VolumeWorker:
         if self.states:
             self.loop.touch(dataset)
 
-    def probe(self) -> wire.Probe:
-        """Returns the doctor's finding about the volumes."""
-        faults = [each.fault for each in self.states.values() if each.fault is not None]
-        if faults:
-            return wire.Probe(name="volumes", result="failed", message=str(faults[0]), hint=faults[0].hint or "")
-        return wire.Probe(name="volumes", result="ok", message=plural(len(self.states), "volume"))
+    def faults(self) -> dict[str, Fault]:
+        """Asks each declared volume now; returns what is wrong with those that do not answer or failed last.
+
+        Blocking, in a worker thread.
+        """
+        declared = self.volumes.all()
+        known = {each.name: state.fault for each in declared if (state := self.states.get(each.id)) is not None}
+        found = {name: fault for name, fault in known.items() if fault is not None}
+        for resource in declared:
+            try:
+                self.volumes.check(resource)
+            except Fault as fault:
+                found[resource.name] = fault
+        return found
 
     def state(self, resource: DeclaredResource) -> VolumeState | None:
         """Returns the state of a volume as it is declared now; ``None``: it is being checked.

@@ -63,6 +63,12 @@ class Web(WebClients):
             return None
         raise Remote(f"{content} does not say how long it is", rule="web-answer")
 
+    async def ask(self, content: str) -> None:
+        """Asks whether a server answers at all, also with an error of the asker's. Raises Remote."""
+        refusals = tuple(range(400, 500))
+        async with self._answer("HEAD", content, also=(*refusals, *_NO_HEAD)):
+            return
+
     async def cat(self, content: str, limit: int, headers: Mapping[str, str] = NONE) -> bytes | None:
         found = bytearray()
         try:

@@ -210,6 +210,8 @@ class Member:
         self._on_connect = on_connect
         self._db = db
         self.networks: tuple[Network, ...] = (Network(name="wires"),)
+        self.failure: Fault | None = None
+        self.note = ""
         self.scope: Any = None
         self.redeem: Callable[[PeerId, bytes], Redemption] = lambda _peer, _token: Redemption.UNKNOWN
         self.traffic = Traffic()
@@ -655,10 +657,12 @@ class World:
             if not private:
                 in_the_open(node)
             lives: list[Life] = []
-            runs = [child.run for child in (*node.assembly.foundations, *node.assembly.workers)]
+            children = (*node.assembly.foundations, *node.assembly.workers)
+            runs = [("tasks", node.board.run), *((child.name, child.run) for child in children)]
             async with trio.open_nursery() as nursery:
-                for run in (node.board.run, *runs):
+                for part, run in runs:
                     lives.append(Life())
+                    node.parts.context.readiness.parts[part] = lives[-1].health
                     nursery.start_soon(run, lives[-1])
                     await lives[-1].wait_ready()
                 self.nodes.append(node)

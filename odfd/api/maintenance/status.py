@@ -21,6 +21,7 @@ from engines.errors import NOT_INSTALLED
 from engines.query.installed import why_no_sql
 from engines.query.reader import QueryProcesses
 from odfd.api.datasets.flows import FlowService
+from odfd.api.maintenance.dependencies import Dependencies
 from odfd.api.maintenance.doctor import Doctor, failed, ok
 from odfd.api.maintenance.own_resources import DUCKDB
 from odfd.api.network.mirrors import MirrorService
@@ -66,13 +67,13 @@ class StatusService:
         self,
         home: StateDirectory,
         views: DatasetViews,
-        doctor: Doctor,
+        probing: tuple[Doctor, Dependencies],
         running: RunningParts,
         context: Context,
         name: str,
     ) -> None:
         self._home = home
-        self._doctor = doctor
+        self._doctor, self.dependencies = probing
         self._views = views
         self._engine = running.engine
         self._membership = running.membership
@@ -158,6 +159,7 @@ class StatusService:
             tasks=sum(task.state in _UNFINISHED for task in self._context.board.list()),
             validator_key=None if self._verdict_key == node else str(self._verdict_key),
             started_at=instant.render(self._started),
+            troubles=self._context.readiness.said(),
             pid=os.getpid(),
             memory=resident_bytes(),
         )
@@ -197,11 +199,11 @@ class StatusService:
         probes = self._doctor.deep() if deep else self._doctor.quick()
         while (probe := await trio.to_thread.run_sync(next, probes, None)) is not None:
             yield probe
-        for probe in self._around():
+        for probe in (*self._around(), *await self.dependencies.probes()):
             yield probe
 
     def _around(self) -> list[wire.Probe]:
-        probes = [self._engine_probe(), _sql_probe(), self._sandbox_probe(), self._network_probe()]
+        probes = [self._parts_probe(), self._engine_probe(), _sql_probe(), self._sandbox_probe(), self._network_probe()]
         return [probe for probe in probes if probe is not None]
 
     def _engine_probe(self) -> wire.Probe:
@@ -232,8 +234,22 @@ class StatusService:
             )
         return ok("sandbox", f"level {level} ({weaker})" if weaker else f"level {level}")
 
+    def _parts_probe(self) -> wire.Probe:
+        """Tells which parts of the node failed and do not run steadily again: of all that are supervised."""
+        parts, troubles = self._context.readiness.parts, self._context.readiness.troubles()
+        down = [name for name, health in troubles.items() if health.up_since is None]
+        if not troubles:
+            return ok("parts", f"{plural(len(parts), 'part')} of the node, all run")
+        text = "; ".join(f"{name} {health}" for name, health in troubles.items())
+        hints = dict.fromkeys(hint for each in troubles.values() if (fault := each.trouble()) and (hint := fault.hint))
+        return wire.Probe(
+            name="parts", result="failed" if down else "warning", message=text, hint="; ".join(hints) or "odfctl logs"
+        )
+
     def _network_probe(self) -> wire.Probe:
-        networks = self._membership.networks
+        networks, failure = self._membership.networks, self._membership.failure
+        if failure is not None:
+            return failed("network", str(failure), failure.hint)
         if not networks:
             return wire.Probe(
                 name="network",
@@ -243,11 +259,12 @@ class StatusService:
             )
         peers = sum(view.connected for view in self._membership.peers())
         names = ", ".join(each.name for each in networks)
+        names += f"; {self._membership.note}" if self._membership.note else ""
         if not peers and any(each.bootstrap for each in networks):
             return wire.Probe(
                 name="network", result="warning", message=f"{names}: no peer answers", hint="odfctl peer list"
             )
-        return ok("network", f"{names}, {plural(peers, 'peer')}")
+        return ok("network", f"{plural(peers, 'peer')} in {names}")
 
 
 def resident_bytes() -> int | None:

@@ -88,6 +88,7 @@ def status_text(status: wire.Status) -> str:
             ("memory", formatting.size(status.memory) if status.memory else ""),
             ("tasks", str(status.tasks)),
             ("flows", _flows(status.flows)),
+            ("troubles", "\n".join(f"{name} {clean(text, WHOLE)}" for name, text in status.troubles.items())),
         ]
     )
 

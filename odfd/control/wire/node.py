@@ -101,6 +101,8 @@ class Status(Value, frozen=True, kw_only=True):
     started_at: str | None = None
     validator_key: str | None = None
     """``did:key:…`` by which this node signs verdicts and observations; ``null``: ``node_id``."""
+    troubles: dict[str, str] = msgspec.field(default_factory=dict)
+    """Parts of the node that failed and do not run steadily again, with what happened."""
     pid: int | None = None
     memory: int | None = None
     """Resident memory of the daemon, in bytes."""

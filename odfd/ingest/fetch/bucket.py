@@ -38,6 +38,7 @@ from odfd.runtime.buckets import (
     kind_of,
     open_store,
 )
+from odfd.runtime.hanging_calls import run_abandonable
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -104,7 +105,7 @@ async def fetch_bucket(step: FetchFilesGlob, access: BucketAccess, job: FetchJob
     source = _Source(step, access, job)
     found: FetchOutcome | None = None
     with trio.move_on_after(job.settings.patience.total):
-        found = await trio.to_thread.run_sync(source.next, abandon_on_cancel=True)  # type: ignore[call-arg]  # newer than its stubs
+        found = await run_abandonable(source.next)
     if found is None:
         raise Remote(
             f"{step.path}: its next object did not come in {job.settings.patience.total:g} s",

@@ -43,7 +43,9 @@ async def asked(node: Any, path: str, host: str | None = None) -> tuple[int, byt
 
 
 async def test_every_metric_is_scraped_and_tells_what_happened(world: Any, worlds: Any) -> None:
-    async with world.running("alice", metrics=LISTEN) as alice, world.running("bob") as bob:
+    folders = model.Ingest(settle_seconds=0, folders=("/",))
+    async with world.running("alice", metrics=LISTEN, ingest=folders) as alice, world.running("bob") as bob:
+        await alice.api.about.doctor()
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Wels,60000", "2024-01-02T00:00:00Z,Graz,290000")
         await alice.apply(worlds.ROOT)
         await alice.pull("cities")

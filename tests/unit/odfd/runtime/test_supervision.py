@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from chain.backoff import Backoff
 from chain.errors import Environment
 from odfd.errors import Bug
-from odfd.runtime.supervision import Child, Life, Restart, run_tree
+from odfd.runtime.supervision import Child, Life, Readiness, Restart, run_tree
 
 
 class Journal:
@@ -220,3 +220,46 @@ async def test_stop_during_start(autojump_clock: MockClock) -> None:
 
     await tree([Child("slow", slow), steady("never", seen)], seconds=2)
     assert seen == ["asked"]
+
+
+async def test_the_health_of_a_child_is_known_until_it_runs_steadily_again(autojump_clock: MockClock) -> None:
+    """While it is down its last fault is told, and after that until it has run for a while."""
+    readiness, stop, fails = Readiness(), trio.Event(), iter([True, True, False])
+
+    async def run(life: Life) -> None:
+        if next(fails):
+            raise Environment("the port is in use", rule="listen", hint="set another")
+        life.ready()
+        await life.stopping.wait()
+
+    child = Child("network", run, Restart(Backoff(first=10.0, most=10.0), steady=60.0))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_tree, [child], stop, Journal(), lambda: 0.5, lambda: None, readiness)
+        await trio.sleep(5)
+        health = readiness.parts["network"]
+        assert (health.up_since, health.restarts, list(readiness.troubles())) == (None, 1, ["network"])
+        assert readiness.said() == {"network": "is started again and again (1 restart): the port is in use"}
+        await trio.sleep(20)
+        assert health.up_since is not None
+        assert readiness.said() == {"network": "runs again (2 restarts): the port is in use"}
+        assert (health.fault and health.fault.hint) == "set another"
+        await trio.sleep(60)
+        assert (readiness.troubles(), health.restarts) == ({}, 2)
+        stop.set()
+
+
+async def test_a_bug_of_a_child_is_told_without_a_trace(autojump_clock: MockClock) -> None:
+    readiness, stop = Readiness(), trio.Event()
+
+    async def run(life: Life) -> None:
+        life.ready()
+        await trio.sleep(1)
+        raise ZeroDivisionError("division by zero")
+
+    child = Child("heads", run, Restart(Backoff(first=10.0, most=10.0)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_tree, [child], stop, Journal(), lambda: 0.5, lambda: None, readiness)
+        await trio.sleep(2)
+        text = readiness.said()["heads"]
+        assert text == "is started again and again (1 restart): ZeroDivisionError: division by zero"
+        stop.set()
