@@ -191,7 +191,7 @@ def _cluster(settings: Settings, place: str) -> Iterator[Problem]:
             place,
             f"executors of the cluster {engine.master} need the network, which the sandbox level"
             f" {engine.sandbox!r} takes away",
-            'accept engine.sandbox = "none": the cluster\'s own walls confine queries then; see docs/cluster.md',
+            'accept engine.sandbox = "none": the cluster\'s own walls confine queries then; see odfctl docs cluster',
         )
 
 

@@ -210,7 +210,7 @@ class Engine:
         "", "home of a Java 17 or newer, in place of JAVA_HOME; empty: JAVA_HOME, the PATH, or the wheel"
     )
     master: str = setting(
-        "", "Spark cluster to run on: spark://HOST:PORT, yarn or k8s://…; empty: this machine; see docs/cluster.md"
+        "", "Spark cluster to run on: spark://HOST:PORT, yarn or k8s://…; empty: this machine; see odfctl docs cluster"
     )
     cluster_address: str = setting("127.0.0.1", "address of this machine at which the cluster's executors reach it")
     cluster_settings: str = setting(

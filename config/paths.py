@@ -13,6 +13,9 @@ EVENTS: Final = "events"
 PRIVATE: Final = "_code"
 """Name of the folder with our packages, within the one package that the wheel installs."""
 
+PAGES: Final = Path(__file__).parents[1] / "docs"
+"""The pages of the documentation, beside our packages wherever they are installed."""
+
 
 def under_systemd(environ: Mapping[str, str]) -> bool:
     """Whether the process was started as a system service with a state directory of its own."""

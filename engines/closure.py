@@ -60,7 +60,8 @@ def package_folder(name: str) -> Path:
     """Returns the folder of a package. Raises Environment if there is none."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise Environment(f"the package {name} is not installed", rule="engine-digest", hint="run `make install`")
+        hint = "install the node again, with its engine: odfctl docs install"
+        raise Environment(f"the package {name} is not installed", rule="engine-digest", hint=hint)
     return Path(spec.origin).parent
 
 

@@ -43,7 +43,7 @@ def need_spark() -> None:
             "Spark is not installed with this odfd",
             rule=NOT_INSTALLED,
             hint="without it a node ingests, derives and re-executes nothing: apt install "
-            "./odfd-engine_VERSION_amd64.deb, of the version of the node, adds it (docs/install.md has other ways)",
+            "./odfd-engine_VERSION_amd64.deb, of the version of the node, adds it (odfctl docs install has other ways)",
         )
 
 

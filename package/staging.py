@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from argparse_manpage.manpage import Manpage
 
-from config.paths import PRIVATE
+from config.paths import PAGES, PRIVATE
 from odfd.cli import main as odfctl
 from odfd.cli import registry, shells
 from odfd.cli.command import Subparsers
@@ -79,6 +79,7 @@ def stage(folder: Path) -> None:
         target = code / path.relative_to(TREE)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
+    shutil.copytree(TREE / "docs", code / PAGES.name, ignore=shutil.ignore_patterns("adr", "images", "schemas"))
     (folder / PACKAGE / "__init__.py").write_text('"""A node of Open Data Fabric. See odfd -h and odfctl -h."""\n')
     (folder / PACKAGE / "launch.py").write_text(_LAUNCH.format(private=PRIVATE))
     for place, text in shared().items():

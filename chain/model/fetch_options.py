@@ -198,7 +198,7 @@ def declared_fetch(value: object) -> FetchOptions:
         kind = str(value.get("kind")) if isinstance(value, dict) else ""
         known = sorted(names(kind)) if kind in _ALL else sorted(_ALL)
         raise Invalid(
-            f"options of the fetch step: {error}", rule=RULE, hint=f"known are {', '.join(known)}; see docs/sources.md"
+            f"options of the fetch step: {error}", rule=RULE, hint=f"known are {', '.join(known)}; odfctl docs sources"
         ) from error
     if isinstance(found, HttpRequest):
         _check_request(found)
@@ -210,6 +210,6 @@ def _check_request(request: HttpRequest) -> None:
     if request.body is not None and request.method == "GET":
         raise Invalid("a GET has no body", rule=RULE, hint="say method: POST, or leave the body out")
     if pages is not None and sum((pages.link, pages.next is not None, pages.number is not None)) != 1:
-        raise Invalid("pages needs one of link, next and number", rule=RULE, hint="see docs/sources.md")
+        raise Invalid("pages needs one of link, next and number", rule=RULE, hint="see odfctl docs sources")
     if pages is not None and pages.parameter is not None and pages.next is None:
         raise Invalid("parameter is of no use without next", rule=RULE, hint="say next: the path of its value")

@@ -103,7 +103,7 @@ def declared_options(value: object) -> ReadOptions:
         return msgspec.convert(value, ReadOptions)
     except msgspec.ValidationError as error:
         raise Invalid(
-            f"options of the read step: {error}", rule=RULE, hint=f"known are {', '.join(NAMES)}; see docs/sources.md"
+            f"options of the read step: {error}", rule=RULE, hint=f"known are {', '.join(NAMES)}; odfctl docs sources"
         ) from error
 
 

@@ -123,7 +123,7 @@ def installed(cache: Path, layout: Path | None = None) -> Image | str:
     place = layout or installed_layout()
     record = place.with_suffix(".json")
     if not record.is_file():
-        return "no engine image is installed: `make engine-image` builds one"
+        return "no engine image is installed: odfctl docs install tells how one is built"
     try:
         pinned = msgspec.json.decode(record.read_bytes(), type=Record)
         digest, manifest = read_manifest(place)
@@ -131,7 +131,7 @@ def installed(cache: Path, layout: Path | None = None) -> Image | str:
             raise Environment(f"the image at {place} is not the recorded one", rule="image-digest")
         digests = FileDigests(cache / "image-digests.json", _digests(place))
         if manifest.annotations.get(CODE) != code_digest(digests):
-            return f"the engine image at {place} holds other code than this odfd: `make engine-image`"
+            return f"the engine image at {place} holds other code than this odfd: build it again (odfctl docs install)"
         shared = _shared(place)
         is_shared = is_unpacked(shared, digest)
         rootfs = unpacked(place, shared if is_shared else cache / "engine-image", digests)

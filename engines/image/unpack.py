@@ -59,7 +59,8 @@ def _unpack(layout: Path, manifest: Manifest, tree: str, folder: Path) -> None:
         entries: list[Entry] = []
         for layer in manifest.layers:
             if layer.media_type != LAYER:
-                raise Environment(f"a layer of type {layer.media_type}", rule="image-layer", hint="`make engine-image`")
+                hint = "build the image again: odfctl docs install tells how"
+                raise Environment(f"a layer of type {layer.media_type}", rule="image-layer", hint=hint)
             entries += _unpack_layer(blob_path(layout, layer.digest), layer.digest, staged / ROOTFS)
         listing = encode(entries)
         if digest_of(listing) != tree:

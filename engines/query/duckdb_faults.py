@@ -98,7 +98,7 @@ def fault_of(
             f"{name} takes no ({types})", rule="query-types", hint=_CAST, place=place or _called(name, statement)
         )
     message, near = _near(message)
-    hint = f"did you mean {near}?" if near else _HINTS.get(kind, "docs/sql.md shows what a query may say")
+    hint = f"did you mean {near}?" if near else _HINTS.get(kind, "odfctl docs sql shows what a query may say")
     if kind == "Invalid Input" and "format specifier" in message:
         hint = "try_strptime gives null where a text has another form"
     if _OF_PARAMETERS.match(message):

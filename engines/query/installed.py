@@ -17,7 +17,7 @@ def why_no_sql(module: str = "duckdb") -> Environment | None:
         return None
     return Environment(
         "SQL is not installed with this odfd", rule=SQL_MISSING,
-        hint="apt install ./odfd-sql_VERSION_amd64.deb, of the version of the node, adds it (docs/install.md)",
+        hint="apt install ./odfd-sql_VERSION_amd64.deb, of the version of the node, adds it (odfctl docs install)",
     )  # fmt: skip
 
 

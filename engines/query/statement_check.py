@@ -79,7 +79,7 @@ def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence
         raise _unparsed(tree, statement)
     statements = tree["statements"]
     if not statements:
-        raise Invalid("the query is empty", rule="query-statement", hint="write one SELECT; docs/sql.md shows some")
+        raise Invalid("the query is empty", rule="query-statement", hint="write one SELECT; odfctl docs sql shows some")
     if len(statements) != 1:
         raise Invalid(
             f"a query is one statement, and here are {len(statements)}",
@@ -139,7 +139,7 @@ def _unparsed(tree: Mapping[str, Any], statement: bytes) -> Invalid:
     at = str(tree.get("position", ""))
     place = place_of(statement, int(at)) if at.isdecimal() else ""
     meant = _keyword(statement, int(at)) if at.isdecimal() else ""
-    hint = f"did you mean {meant}?" if meant else "docs/sql.md shows what a query may say"
+    hint = f"did you mean {meant}?" if meant else "odfctl docs sql shows what a query may say"
     return Invalid(message, rule="query-syntax", place=place, hint=hint)
 
 

@@ -123,8 +123,8 @@ async def choose(
     raise Refused(
         f"no sandbox of level `{minimum.value}` or better holds here: " + "; ".join(map(str, passed_over)),
         rule="sandbox-level",
-        hint="install bubblewrap and allow user namespaces, `make engine-image` for images, or accept less with "
-        "engine.sandbox",
+        hint="install bubblewrap and allow user namespaces, install the engine image (odfctl docs install), or accept "
+        "less with engine.sandbox",
     )
 
 

@@ -171,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sandbox", default="none", help="the level of isolation, as told to whoever asks")
     parser.add_argument("--archive", type=Path, help="class data archive of the JVM, for a faster start")
     parser.add_argument("--quick", action="store_true", help="to start: half the CPU, slower where much is computed")
-    parser.add_argument("--master", help="a cluster to run on: spark://HOST:PORT, yarn, k8s://…; see docs/cluster.md")
+    parser.add_argument("--master", help="a cluster to run on: spark://HOST:PORT, yarn, k8s://…; odfctl docs cluster")
     parser.add_argument("--address", default="127.0.0.1", help="of this machine, as the cluster's executors reach it")
     parser.add_argument("--settings", type=Path, help="more settings of Spark for the cluster, a name and value a line")
     parser.add_argument("--tell-session", action="store_true", help="print a line whenever Java starts or ends")

@@ -92,7 +92,10 @@ def prepare_account(spec: Node, remarks: Remarks) -> Node:
     """Removes a password, which nothing would ever check and nothing stores; adds a warning."""
     if not isinstance(spec.value, dict) or "password" not in spec.value:
         return spec
-    text = f"spec.password is passed over, and kept nowhere: an Account is known by its {UNIX_CALLERS} (docs/access.md)"
+    text = (
+        f"spec.password is passed over, and kept nowhere: an Account is known by its {UNIX_CALLERS} "
+        "(odfctl docs access)"
+    )
     remarks.warnings.append(text)
     return Node(spec.line, {key: child for key, child in spec.value.items() if key != "password"})
 

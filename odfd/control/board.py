@@ -176,7 +176,8 @@ def known_kinds(wanted: Sequence[str]) -> Sequence[str]:
             raise Invalid(
                 f"no event is of the kind {one[:60]!r}",
                 rule="event-kind",
-                hint=f"{guess}a kind is a family or one of it, like mirror or mirror.synced; docs/metrics.md lists all",
+                hint=f"{guess}a kind is a family or one of it, like mirror or mirror.synced; "
+                "odfctl docs metrics lists all",
             )
     return wanted
 

@@ -160,7 +160,7 @@ def _check_preprocess(transform: Transform | None) -> None:
         raise Invalid(
             f"preprocess asks for engine {transform.engine!r}, and there is none here",
             rule="preprocess-engine",
-            hint="write engine: spark; for words of other engines see docs/kamu.md",
+            hint="write engine: spark; for words of other engines see odfctl docs kamu",
         )
     steps = transform.queries or ()
     if not steps and not transform.query:

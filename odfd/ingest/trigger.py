@@ -149,7 +149,7 @@ def check_wish(polled: SetPollingSource, trigger: TriggerTime | None) -> None:
     raise Refused(
         "the source does not ask for a time, so it cannot be pulled for one",
         rule="pull-time",
-        hint=f"leave out --time, or write ${{{{ {TIME} }}}} in its URL, query or environment (docs/sources.md)",
+        hint=f"leave out --time, or write ${{{{ {TIME} }}}} in its URL, query or environment (odfctl docs sources)",
     )
 
 

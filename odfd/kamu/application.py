@@ -59,7 +59,7 @@ class KamuApplication:
         query = scope.get("query_string", b"").decode("latin-1")
         first, _, rest = path.partition("/")
         if first == "odata":
-            raise Refused("OData is not spoken here", rule="odata", hint="GET /query answers in JSON; docs/http.md")
+            raise Refused("OData is not spoken here", rule="odata", hint="GET /query answers in JSON; odfctl docs http")
         if method not in (("GET", "POST") if path == "query" else ("POST",) if path == "verify" else ("GET",)):
             await reply.whole(405, {"message": f"{method[:20]} is not understood at /{path[:300]}"})
         elif path == "verify":
@@ -92,7 +92,7 @@ class KamuApplication:
             return FrameStream(lambda give: self._framed(request, give))
         if method == "GET" and path.startswith("datasets"):
             return answer(await trio.to_thread.run_sync(self._shown, path.removeprefix("datasets").strip("/")))
-        raise NotFound("there is no such question here", rule="question", hint="docs/http.md tells which are")
+        raise NotFound("there is no such question here", rule="question", hint="odfctl docs http tells which are")
 
     async def _framed(self, request: wire.QueryRequest, give: SendFrame) -> None:
         try:

@@ -26,7 +26,7 @@ from odfd.resources.types import ResourceType
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _DEFS: Final = "#/$defs/"
-_ON_ERROR_SCHEMA: Final = {"description": "fail (default), or quarantine, which may have limits (docs/reading.md)."}
+_ON_ERROR_SCHEMA: Final = {"description": "fail (default), or quarantine, which may have limits (odfctl docs reading)."}
 JsonSchema = dict[str, Any]
 
 

@@ -18,7 +18,7 @@ _OWN_TMP: Final = re.compile(r"(^|/)systemd-private-[^/]*/tmp$")
 """Matches the root of the mount that systemd makes for ``PrivateTmp=``, within its file system."""
 _HINT: Final = (
     "name a folder that the daemon may use, like one below /srv; under systemd, add it to ReadWritePaths= by systemctl "
-    "edit odfd (docs/backup.md)"
+    "edit odfd (odfctl docs backup)"
 )
 
 

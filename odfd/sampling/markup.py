@@ -34,7 +34,7 @@ def markup(data: bytes) -> Guess:
         raise Invalid(
             "XML: no element occurs twice, so which one is a row is for you to say",
             rule="new-xml",
-            hint="write `read: {kind: Xml, record: feed/entry}` with your path; see docs/sources.md",
+            hint="write `read: {kind: Xml, record: feed/entry}` with your path; see odfctl docs sources",
         )
     first = min(repeated, key=lambda path: (path.count("/"), -counts[path]))
     others = [path for path in repeated if not path.startswith(f"{first}/") and path != first][:_SAID]

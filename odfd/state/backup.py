@@ -246,7 +246,7 @@ def _show(report: Report, done: int, total: int) -> None:
 _FULL: Final = "free space there, or name a folder on a larger disk"
 _NOT_ALLOWED: Final = (
     "the daemon writes it, so its user must be allowed to; under systemd name the folder in ReadWritePaths= too"
-    " (docs/backup.md)"
+    " (odfctl docs backup)"
 )
 
 _HINTS: Final = {

@@ -19,7 +19,7 @@ from p2p.web.client import machine_authorities, new_client
 
 CALL_SECONDS: Final = 10.0
 _RULE: Final = "webhook-unreachable"
-_HINT: Final = "it is tried again by itself; docs/resources.md says what a receiver has to do"
+_HINT: Final = "it is tried again by itself; odfctl docs resources says what a receiver has to do"
 
 
 def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:

@@ -6,22 +6,20 @@ no setting and looks like one, such as kinds of events, stands alone in its text
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
 from config import schema
 from config.load import RESERVED
-from worlds.source_tree import nodes
+from worlds.messages import Text, messages
 
 TREE: Final = Path(__file__).parents[2]
-ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
 DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "THREATS.md", "docs/*.md", "docs/adr/*.md", "systemd/**/*.*")
 KEYS: Final = {key.name: key for key in schema.every()}
 TABLES: Final = {key.table for key in KEYS.values()} | {key.table.partition(".")[0] for key in KEYS.values()}
@@ -46,41 +44,6 @@ TESTS_ALONE: Final = {
     "ODFD_FUZZ",
     "ODFD_ENGINE_RUNS",
 }
-
-
-class Text(NamedTuple):
-    place: str
-    text: str
-
-
-def parts(node: ast.AST) -> Iterator[ast.AST]:
-    """Of a text that is put together, and of a documentation."""
-    if isinstance(node, ast.JoinedStr):
-        yield from ast.walk(node)
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        yield node.value
-
-
-@cache
-def messages() -> list[Text]:
-    return list(_messages())
-
-
-def _messages() -> Iterator[Text]:
-    """Texts for people in the code; one that is put together of parts, whole, with … for what is filled in."""
-    for root in ROOTS:
-        for path in sorted((TREE / root).rglob("*.py")):
-            found = nodes(path)
-            whole = ast.JoinedStr | ast.Expr  # what stands alone is documentation
-            inside = {id(part) for node in found if isinstance(node, whole) for part in parts(node)}
-            for node in found:
-                text = None
-                if isinstance(node, ast.JoinedStr):
-                    text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
-                elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
-                    text = node.value
-                if text and " " in text:
-                    yield Text(f"{path.relative_to(TREE)}:{node.lineno}", text)
 
 
 @cache

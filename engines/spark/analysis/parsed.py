@@ -361,7 +361,7 @@ def _row_of(name: str) -> Function:
     if row is None and ", " not in name:
         raise Refused(
             f"{name[:80]}: there is no such function, or its determinism is not established",
-            rule="unknown-function", hint="use a function that docs/functions.md lists",
+            rule="unknown-function", hint="use a function that odfctl docs functions lists",
         )  # fmt: skip
     denial = DEPENDENCES["code"].denial if row is None else row.denial
     if denial is not None and (row is None or row.uses is Use.NOWHERE):

@@ -225,7 +225,7 @@ class Guard:
 
     def nobody(self, text: str) -> Refused:
         """Builds the fault for a caller without an account."""
-        hint = "the node's owner names your user or group in unixCallers of an Account (docs/access.md)"
+        hint = "the node's owner names your user or group in unixCallers of an Account (odfctl docs access)"
         return Refused(f"{text}, and you have no account here", rule=NO_ACCOUNT, hint=hint)
 
     def owner_only(self, what: str) -> Refused:

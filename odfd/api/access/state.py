@@ -115,7 +115,7 @@ class AccessReader:
             id_ = state.datasets.get(str(each), "")
             if state.relations.role(acting, Thing(id_, state.accounts.get(id_), each in public)) is None:
                 text = f"its account {state.names.get(account, account)} may not read the input {each.short}"
-                hint = "the owner of the input grants the role reader: docs/access.md"
+                hint = "the owner of the input grants the role reader: odfctl docs access"
                 raise Refused(text, rule="access-inputs", hint=hint)
 
 

@@ -86,7 +86,7 @@ class TrustProbes:
         spare = {name: self._spare(dataset) for dataset, name in self._published()}
         short = [f"{name}: {why}" for name, left in spare.items() if (why := spare_text(asked, left))]
         if short:
-            hint = "list more groups in [policy.witness], or ask more to cosign: docs/witnesses.md"
+            hint = "list more groups in [policy.witness], or ask more to cosign: odfctl docs witnesses"
             return wire.Probe(name="witnesses", result="warning", message=_few(short), hint=hint)
         return wire.Probe(name="witnesses", result="ok", message="one less would stop no reader of what is published")
 

@@ -230,7 +230,7 @@ class StatusService:
                 name="sandbox",
                 result="warning",
                 message=f"queries run unconfined ({weaker})",
-                hint="docs/cluster.md tells what confines them then" if host.cluster else "install bubblewrap",
+                hint="odfctl docs cluster tells what confines them then" if host.cluster else "install bubblewrap",
             )
         return ok("sandbox", f"level {level} ({weaker})" if weaker else f"level {level}")
 

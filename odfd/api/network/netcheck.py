@@ -13,7 +13,9 @@ from p2p.machines.reachability import Reached
 
 CLOCK_SLACK = 60.0
 """Seconds that a clock may be behind without a warning; a clock ten minutes behind shuts a node out."""
-_FORWARD = "forward the port in the router and name it in p2p.announce, or name a relay in p2p.relays (docs/reach.md)"
+_FORWARD = (
+    "forward the port in the router and name it in p2p.announce, or name a relay in p2p.relays (odfctl docs reach)"
+)
 
 
 def probes(facts: NetFacts) -> list[wire.Probe]:
@@ -94,14 +96,14 @@ def _mapping(facts: NetFacts) -> wire.Probe:
 
 
 def _forwarding() -> wire.Probe:
-    return _ok("upnp, nat-pmp, pcp", "not used (ADR 46): a port is forwarded by hand")
+    return _ok("upnp, nat-pmp, pcp", "not used: a port is forwarded by hand")
 
 
 def _relays(facts: NetFacts) -> wire.Probe:
     is_reached = any(each.reached is Reached.YES for each in facts.reached)
     used = f"{plural(facts.relays_used, 'reservation')} at {plural(facts.relays_named, 'relay')} named"
     if facts.relays_named and not facts.relays_used:
-        return _warning("relays", used, "the log says why (rule relay-refused, relay-gone); docs/reach.md")
+        return _warning("relays", used, "the log says why (rule relay-refused, relay-gone); odfctl docs reach")
     if not facts.relays_named and not is_reached:
         return _warning("relays", "none named, and it is not known that others reach this node", _FORWARD)
     return _ok("relays", used if facts.relays_named else "none named, none needed")

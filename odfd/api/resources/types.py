@@ -62,7 +62,7 @@ spec:
     ),
     _ODF(
         name="Flow", context="flow", plural="flows",
-        about="Declares when the node pulls a dataset, or does other tasks, by itself (docs/flows.md).",
+        about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
         spec=FlowSpec, prepare=flow_dialect.prepare, annotations={flows.POLICY: FlowPolicySpec},
         example="""\
 $schema: Flow
@@ -176,7 +176,7 @@ spec:
     _OWN(
         name="Portal", context="dataset", plural="portals",
         about="Publishes rows of a private dataset in another one, by a rule that is checked for every "
-        "block (docs/portals.md).",
+        "block (odfctl docs portals).",
         spec=PortalSpec,
         example="""\
 $schema: Portal
@@ -232,7 +232,8 @@ spec:
     ),
     _OWN(
         name="Repository", context="net", plural="repositories", aliases=("repo",),
-        about="A place that stores many datasets in the ODF layout, to push to and pull from (docs/repositories.md).",
+        about="A place that stores many datasets in the ODF layout, to push to and pull from "
+        "(odfctl docs repositories).",
         spec=RepositorySpec,
         example="""\
 $schema: Repository
@@ -256,7 +257,7 @@ spec:
     ),
     _ODF(
         name="Account", context="auth", plural="accounts",
-        about="An owner of resources, and the users of this machine that act as it (docs/access.md).",
+        about="An owner of resources, and the users of this machine that act as it (odfctl docs access).",
         spec=access.AccountSpec, prepare=access.prepare_account,
         annotations={access.UNIX_CALLERS: access.UnixCallers},
         example="""\

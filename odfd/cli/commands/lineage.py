@@ -50,7 +50,7 @@ DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot,
     ),
     description="Without --record: the datasets from which a dataset is derived, and those that are derived from it "
     "here. With --record: the input records from which that record was computed, with the reason for "
-    "each, from dataset to dataset back to the ingested source. docs/provenance.md defines which records "
+    "each, from dataset to dataset back to the ingested source. odfctl docs provenance defines which records "
     "count.",
     example=(
         "nyc.flights.delays\n"

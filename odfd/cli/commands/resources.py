@@ -287,7 +287,7 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
     if kind.name == "engine":
         raise Usage("engines are not deleted", hint="an unused process ends by itself after engine.idle-seconds")
     if kind is kinds.NODE:
-        raise Usage("a node is not deleted", hint="systemctl stop odfd, or docs/remove.md")
+        raise Usage("a node is not deleted", hint="systemctl stop odfd, or odfctl docs remove")
     if kind.name == "peer":
         raise Usage(
             "peers are not deleted", hint=f"odfctl peer block {' '.join(args.names[:1]) or 'PEER'} keeps one away"

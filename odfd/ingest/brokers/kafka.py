@@ -161,7 +161,7 @@ def fault_of(error: Any, job: TopicJob) -> Fault:
             f"the broker refuses this node: {name}", rule="kafka-credentials", hint="user, password, rights?"
         )
     if code is None:
-        return Invalid("the client does not take these settings", rule=RULE, hint="see docs/sources.md")
+        return Invalid("the client does not take these settings", rule=RULE, hint="see odfctl docs sources")
     if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
         hint = "are hosts and ports right, is TLS spoken there (kafka+tls://), and does the broker run? Try again later"
         return Remote("no broker answers there", rule=RULE, hint=hint)

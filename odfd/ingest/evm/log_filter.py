@@ -98,5 +98,5 @@ def _digits(text: str) -> str:
 
 def _value(digits: str, length: int, term: str) -> str:
     if len(digits) != length:
-        raise Invalid(f"{term[:200]!r} needs {length} hexadecimal digits: X'…'", rule=RULE, hint="see docs/sources.md")
+        raise Invalid(f"{term[:200]!r} needs {length} hexadecimal digits: X'…'", rule=RULE, hint="odfctl docs sources")
     return "0x" + digits.lower()

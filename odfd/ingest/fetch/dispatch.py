@@ -92,7 +92,7 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             raise Invalid(
                 f"a step of kind {step.__struct_config__.tag} has no options",
                 rule=RULE,
-                hint="see docs/sources.md",
+                hint="see odfctl docs sources",
             )
         case FetchFilesGlob() if is_ftp(step.path):
             check_ftp_files(step, settings)

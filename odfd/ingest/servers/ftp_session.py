@@ -188,7 +188,7 @@ def fault_of(error: Exception, path: str) -> Fault:
     if isinstance(error, ftplib.error_perm) and code_of(error) in ("550", "553"):
         return NotFound(f"there is no file {path!r}, or it may not be read", rule=FTP, hint="is the URL right?")
     if isinstance(error, ValueError):  # from the client, for characters that would end a command
-        return Invalid("user, password or path hold what no command of FTP may", rule=FTP, hint="see docs/sources.md")
+        return Invalid("user, password or path hold what no command of FTP may", rule=FTP, hint="odfctl docs sources")
     if isinstance(error, ftplib.Error):
         return Remote(f"the server answers {code_of(error)}", rule=FTP, hint="try again later")
     return Remote(f"the connection was lost: {type(error).__name__}", rule=FTP, hint="try again later")

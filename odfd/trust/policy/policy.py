@@ -318,7 +318,7 @@ def load_policy(
     mistakes += _all_read("publish.witness", DatasetId.parse, terms.attended, attended)
     mistakes += _all_read("witness.public", read_witness, terms.public, public)
     if mistakes:
-        raise Invalid("; ".join(mistakes), rule="policy", hint="docs/spec/trust.md#policy says what a policy may say")
+        raise Invalid("; ".join(mistakes), rule="policy", hint="odfctl docs spec/trust says what a policy may say")
     asked = [(name, fact.count) for name, each in expressions.items() for fact in facts_of(each)
              if fact.name == "witnessed"]  # fmt: skip
     return Policy(

@@ -39,7 +39,7 @@ def check_rules(rules: Rules) -> None:
     """Raises Invalid with every mistake in the rules."""
     mistakes = list(_mistakes(rules))
     if mistakes:
-        raise Invalid("; ".join(mistakes), rule="policy", hint="docs/spec/trust.md#policy says what a policy may say")
+        raise Invalid("; ".join(mistakes), rule="policy", hint="odfctl docs spec/trust says what a policy may say")
 
 
 def _mistakes(rules: Rules) -> Iterator[str]:

@@ -114,7 +114,7 @@ async def test_what_no_isolation_can_hold_says_why() -> None:
 async def test_images_are_refused_plainly(level: Level) -> None:
     with pytest.raises(Refused, match="no sandbox of level") as error:
         await choose(level, image="no engine image is installed")
-    assert "make engine-image" in error.value.hint
+    assert "engine image (odfctl docs install)" in error.value.hint
     if level is Level.IMAGE:
         assert "no engine image is installed" in str(error.value)
 

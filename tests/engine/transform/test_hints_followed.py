@@ -96,7 +96,7 @@ ROWS = (
     row("opaque-function", ROW, "java_method('a', 'b')", "functions of SQL", "upper(k)"),
     row("opaque-function", ROW, "schema_of_json('[1]')", "write the schema itself", "'ARRAY<BIGINT>'"),
     row("platform-dependent", ROW, "xpath_string(k, 'a')", "regexp_extract", "regexp_extract(k, '<a>(.*)</a>', 1)"),
-    row("unknown-function", ROW, "nope(k)", "docs/functions.md", "upper(k)"),
+    row("unknown-function", ROW, "nope(k)", "odfctl docs functions", "upper(k)"),
     row("time-pattern", ROW, "to_timestamp(k, 'yyyy-bb')", "to_timestamp(k, 'yyyy-MM-dd')"),
     row("length-not-bounded", ROW, "repeat(k, v)", "least(", "repeat(k, cast(least(v, 100) as int))"),
     row("length-not-bounded", ROW, "replace(k, 'a', k)", "replace(…, left(j, 100))", "replace(k, 'a', left(k, 100))"),

@@ -34,8 +34,9 @@ def test_one_name_is_taken(staged: Path) -> None:
     assert said["tool"]["setuptools"]["packages"] == ["odfd_node"]
     assert {path.parent.name for path in staged.glob("*/__init__.py")} == {"odfd_node"}
     assert {path.name for path in (staged / "odfd_node" / PRIVATE).iterdir()} == {
-        "config", "chain", "engines", "p2p", "odfd"
+        "config", "chain", "engines", "p2p", "odfd", "docs"
     }  # fmt: skip
+    assert (staged / "odfd_node" / PRIVATE / "docs" / "sources.md").is_file()
     assert not [each for each in said["project"]["dependencies"] if each.startswith(("pyspark", "pandas", "py4j"))]
     assert any(each.startswith("pyspark==") for each in said["project"]["optional-dependencies"]["engine"])
 

@@ -110,7 +110,7 @@ def test_a_function_that_a_type_does_not_fit_is_told_in_a_line(
     [
         ("selec city from weather", "did you mean SELECT?"),
         ("select city from weather wher city = 'x'", "did you mean WHERE?"),
-        ("select city from weather where", "docs/sql.md"),
+        ("select city from weather where", "odfctl docs sql"),
     ],
 )
 def test_a_misspelt_keyword_is_told(slices: Slices, sql: str, hint: str) -> None:

@@ -91,7 +91,7 @@ async def test_where_spark_is_not_installed_nothing_has_failed(monkeypatch: pyte
         life.stopping.set()
     view = engine.view()
     assert (view.state, journal.said) == ("not-installed", [])
-    assert "docs/install.md" in view.message
+    assert "odfctl docs install" in view.message
     assert "not installed" not in view.message
     assert status_text(wire.Status(node_id="did:key:z6", version="1", engine=view)).count("not installed") == 1
 

@@ -44,7 +44,7 @@ ACCOUNT = "$schema: Account\nheaders: {name: sergiimk}\nspec: {email: s@example.
 SLICES = "params.targetSliceRecords is passed over: each fetch becomes a slice, and a Compaction merges them"
 WARNED = {
     "auth-accounts-permissions": {
-        "spec.password is passed over, and kept nowhere: an Account is known by its unixCallers (docs/access.md)"
+        "spec.password is passed over, and kept nowhere: an Account is known by its unixCallers (odfctl docs access)"
     },
     "flow-compact": {"spec.target.labels.kind is read as datasetKind, the label that the node gives"},
     "source-polling-url": {f"spec.tasks[0].{SLICES}"},
