@@ -235,7 +235,9 @@ class Host:
             await self.connect(str(address.of_relay), allows=allows)
             try:
                 await self._circuits.dial(relay, peer)
-            except SwarmException as error:
+            except PeerFault:
+                raise
+            except Exception as error:  # the relay's bytes: the handshake raises whatever they provoke
                 raise dial_fault(peer, address, error) from error
         if patience.cancelled_caught:
             raise TooSlow(peer, f"{address.transport} did not answer within {self._limits.dial_timeout:g} s")

@@ -5,7 +5,7 @@ its network alone; one that lies or is gone costs nobody more than the circuit.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from chain.statements.keys import SigningKey
+from p2p.budget.connection_slots import FEW
 from p2p.driver.namespaces import Namespaces
 from p2p.driver.network import Network, open_network
 from p2p.driver.node_reach import NodeReach, ReachSettings
@@ -23,6 +24,7 @@ from p2p.errors import PeerFault, StreamBroken, Unreachable, WrongIdentity
 from p2p.host.host import Host, open_host
 from p2p.host.messages import read_message
 from p2p.host.stream import Stream
+from p2p.identity import peer_of_did
 from p2p.machines.relay import RelayLimits
 from p2p.ports import PeerId
 from p2p.wire import circuit
@@ -274,3 +276,67 @@ async def test_what_is_of_the_host_is_there_for_peers_of_each_network() -> None:
         await became(lambda: stranger.host.is_connected(relay.host.peer_id))
         reserve = circuit.encode_hop(HopMessage(kind=HopKind.RESERVE))
         assert await ask(stranger.host, relay.host.peer_id, reserve) == Status.PERMISSION_DENIED
+
+
+async def test_a_hostile_relay_brings_as_many_strangers_as_its_address_may_have() -> None:
+    """It leads whoever it likes, by keys that cost nothing: they all count for the relay's address."""
+    async with world() as nodes, AsyncExitStack() as stack:
+        endless = RelayLimits(of_line=1000, of_prefix=1000, of_peer=1000)
+        relay = await nodes.open(b"r", ANY_PORT, relay=endless)
+        alice = await behind(nodes, b"a", relay)
+        eves = [await stack.enter_async_context(open_host(bytes([number + 1]) * 32)) for number in range(8)]
+        relay.network.choose([eve.peer_id for eve in eves])
+        swarm = alice.host.base.get_network()
+        swarm.slots._of_host = FEW
+        for eve in eves:
+            with suppress(PeerFault):
+                await eve.connect(relay.host.addresses()[0])
+                await eve.connect(alice.circuits[0])
+        assert {place.party.host for place in swarm.slots._taken.values()} == {"127.0.0.1"}
+        assert swarm.turned_away > 0, "more came than that"
+        most = FEW + 1
+        assert len(swarm.slots) == most, "the relay itself is one that alice dialled"
+        assert alice.host.is_connected(relay.host.peer_id), "and is not displaced by those that it brings"
+
+
+async def test_who_a_relay_says_is_there_is_only_believed_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay names a friend as the source of a circuit, and leads a stranger."""
+    async with world() as nodes:
+        relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
+        alice, friend, eve = await behind(nodes, b"a", relay), await nodes.open(b"f"), await nodes.open(b"e")
+        alice.network.choose([friend.host.peer_id])
+        server: Any = relay.reach.relay_server
+        lead = server._lead
+        monkeypatch.setattr(server, "_lead", lambda _, target: lead(friend.host.peer_id, target))
+        await eve.driver.connect(alice.circuits[0])
+        assert await eve.echoes(alice.host.peer_id)
+        assert alice.host.is_connected(eve.host.peer_id)
+        assert not alice.host.is_connected(friend.host.peer_id)
+
+
+@pytest.mark.parametrize("way", ["mirror", "noise", "end"])
+async def test_a_relay_that_answers_a_circuit_itself_is_found_out(way: str) -> None:
+    """It says that it leads to carol, and gives back the caller's own bytes, or others, or ends: nothing stays."""
+    async with world() as nodes, open_host(b"m" * 32, [ANY_PORT]) as relay:
+        bob = await nodes.open(b"b")
+        carol = SigningKey(b"c" * 32)
+
+        async def answer(stream: Stream, peer: PeerId) -> None:
+            await read_message(stream, peer, circuit.MAX_MESSAGE)
+            await stream.send_all(circuit.encode_hop(HopMessage(kind=HopKind.STATUS, status=Status.OK)))
+            if way == "noise":
+                await stream.send_all(b"\x13/multistream/1.0.0\n" + bytes(500))
+            async for data in stream:
+                if way == "end":
+                    return
+                if way == "mirror":
+                    await stream.send_all(data)
+
+        relay.set_handler(HOP, answer)
+        swarm = bob.host.base.get_network()
+        before = len(swarm.slots)
+        target = peer_of_did(carol.did)
+        with pytest.raises(PeerFault):
+            await bob.driver.connect(f"{relay.addresses()[0]}/p2p-circuit/p2p/{target}")
+        assert not bob.host.is_connected(target)
+        assert len(swarm.slots) <= before + 1, "the relay alone"

@@ -70,6 +70,15 @@ def test_an_eclipse_of_a_key_hides_no_holder(kad: ModuleType) -> None:
     assert stock.attacked_reached <= 0.6 * stock.attacked_seeks
 
 
+def test_a_majority_near_a_key_that_answers_with_false_holders_hides_no_true_one(kad: ModuleType) -> None:
+    """Of the nearest eighty the attacker has sixty, which answer with sound records of keys of its own: each is dialled
+    in vain. Twenty-four peers bring more such to the honest ones."""
+    outcome = run(kad, 3, **{**ATTACK, "sought": 2, "eclipses": 2}, forged=64, poisoners=24)
+    print(kad.table.row("majority with records", outcome))
+    assert outcome.attacked_seeks >= 20
+    assert outcome.attacked_reached >= 0.9 * outcome.attacked_seeks
+
+
 def test_poisoned_records_delay_and_hide_no_holder(kad: ModuleType) -> None:
     """Twenty-four peers in as many blocks bring records for a dataset that they do not have; liars forge more."""
     outcome = run(kad, 2, **LIGHT, sought=4, seekers=15, eclipses=4, poisoners=24)

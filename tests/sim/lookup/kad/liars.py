@@ -8,6 +8,7 @@ from random import Random
 from chain.statements.keys import SigningKey
 from p2p.lookup.node import NEAREST
 from p2p.wire.contact import Contact, place_of, place_of_node
+from p2p.wire.limits import MAX_LOOKUP_RECORDS
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored
 
 from .addresses import Spot, address
@@ -61,12 +62,15 @@ class Eclipser(SimNode):
         self.gang: list[Contact] = []
         self.near: list[Honest] = []
         """Honest nodes near the key."""
+        self.lies: list[bytes] = []
+        """Sound records of holders that have nothing."""
 
     def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
         told = tuple(self.world.dice.sample(self.gang, min(NEAREST, len(self.gang))))
         if isinstance(ask, Store):
             return StoreAnswer(outcome=Stored.KEPT, contacts=told)
-        return Nodes(contacts=told)
+        lies = self.world.dice.sample(self.lies, min(MAX_LOOKUP_RECORDS, len(self.lies)))
+        return Nodes(contacts=told, records=tuple(lies))
 
     def intrude(self) -> None:
         """Asks honest nodes near the key, so that they note it and ask it back."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
+from chain.statements.keys import SigningKey
 from p2p.wire.contact import Contact, place_of
 
 from .addresses import rented
@@ -180,12 +181,13 @@ class Trial:
                 if (node.contact.ip, node.contact.port) not in world.at:
                     world.enter(node)
                     gang.append(node)
+            lies = [gang[at % len(gang)].record(key, SigningKey(self.lot.randbytes(32))) for at in range(plan.forged)]
             target = place_of(key)
             honest = (one for one in world.alive if isinstance(one, Member) and one.is_honest)
             near = sorted(honest, key=lambda one: one.contact.place ^ target)[:40]
             for node in gang:
                 node.gang = [one.contact for one in gang]
-                node.near = near
+                node.near, node.lies = near, lies
                 for again in range(8):
                     world.after(self.lot.random() * 60 + 75 * again, node.intrude)
 

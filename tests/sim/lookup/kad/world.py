@@ -57,6 +57,8 @@ class Plan:
     """by so many nodes"""
     attack_blocks: int = 1
     """in so many /24 each."""
+    forged: int = 0
+    """Holders that have nothing, and whose records the attackers answer with."""
     poisoners: int = 0
     """Peers in different /24 that claim to serve each attacked dataset."""
     way: str = "lookup"
