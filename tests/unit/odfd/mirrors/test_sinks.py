@@ -15,9 +15,13 @@ from chain.instant import Instant
 from chain.model.block import Block, MetadataBlock
 from chain.model.events import AddData, DatasetKind, Seed
 from chain.state import ChainState
-from chain.statements.statement import HeadStatement
+from chain.statements.authority import implicit
+from chain.statements.statement import Epoch, HeadStatement, TreeHead
 from chain.statements.tree import Frontier
+from odfd.mirrors.epoch_switch import check_base
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.sinks import VerifiedChain
+from odfd.mirrors.sync_steps import _check_expected, _check_seed
 from p2p.ports import PeerId
 
 DATASET = DatasetId.from_public_key(bytes(32))
@@ -110,3 +114,41 @@ def test_the_right_blocks_under_a_false_root_are_not_the_signed_ones(part: int) 
         sink.finish()
     assert caught.value.rule == "trust.tree"
     assert (sink.size, sink.blocks, sink.frontier) == (0, [], Frontier())
+
+
+def filled() -> VerifiedChain:
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), signed(BLOCKS))
+    fill(sink, BLOCKS, SIZE)
+    sink.finish()
+    return sink
+
+
+def test_a_chain_whose_seed_is_not_that_of_its_authority_or_that_lacks_the_expected_block_is_refused() -> None:
+    """One key may sign two chains; each is whole by itself, and only one is the one that was meant."""
+    sink = filled()
+    rights = msgspec.structs.replace(implicit(DATASET), seed=BLOCKS[0].hash)
+    _check_seed(sink, rights)
+    with pytest.raises(Invalid) as caught:
+        _check_seed(sink, msgspec.structs.replace(rights, seed=BLOCKS[1].hash))
+    assert caught.value.rule == "graft"
+    spec = MirrorSpec(dataset=str(DATASET), name="theirs", expect=str(BLOCKS[7].hash))
+    _check_expected(spec, sink)
+    with pytest.raises(Invalid) as caught:
+        _check_expected(msgspec.structs.replace(spec, expect=str(chain_of(SIZE, back=7)[7].hash)), sink)
+    assert caught.value.rule == "mirror-expect"
+
+
+def test_blocks_that_are_not_those_on_which_their_epoch_was_opened_are_refused() -> None:
+    """Whatever the head says: the roots signed how the epoch begins, and a writer alone cannot change that."""
+    sink = filled()
+    base = TreeHead(size=9, root_hash=Frontier().extend(block.hash.digest for block in BLOCKS[:9]).root)
+    opened = Epoch(number=1, reason="rotation", base=base, last=base)
+    for root, size, wrong in ((base.root_hash, 9, False), (bytes(32), 9, True), (base.root_hash, 10, True)):
+        epoch = msgspec.structs.replace(opened, base=TreeHead(size=size, root_hash=root))
+        rights = msgspec.structs.replace(implicit(DATASET), epochs=(epoch,))
+        if wrong:
+            with pytest.raises(Invalid) as caught:
+                check_base(Frontier(), sink.blocks, signed(BLOCKS), rights)
+            assert caught.value.rule == "trust.epoch-base"
+        else:
+            check_base(Frontier(), sink.blocks, signed(BLOCKS), rights)

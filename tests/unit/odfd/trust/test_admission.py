@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from chain import instant
@@ -13,9 +14,17 @@ from chain.statements import envelope, statement
 from chain.statements.authority import Rights, follow, implicit
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
-from chain.statements.statement import Authority, Epoch, HeadStatement, Roots, TreeHead, Writer
+from chain.statements.statement import Attestation, Authority, Epoch, HeadStatement, Roots, Span, TreeHead, Writer
 from odfd.trust.admission.epoch_switch import turn_to
-from odfd.trust.admission.rules import AdmissionContext, AdmissionOutcome, admit_authority, admit_head
+from odfd.trust.admission.rules import (
+    EARLY_LIMIT,
+    AdmissionContext,
+    AdmissionOutcome,
+    admit_attestation,
+    admit_authority,
+    admit_head,
+    admit_word,
+)
 
 OWNER, NODE, NEW, STRANGER = (SigningKey(letter * 32) for letter in (b"d", b"n", b"m", b"s"))
 SEED = Multihash.sha3_256(b"seed")
@@ -224,3 +233,50 @@ def test_forged_and_early_authorities_are_not_taken() -> None:
     assert admit_authority(new, signed(new, STRANGER), [ZERO, ONE], NOW)[0].outcome is AdmissionOutcome.REJECTED
     early = version(ONE, [OWNER, NODE], at=Instant(NOW + 3600 * instant.SECOND))
     assert admit_authority(early, signed(early, OWNER), [ZERO, ONE], NOW)[0].outcome is AdmissionOutcome.EARLY
+
+
+def attestation(at: Instant) -> Attestation:
+    return Attestation(
+        validator=NODE.did, dataset=OWNER.dataset_id, epoch=0, size=3, root_hash=ROOT, serial=1, determinism="strict",
+        finished_at=statement.when(at), engines=(), spans=(Span(first=0, last=2, verdict="not-attempted"),), head=SEED,
+    )  # fmt: skip
+
+
+def test_an_attestation_from_the_future_waits_and_one_without_its_validator_or_with_gaps_is_none() -> None:
+    """Else the serial of a clock that was ahead would outrank what the validator says afterwards."""
+    for ahead, outcome in ((EARLY_LIMIT, AdmissionOutcome.NEW), (EARLY_LIMIT + instant.SECOND, AdmissionOutcome.EARLY)):
+        said = attestation(Instant(NOW + ahead))
+        assert admit_attestation(said, signed(said, NODE), None, NOW).outcome is outcome
+    said = attestation(NOW)
+    assert admit_attestation(said, signed(said, NEW), None, NOW).outcome is AdmissionOutcome.REJECTED
+    for first, last in ((1, 2), (0, 1), (0, 3)):
+        gap = msgspec.structs.replace(said, spans=(Span(first=first, last=last, verdict="not-attempted"),))
+        assert admit_attestation(gap, signed(gap, NODE), None, NOW).outcome is AdmissionOutcome.REJECTED
+
+
+def test_an_envelope_that_is_larger_than_its_kind_is_refused_whatever_it_says() -> None:
+    """The bytes around a statement are a stranger's: they are stored with it, and passed on."""
+
+    def padded(said: Any, by: SigningKey) -> Signed:
+        whole = signed(said, by)
+        return Signed(whole.payload, whole.signers, whole.envelope + bytes(said.MAX_ENVELOPE))
+
+    def outcomes(made: Any) -> list[AdmissionOutcome]:
+        said, next_version, judged = head(9), version(ZERO, [OWNER, NODE]), attestation(NOW)
+        rules = statement.PolicyStatement(
+            network="village",
+            version=1,
+            issued_at=statement.when(NOW),
+            policy=statement.Rules(use="data"),
+            key=OWNER.did,
+            head=SEED,
+        )
+        return [
+            admit_head(said, made(said, OWNER), None, {}.get, NOW).outcome,
+            admit_authority(next_version, made(next_version, OWNER), (ZERO,), NOW)[0].outcome,
+            admit_attestation(judged, made(judged, NODE), None, NOW).outcome,
+            admit_word(rules, made(rules, OWNER), NOW, is_news=True).outcome,
+        ]
+
+    assert AdmissionOutcome.REJECTED not in outcomes(signed)
+    assert outcomes(padded) == [AdmissionOutcome.REJECTED] * 4
