@@ -16,9 +16,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from chain.errors import Invalid, Refused
+from chain.errors import Environment, Invalid, Refused
 from chain.instant import SECOND, Instant
 from odfd.resources.manifest import described
+from odfd.webhooks.delivery import signing_key
 
 RULE: Final = "webhook-signature"
 TOLERANCE: Final = 300
@@ -26,6 +27,8 @@ TOLERANCE: Final = 300
 _SECRET: Final = re.compile(r"\$\{\{\s*config\.(\w+)\s*\}\}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}\Z")
 _TIME: Final = re.compile(r"[0-9]{1,12}\Z", re.ASCII)
+LEAST_SECRET: Final = 16
+"""Fewest bytes of a secret: with one call at hand a shorter one is found by trying, and an empty one by anybody."""
 _SIGNATURES: Final = 16
 """Signatures of a call that are compared; a sender gives two while its key changes."""
 
@@ -55,6 +58,21 @@ def secret_name(text: str) -> str:
         hint = "secret: ${{ config.hook }}, and config: {hook: 'SecretSet:NAME#KEY'}"
         raise Invalid("the secret of a signature is not named", rule="source-endpoint", hint=hint)
     return found[1]
+
+
+def key_of(signature: StandardWebhooks | HmacSignature, secret: str, source: str) -> bytes:
+    """Returns the key of a Source's signatures. Raises Environment for a secret that signs nothing."""
+    try:
+        key = signing_key(secret) if isinstance(signature, StandardWebhooks) else secret.encode()
+    except Invalid:
+        key = b""
+    if len(key) < LEAST_SECRET:
+        raise Environment(
+            f"the secret of the Source {source} is too short for signatures, or is none: no call counts",
+            rule="webhook-secret",
+            hint=f"apply its SecretSet with at least {LEAST_SECRET} bytes, and give the sender the same",
+        )
+    return key
 
 
 def check_header(text: str) -> None:

@@ -14,14 +14,13 @@ from odfd.api.resources.sources import TYPE, OpenedSource, SourceReader
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
-from odfd.ingest.hook_signature import StandardWebhooks, check_signature, secret_name, unknown_source
+from odfd.ingest.hook_signature import check_signature, key_of, secret_name, unknown_source
 from odfd.ingest.push import MAX_ID
 from odfd.ingest.spool import Backlog, Pushed, Receipt
 from odfd.resources.declared import DeclaredResource
 from odfd.runtime.shared_calls import SharedCalls
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
-from odfd.webhooks.delivery import signing_key
 
 AT_ONCE: Final = 256
 """Most pushes that one thread keeps together; more wait for the next."""
@@ -117,7 +116,7 @@ class EndpointService:
         opened, endpoint = found
         if body.headers is not None and signature is not None:
             secret = opened.values[secret_name(signature.secret)]
-            key = signing_key(secret) if isinstance(signature, StandardWebhooks) else secret.encode()
+            key = key_of(signature, secret, opened.name)
             push_id = check_signature(signature, key, body.headers, body.data, self._clock.now())
         if push_id is not None and not 0 < len(push_id) <= MAX_ID:
             raise Invalid(f"an id of {len(push_id):,} characters", rule="push-id", hint=f"1 to {MAX_ID}")

@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.errors import Invalid, Refused
+from chain.errors import Environment, Invalid, Refused
 from chain.instant import SECOND, Instant
 from odfd.ingest.hook_signature import (
+    LEAST_SECRET,
     TOLERANCE,
     HmacSignature,
     StandardWebhooks,
     check_header,
     check_signature,
+    key_of,
     secret_name,
 )
 from odfd.webhooks.delivery import signing_key
@@ -93,3 +95,35 @@ def test_a_secret_is_named_and_never_written() -> None:
     for text in ("", "a b", "ä", "x" * 65):
         with pytest.raises(Invalid):
             check_header(text)
+
+
+@pytest.mark.parametrize(
+    "secret", ["", " ", "sesame", "whsec_", "whsec_AAAA", "whsec_no base64 at all", "x" * (LEAST_SECRET - 1)]
+)
+@pytest.mark.parametrize("signature", [STANDARD, HmacSignature(secret="")])
+def test_a_secret_that_can_be_guessed_signs_nothing(secret: str, signature: Any) -> None:
+    """With an empty one anybody signs: that a Source names a secret does not say that there is one."""
+    if isinstance(signature, StandardWebhooks) or len(secret) < LEAST_SECRET:
+        with pytest.raises(Environment) as caught:
+            key_of(signature, secret, "hooked")
+        assert caught.value.rule == "webhook-secret"
+        assert not secret.strip() or secret not in str(caught.value)
+    assert key_of(HmacSignature(secret=""), "x" * LEAST_SECRET, "hooked") == b"x" * LEAST_SECRET
+
+
+def test_a_captured_call_is_no_other_call() -> None:
+    """Not of another id, at another time, to a Source of another secret, nor behind many that are wrong."""
+    key, good = signing_key(SECRET), HEADERS["webhook-signature"]
+    for headers in (
+        {**HEADERS, "webhook-id": "msg_another"},
+        {**HEADERS, "webhook-id": ""},
+        {**HEADERS, "webhook-timestamp": str(int(HEADERS["webhook-timestamp"]) + 1)},
+        {**HEADERS, "webhook-timestamp": "+1614265330"},
+        {**HEADERS, "webhook-timestamp": "1614265330 "},
+        {**HEADERS, "webhook-signature": good.replace("v1,", "v1a,")},
+        {**HEADERS, "webhook-signature": " ".join(["v1,AAAA"] * 16 + [good])},
+    ):
+        with pytest.raises(Refused):
+            check_signature(STANDARD, key, headers, BODY, NOW)
+    with pytest.raises(Refused):
+        check_signature(STANDARD, signing_key("whsec_" + "A" * 32), HEADERS, BODY, NOW)

@@ -89,6 +89,48 @@ async def test_what_policy_keeps_back_is_not_there(world: Any) -> None:
         assert (await client.get(url_of(alice))).json() == {"datasets": []}
 
 
+async def test_no_spelling_of_a_path_leads_to_what_is_private_or_out_of_the_site(world: Any, worlds: Any) -> None:
+    """Beside a published dataset; by bytes, since a client of HTTP would write the path anew."""
+    async with world.running("alice", private=True, http=ANY_PORT) as alice:
+        await alice.apply(worlds.ROOT.replace("cities", "secret"), worlds.ROOT)
+        await grown(world, alice, 0)
+        await alice.publish("cities")
+        await alice.pull("secret")
+        host, _, port = url_of(alice).removeprefix("http://").rpartition(":")
+
+        async def status(target: str) -> int:
+            stream = await trio.open_tcp_stream(host, int(port))
+            async with stream:
+                await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+                return int((await stream.receive_some(4096)).split()[1])
+
+        state = str(alice.home.directory)
+        ups = ("..", "%2e%2e", ".%2e", "%2E.", "%252e%252e", "..%00", "%ef%bc%8e%ef%bc%8e", "%c0%ae%c0%ae", "..;")
+        wanted = [f"/cities/{up}/secret/refs/head" for up in ups]
+        wanted += [
+            f"/cities/refs{slash}..{slash}..{slash}secret/refs/head" for slash in ("/", "%2f", "%5c", "\\", "%252f")
+        ]
+        wanted += [f"/cities/data/{up}/{up}/{up}/{up}/{up}/{up}{state}/odfd.sqlite" for up in ups]
+        wanted += [f"{state}/odfd.sqlite", f"/{state}/odfd.sqlite", f"file://{state}/odfd.sqlite", "/..", "/cities/.."]
+        for name in (
+            "secret",
+            "SECRET",
+            "s%65cret",
+            "secret%00",
+            "secret%20",
+            "secret.",
+            "./secret",
+            "%73ecret",
+            "ѕecret",
+        ):
+            wanted += [f"/{name}/refs/head", f"//{name}/refs/head", f"http://{host}:{port}/{name}/refs/head"]
+        secret = alice.dataset("secret")
+        wanted += [f"/{each}/refs/head" for each in (secret.multibase, str(secret), secret.multibase.upper())]
+        found = {target: await status(target) for target in wanted}
+        assert {target: code for target, code in found.items() if not 400 <= code < 500} == {}
+        assert await status("/cities/refs/head") == 200, "what is published is there"
+
+
 async def test_a_row_that_was_spoilt_gives_nothing_away(world: Any) -> None:
     """One bit makes the number of a block negative, which is below the end of nothing."""
     async with world.running("alice", http=ANY_PORT) as alice, httpx.AsyncClient() as client:
