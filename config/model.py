@@ -274,6 +274,13 @@ class Ingest:
     unpack_ratio: int = setting(
         250, "most times that unpacking may enlarge a source file; beyond it the file is refused as a bomb", low=2
     )
+    record_bytes: int = setting(
+        16 * 2**20,
+        "largest record of a text: a line, a row of CSV, an element of a JSON document; an engine takes several times "
+        "as much memory for it",
+        unit="B",
+        low=1024,
+    )
     folders: tuple[str, ...] = setting(
         (),
         "folders that sources may read by FilesGlob or file://, with all below them; empty: any except the node's own",

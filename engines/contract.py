@@ -242,6 +242,8 @@ class IngestRequest(Table, frozen=True, kw_only=True):
     """Most bytes of one source file after unpacking; ``None``: the engine's default."""
     max_unpack_ratio: U64 | None = None
     """Largest ratio of a source file's unpacked to its packed bytes; ``None``: the engine's default."""
+    max_record_bytes: U64 | None = None
+    """Most bytes of one record of a text; ``None``: the engine's default."""
 
 
 class HistoryNeeded(Variant, frozen=True, kw_only=True, tag="HistoryNeeded"):

@@ -378,6 +378,7 @@ def _plan(
         new_data_path=str(deps.objects.stage()),
         max_source_bytes=deps.settings.max_source_bytes,
         max_unpack_ratio=deps.settings.max_unpack_ratio,
+        max_record_bytes=deps.settings.max_record_bytes,
         needs_event_time=needs_time and has_own_times(shards),
     )
     if (target := request.quarantine) is not None:

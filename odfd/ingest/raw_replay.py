@@ -221,6 +221,7 @@ def _plan(
         transaction_id=f"replay:{plan.request.transaction_id}",
         max_source_bytes=deps.settings.max_source_bytes,
         max_unpack_ratio=deps.settings.max_unpack_ratio,
+        max_record_bytes=deps.settings.max_record_bytes,
         needs_event_time=needs_time and has_own_times(chains),
         quarantine=_aside(quarantine_of(source.read.schema) is not None, folder, state),
     )

@@ -130,6 +130,7 @@ async def _rows(
         allows_null_keys=True,
         max_source_bytes=deps.settings.max_source_bytes,
         max_unpack_ratio=deps.settings.max_unpack_ratio,
+        max_record_bytes=deps.settings.max_record_bytes,
     )
     answer = await deps.engine.ingest(request)
     match answer:

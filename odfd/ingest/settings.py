@@ -47,6 +47,8 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_source_bytes: int = MAX_SOURCE
     max_unpack_ratio: int = UNPACK_RATIO
     """How many times larger than its packed bytes an unpacked file may be."""
+    max_record_bytes: int | None = None
+    """Most bytes of one record of a text; ``None``: the engine's default."""
     disk_reserve: int = 0
     """Bytes left free on the disk of ``staging``."""
     patience: Patience = PATIENCE

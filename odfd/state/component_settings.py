@@ -87,6 +87,7 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
         staging=home.folder(STAGING),
         max_source_bytes=ingest.source_bytes,
         max_unpack_ratio=ingest.unpack_ratio,
+        max_record_bytes=ingest.record_bytes,
         disk_reserve=settings.limits.disk_reserve_bytes,
         patience=Patience(
             connect=ingest.connect_seconds,
