@@ -167,6 +167,8 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         self._memory = _Memory(limits.remembered)
         self.pool = ThreadPoolExecutor(limits.jobs, thread_name_prefix="engine-job")
         self.controls: set[RequestControl] = set()
+        self._left: dict[Future[bytes], float] = {}
+        """Requests at work whose caller has gone, and since when."""
         streams = (
             _Route(codec.TRANSFORM, handler.transform, TransformResponseRoot, _dataset, _transform_outputs),
             _Route(codec.INGEST, handler.ingest, IngestResponseRoot, _dataset, _data_output),
@@ -178,7 +180,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         self._unary: dict[str, tuple[codec.Method[Any, Any], Callable[[Any], Any]]] = {
             codec.VALIDATE.path: (codec.VALIDATE, handler.validate),
             codec.IDENTITY.path: (codec.IDENTITY, lambda _: handler.identity()),
-            codec.SESSION.path: (codec.SESSION, handler.session),
+            codec.SESSION.path: (codec.SESSION, lambda request: self._session(handler, request)),
         }
 
     def service(self, details: Any) -> Any:
@@ -191,11 +193,25 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
 
     def _one(self, method: codec.Method[Any, Any], work: Callable[[Any], Any], raw: bytes, context: Any) -> bytes:
         request = _decoded(method, raw, context)
+        if isinstance(request, SessionRequest) and not request.starts:
+            return method.encode_response(work(request))  # it is also asked whether the pool is stuck
         future = self.pool.submit(work, request)
         error = future.exception()
         if error is not None:
             context.abort(grpc.StatusCode.INTERNAL, f"{_message_of(error)}\n{TRACE}\n{_backtrace(error)[-MAX_STATUS:]}")
         return method.encode_response(future.result())
+
+    def _session(self, handler: Handler, request: SessionRequest) -> SessionState:
+        now = time.monotonic()
+        waits = [now - since for future, since in list(self._left.items()) if not future.done()]
+        state = handler.session(request)
+        return SessionState(state=state.state, message=state.message, lingering=round(1000 * max(waits, default=0)))
+
+    def _leave(self, future: Future[bytes]) -> None:
+        """Cancels work for which nobody waits; if it has begun, it goes on until it asks its control."""
+        if not future.cancel():
+            self._left[future] = time.monotonic()
+            future.add_done_callback(lambda _: self._left.pop(future, None))
 
     def _stream(self, route: _Route, raw: bytes, context: Any) -> Iterator[bytes]:
         request = _decoded(route.method, raw, context)
@@ -207,6 +223,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             return route.method.encode_response(route.root(value=control.how_far()))
 
         end = None if self._limits.deadline is None else time.monotonic() + self._limits.deadline
+        future: Future[bytes] | None = None
         self.controls.add(control)
         try:
             # False: the call is over already, so nobody will cancel it later.
@@ -227,11 +244,9 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
                 with contextlib.suppress(queue.Empty):
                     signals.get(timeout=self._patience(end))
                 if control.cancelled.is_set():
-                    future.cancel()
                     return
                 if _is_over(end) and not future.done():
                     control.cancel()
-                    future.cancel()
                     yield self._too_late(route)
                     return
                 if not future.done():
@@ -239,6 +254,8 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             yield _answer(route, future)
         finally:
             self.controls.discard(control)
+            if future is not None and not future.done():
+                self._leave(future)
 
     def _patience(self, end: float | None) -> float:
         """Returns the seconds until the next heartbeat or the deadline ``end``, whichever is sooner."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from chain.model.wire import U64
 from engines.tables import Table
 
 
@@ -27,3 +28,5 @@ class SessionState(Table, frozen=True, kw_only=True):
     state: str
     message: str = ""
     """Reason of a failure."""
+    lingering: U64 = 0
+    """Milliseconds for which the oldest request works on whose caller has gone; 0: there is none."""

@@ -7,6 +7,8 @@ removes the folders. Does not decide whether there should be another one.
 from __future__ import annotations
 
 import importlib
+import math
+import re
 import shutil
 import tempfile
 from collections import deque
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from engines.errors import MAX_BACKTRACE, EngineLost
+from chain.errors import Fault
+from engines.errors import MAX_BACKTRACE, EngineLost, LimitExceeded
 from engines.errors import SESSION as NO_SESSION
 from engines.io_plan import View
 from engines.listen_address import READY, SESSION
@@ -34,6 +37,11 @@ _MAX_LINE: Final = 8192
 """Most bytes of one line that an engine prints; longer lines come in pieces."""
 _LAST_WORDS: Final = 12
 """Lines of output kept for the message when an engine does not start or dies."""
+_NO_MEMORY: Final = re.compile(
+    r"std::bad_alloc|java\.lang\.OutOfMemoryError[^\n|]{0,80}|MemoryError|Cannot allocate memory"
+    r"|[mr]e?alloc of size \d+ failed"
+)
+"""Matches what C++, Java, Python and Arrow say when they get no memory."""
 _PIPE_SECONDS: Final = 1.0
 """Seconds to read the rest in the pipes after the exit; a grandchild could hold them open for ever."""
 _INSIDE: Final = PurePosixPath("/odf")
@@ -58,7 +66,12 @@ class EngineProcess:
         self.session_used = trio.current_time()
         self._starts_without = False
         self._opening = trio.Lock()
+        self._was_cancelled = trio.Event()
+        self.left = ""
+        """Why the process is stopped; empty: it is not, or ended by itself."""
         self.leases = 0
+        self.begun = 0
+        """Requests that it got until now."""
         self.last_used = trio.current_time()
 
     @property
@@ -72,12 +85,23 @@ class EngineProcess:
         how = "it never ran" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"{how}; it said: {' | '.join(self._last_words)}" if self._last_words else how
 
+    @property
+    def lack(self) -> str:
+        """Returns the words by which the process said that memory did not suffice; empty: it said nothing like that."""
+        found = _NO_MEMORY.search("\n".join(self._last_words))
+        return found[0] if found else ""
+
     def note(self, line: str) -> None:
         self._last_words.append(line)
+
+    def note_cancelled(self) -> None:
+        """Notes that the caller of a request has gone: if the request works on for long, the process ends."""
+        self._was_cancelled.set()
 
     def leave(self, why: str) -> None:
         """Starts to stop the process; ``gone`` is set when it has stopped."""
         if not self.is_leaving:
+            self.left = why
             self._log("engine-leaving", why=why)
         self._scope.cancel()
 
@@ -132,6 +156,7 @@ class EngineProcess:
             nursery.start_soon(self._read_lines, process.stdout, client)
             nursery.start_soon(self._read_lines, process.stderr, None)
             nursery.start_soon(self._leave_when_idle)
+            nursery.start_soon(self._leave_when_stuck, client)
             self._code = await process.wait()
             nursery.cancel_scope.deadline = trio.current_time() + _PIPE_SECONDS
 
@@ -206,6 +231,32 @@ class EngineProcess:
                 self.leave("idle")
             elif self._has_more and now >= self.session_used + idle:
                 self.leave("what it started for a query is idle")  # the next ingest gets a process without
+
+    async def _leave_when_stuck(self, client: GrpcEngine) -> None:
+        """Ends the process if a request whose caller has gone works on, since no thread can be stopped from outside."""
+        patience = self._settings.limits.cancelled
+        while True:
+            await self._was_cancelled.wait()
+            self._was_cancelled = trio.Event()
+            wait = patience
+            while wait > 0:
+                await trio.sleep(wait)
+                lingering = await self._lingering(client)
+                wait = patience - lingering if lingering else 0
+                if lingering and wait <= 0:
+                    self.leave("a cancelled request did not end")
+
+    async def _lingering(self, client: GrpcEngine) -> float:
+        """Returns the seconds for which a cancelled request has worked on; for ever, if the process does not answer."""
+        with trio.move_on_after(self._settings.limits.pulse):
+            try:
+                return (await client.session(starts=False)).lingering / 1000
+            except LimitExceeded:
+                self._was_cancelled.set()  # as many calls as it takes are in flight: it is asked again
+                return 0
+            except Fault:
+                return 0  # it ended
+        return math.inf
 
     def note_failure(self, message: str, backtrace: str) -> None:
         """Logs a fault of the engine itself, whose backtrace is of no use to the caller."""

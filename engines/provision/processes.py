@@ -88,6 +88,7 @@ class Processes:
                         raise
                 else:
                     process.leases += 1
+                process.begun += 1
         try:
             yield process
         finally:

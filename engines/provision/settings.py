@@ -58,6 +58,8 @@ class WarmthLimits:
     """Time without a request after which the engine must first show that it still answers."""
     pulse: float = 10.0
     """Time for that answer."""
+    cancelled: float = 10.0
+    """Time for a request to end whose caller has gone; then its process ends, as a thread cannot be stopped."""
     backoff: Backoff = AGAIN
     """Pauses after failures to start."""
 

@@ -1,18 +1,20 @@
 """Implements ``contract.Engine`` over processes that are started and stopped on demand, unnoticed by callers.
 
 A query can break its engine process, never the node: other requests in it raise EngineLost, and the next one gets a new
-process. ``Isolation`` decides which requests share one. Requests are never retried here; a transaction id makes a retry
-by the coordinator safe. ``run`` owns everything started and lives as long as the daemon.
+process. ``Isolation`` decides which requests share one. A request that lost a process which it shared is repeated
+once, in one of its own, as another's may have ended it; else the coordinator decides, and a transaction id makes a
+retry safe. ``run`` owns everything started and lives as long as the daemon.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import trio
 
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from engines.client import GrpcEngine
 
 A = TypeVar("A")
+REPEATING: Final = 4
+"""Most requests that are repeated at once, each in a process of its own: as many as one process works on."""
 Work: TypeAlias = "Callable[[GrpcEngine], Awaitable[A]]"
 
 
@@ -127,6 +131,7 @@ class WarmEngine(_Delegating):
     def __init__(self, settings: WarmSettings, on_event: OnEvent) -> None:
         super().__init__(settings)
         self._processes = Processes(settings, on_event)
+        self._repeating = trio.CapacityLimiter(REPEATING)
 
     async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled; then stops every process and removes its folders."""
@@ -176,7 +181,16 @@ class WarmEngine(_Delegating):
             on_progress(Progress(stage=STARTING))
 
         async with self._processes.lease(self._tenant(dataset), starting) as process:
-            return await _Held(self._settings, process)._with(dataset, work, on_progress, session=session)
+            shared, place = process.leases > 1, process.begun
+            try:
+                return await _Held(self._settings, process)._with(dataset, work, on_progress, session=session)
+            except EngineLost as lost:
+                if lost.rule != ALIVE or not (shared or process.begun > place or process.left):
+                    raise
+        # Each in a process of its own, so that the one that ended the other ends no request but itself.
+        async with self._repeating, self._processes.fresh() as own:
+            starting()
+            return await _Held(self._settings, own)._with(dataset, work, on_progress, session=session)
 
 
 class _Held(_Delegating):
@@ -209,12 +223,19 @@ class _Held(_Delegating):
             # The socket breaks a moment before the process is reaped; its last output makes the better message.
             with trio.move_on_after(self._settings.limits.grace):
                 await process.gone.wait()
+            name, lack = self._settings.name, process.lack
             raise EngineLost(
-                f"the {self._settings.name} engine was lost at work ({process.epitaph})",
+                f"the {name} engine ran out of memory at work: {lack} ({process.epitaph})"
+                if lack
+                else f"the {name} engine was lost at work ({process.epitaph})",
                 rule=ALIVE,
-                hint="signal 9 is mostly a lack of memory: give it more heap; else see its lines in the log",
+                hint="allow it more with engine.heap-mib, or give it smaller files or records (ingest.record-bytes)"
+                if lack
+                else process.left or "signal 9 is mostly a lack of memory; else see its lines in the log",
             ) from lost
         finally:
+            if trio.current_effective_deadline() == -math.inf:
+                process.note_cancelled()
             if session:
                 process.session_used = trio.current_time()
         if isinstance(answer, InternalError):

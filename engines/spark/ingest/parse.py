@@ -40,7 +40,7 @@ from engines.spark.ingest.parquet_ranges import parquet_ranges
 from engines.spark.ingest.quoting import Quotes, check_quotes
 from engines.spark.ingest.range_tasks import Format, Task
 from engines.spark.ingest.ranges import TARGET, Range, View, line_ranges
-from engines.spark.ingest.record_size import RECORD_BYTES, check_items, check_lines, check_quoted
+from engines.spark.ingest.record_size import check_items, check_lines, check_quoted
 from engines.spark.ingest.records import array_items, feature_items, object_lines
 from engines.spark.ingest.text_columns import Absence
 from engines.spark.ingest.unpack import SourceFile as SourceFile
@@ -109,12 +109,11 @@ def parse_sources(
     control: RequestControl | None = None,
     *,
     spread: bool = False,
-    record_bytes: int = RECORD_BYTES,
 ) -> Parts | None:
     """Parses all sources into parts under ``folder``; returns ``None`` when they are empty.
 
     ``session`` is opened for a Spark job only; ``spread``: its tasks run on other machines, which share the work.
-    ``record_bytes``: most bytes of one record of a text. ``required``: columns that, if
+    ``required``: columns that, if
     present, must have a value in every row, with the reason for messages (rule ``not-null``); in the parts' schema they
     may still be nullable. A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or
     ``[]``, does. Such a file decides no types: if types are guessed, other files decide them. Records that cannot be
@@ -131,7 +130,7 @@ def parse_sources(
     for source in sources:
         if _size(source) == 0:
             continue
-        found, format_, spans, said, typed = plan_file(source, step, wanted, record_bytes)
+        found, format_, spans, said, typed = plan_file(source, step, wanted)
         if not typed:
             untyped = found if untyped is None else untyped
             remarks.append(f"{source.name}: there are no rows, so no types are guessed from it")
@@ -274,12 +273,9 @@ def _size(source: SourceFile) -> int:
         raise Environment(f"cannot read {source.name}: {error.strerror}", rule="disk") from error
 
 
-def plan_file(
-    source: SourceFile, step: ReadStep, wanted: pa.Schema | None, record_bytes: int = RECORD_BYTES
-) -> Planned:
+def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> Planned:
     """Plans how one nonempty file is read; the types guessed from the first file apply to the others.
-
-    ``record_bytes``: most bytes of one record of a text. Raises Invalid."""
+    Raises Invalid."""
     declared = read_schema(step) is not None
     with _mapped(source) as view:
         if isinstance(step, ReadParquet):
@@ -287,10 +283,10 @@ def plan_file(
             schema = wanted or columns
             return Planned(schema, range_tasks.ParquetFormat(), parquet_ranges(footer, len(view)))
         check_text(view, str(step.__struct_config__.tag), source.name)
-        _check_records(view, step, record_bytes, source.name)
+        _check_records(view, step, source.record_bytes, source.name)
         match step:
             case ReadCsv():
-                return _plan_csv(view, csv_dialect(step), wanted, declared, source.name, record_bytes)
+                return _plan_csv(view, csv_dialect(step), wanted, declared, source)
             case ReadNdJson():
                 check_text_options(step.encoding, step.date_format, step.timestamp_format)
                 schema = wanted or guess_json(object_lines(_sample(view)), source.name)
@@ -324,14 +320,13 @@ def _check_records(view: View, step: ReadStep, most: int, name: str) -> None:
             check_items(view, feature_items(bytes(view), name).texts, most, name)
 
 
-def _plan_csv(
-    view: View, dialect: CsvDialect, wanted: pa.Schema | None, declared: bool, name: str, record_bytes: int
-) -> Planned:
+def _plan_csv(view: View, dialect: CsvDialect, wanted: pa.Schema | None, declared: bool, source: SourceFile) -> Planned:
+    name = source.name
     start = len(BOM) if view[: len(BOM)] == BOM else 0
     quotes = check_quotes(view, start, dialect, name)
     whole = quotes is not Quotes.IN_LINES
     if whole:
-        check_quoted(view, start, dialect, record_bytes, name)
+        check_quoted(view, start, dialect, source.record_bytes, name)
     dialect = msgspec.structs.replace(dialect, whole=whole, infer=dialect.infer and not declared)
     if dialect.infer and (dialect.spelling.decimal or dialect.spelling.thousands):
         raise Invalid(

@@ -17,8 +17,6 @@ from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import record_pattern
 from engines.spark.ingest.ranges import WINDOW, View
 
-RECORD_BYTES: Final = 16 << 20
-"""Most bytes of a record, unless the settings say otherwise."""
 RULE: Final = "record-size"
 
 

@@ -44,7 +44,6 @@ from engines.spark.ingest.encodings import with_guess
 from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
-from engines.spark.ingest.record_size import RECORD_BYTES
 from engines.spark.ingest.row_checks import (
     Origin,
     behind,
@@ -103,15 +102,7 @@ def _ingest(
     keys = checked_keys(request)
     sources = opened(_sources(request), request.read, scratch, bounds_of(request), control.check)
     control.check()
-    parse = functools.partial(
-        parse_sources,
-        session,
-        sources.files,
-        sources.step,
-        scratch,
-        spread=spread,
-        record_bytes=request.max_record_bytes or RECORD_BYTES,
-    )
+    parse = functools.partial(parse_sources, session, sources.files, sources.step, scratch, spread=spread)
     parts = _parsed(parse, request, sources, keys, control, strict=query is None and not request.fills_event_time)
     control.check()
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(sources.files))

@@ -113,7 +113,11 @@ class Opened(NamedTuple):
 
 def bounds_of(request: IngestRequest) -> UnpackBounds:
     usual = UnpackBounds()
-    return UnpackBounds(request.max_source_bytes or usual.size, request.max_unpack_ratio or usual.ratio)
+    return UnpackBounds(
+        request.max_source_bytes or usual.size,
+        request.max_unpack_ratio or usual.ratio,
+        request.max_record_bytes or usual.record,
+    )
 
 
 def opened(
@@ -143,7 +147,7 @@ def opened(
             else:
                 text = decoded(each, encoding_of(step), own / f"text-{place}", growth)
             rows, said = _rows_of(text, behind, options, own / f"rows-{place}", bounds)
-            files.append(rows)
+            files.append(rows._replace(record_bytes=bounds.record))
             remarks += said
     return Opened(files, behind, tuple(remarks))
 

@@ -39,19 +39,26 @@ _NOT_OURS: Final = (NotImplementedError, RuntimeError)
 """Errors of a zip with an unknown method of packing, or a password."""
 
 
+RECORD_BYTES: Final = 16 << 20
+"""Most bytes of a record, unless the settings say otherwise."""
+
+
 class SourceFile(NamedTuple):
     """A file by its path for the engine, and its name for people."""
 
     path: Path
     name: str
+    record_bytes: int = RECORD_BYTES
+    """Most bytes of one of its records, if it is a text."""
 
 
 class UnpackBounds(NamedTuple):
-    """The bounds of unpacking one file."""
+    """The bounds of one file."""
 
     size: int = 64 << 30
     ratio: int = 250
     """Most times the packed size, beyond ``FREE`` bytes."""
+    record: int = RECORD_BYTES
 
 
 class Unpacking:

@@ -60,6 +60,9 @@ class Handler:
                 return InvalidQuery(message="worked")
             case "fail":
                 raise ValueError(rest)
+            case "ignore":
+                Path(rest).touch()
+                threading.Event().wait()
             case "hang":
                 time.sleep(float(rest))
         paths = [path for each in request.query_inputs for path in each.data_paths]

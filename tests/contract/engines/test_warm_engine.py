@@ -271,18 +271,16 @@ def held(engine: WarmEngine) -> dict[str, int]:
     return {running.dataset: running.pid for running in engine.running()}
 
 
-@pytest.mark.parametrize(("apart", "outcome"), [(0, EngineLost), (2, InvalidQuery)])
-async def test_apart_no_datasets_query_ends_the_work_of_another(
-    tmp_path: Path, bench: Any, apart: int, outcome: type
+@pytest.mark.parametrize(("apart", "processes"), [(0, 3), (2, 2)])
+async def test_a_query_that_ends_its_process_ends_no_other_query(
+    tmp_path: Path, bench: Any, apart: int, processes: int
 ) -> None:
-    """In one process the dying query takes the other's with it; with each in its own it goes on."""
-    engine, ended, enough = Bed(PlainProcess(), tmp_path).engine(apart=apart), [], tmp_path / "enough"
+    """With each dataset in its own process the other goes on. In one process both are repeated once, apart."""
+    bed, ended, enough = Bed(PlainProcess(), tmp_path), [], tmp_path / "enough"
+    engine = bed.engine(apart=apart)
 
     async def long_query() -> None:
-        try:
-            ended.append(await engine.transform(asking(about(bench.request(), FIRST), f"work {enough}")))
-        except EngineLost as fault:
-            ended.append(fault)
+        ended.append(await engine.transform(asking(about(bench.request(), FIRST), f"work {enough}")))
 
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
@@ -293,7 +291,35 @@ async def test_apart_no_datasets_query_ends_the_work_of_another(
             with pytest.raises(EngineLost, match="last words of a dying engine"):
                 await engine.transform(asking(about(bench.request(), SECOND), "die"))
             enough.touch()
-        assert [type(each) for each in ended] == [outcome]
+        assert ended == [InvalidQuery(message="worked")]
+        assert len(bed.started()) == processes
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_cancelled_query_that_works_on_costs_its_process_and_no_other_query(tmp_path: Path, bench: Any) -> None:
+    bed, ended, enough = Bed(PlainProcess(), tmp_path), [], tmp_path / "enough"
+    engine = bed.engine(cancelled=0.3)
+
+    async def long_query() -> None:
+        ended.append(await engine.transform(asking(about(bench.request(), FIRST), f"work {enough}")))
+
+    async def stuck_query() -> None:
+        await engine.transform(asking(about(bench.request(), SECOND), f"ignore {tmp_path / 'begun'}"))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        await engine.transform(asking(about(bench.request(), THIRD), "join"))
+        async with trio.open_nursery() as work:
+            work.start_soon(long_query)
+            async with trio.open_nursery() as leaving:
+                leaving.start_soon(stuck_query)
+                await became(lambda: (tmp_path / "begun").exists())
+                leaving.cancel_scope.cancel()
+            await became(lambda: "engine-exited" in bed.names())
+            enough.touch()
+        assert ended == [InvalidQuery(message="worked")]
+        whys = (facts["why"] for name, facts in bed.events if name == "engine-leaving")
+        assert next(whys) == "a cancelled request did not end"
         nursery.cancel_scope.cancel()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def test_a_record_that_is_too_long_is_refused_by_its_place(
     def parts(*names: str) -> Any:
         path.write_text(text(*names))
         (folder := tmp_path / f"parts-{len(list(tmp_path.iterdir()))}").mkdir()
-        return parse_sources(no_session, [SourceFile(path, "s")], read, folder, record_bytes=MOST)
+        return parse_sources(no_session, [SourceFile(path, "s", MOST)], read, folder)
 
     fitting = "n" * (MOST // 3)
     assert sum(parts(*[fitting] * 9).rows) == 9, "the file is longer, and its records are not"
@@ -92,9 +93,6 @@ def test_a_record_that_is_too_long_is_refused_by_its_place(
 def test_lines_are_found_as_by_looking_at_each(lines: list[bytes], most: int) -> None:
     text = b"\n".join(lines)
     too_long = [number for number, line in enumerate(lines, 1) if len(line) > most]
-    try:
+    with pytest.raises(Invalid) if too_long else contextlib.nullcontext() as caught:
         check_lines(text, most, "s")
-    except Invalid as fault:
-        assert fault.place == f"s:{too_long[0]}"
-    else:
-        assert not too_long
+    assert caught is None or caught.value.place == f"s:{too_long[0]}"
