@@ -35,7 +35,9 @@ NAMED_HERE: Final = ("Peer", "Validator")
 _HINT: Final = "restore the database from a backup"
 EVENTS: Final = Sealed("res_events", ("rv", "at", "op", "id", "type", "body"), _HINT)
 CURRENT: Final = Sealed("res_current", ("id", "type", "key", "did", "rv", "body"), _HINT)
-TABLES: Final = ("res_events", "res_current", "res_labels", "res_refs", "res_owners", "res_touched", "res_log")
+DELETING: Final = Sealed("res_deleting", ("id", "body"), _HINT)
+_MADE: Final = ("res_labels", "res_refs", "res_owners", "res_touched", "res_log")
+TABLES: Final = (EVENTS.table, CURRENT.table, DELETING.table, *_MADE)
 Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
 """The kind of an event; ``Observed`` changes only the status, or what references are resolved to."""
 Json: TypeAlias = Any
@@ -268,6 +270,7 @@ class DeclaredStore:
         )  # fmt: skip
         if op == "Observed":
             return rv
+        self._db.execute("DELETE FROM res_deleting WHERE id = ?", (resource.id,))  # one that comes back is not undone
         self._db.execute("DELETE FROM res_owners WHERE child = ?", (resource.id,))
         self._db.executemany(
             "INSERT INTO res_owners VALUES (?, ?)", [(each.id, resource.id) for each in resource.owners]
@@ -312,7 +315,9 @@ class DeclaredStore:
             EVENTS.put(self._db, rv, at, op, resource_id, type_, msgspec.json.encode(emptied, order="deterministic"))
 
     def delete(self, resource: DeclaredResource, now: Instant) -> int:
-        rv, _ = self._append("Deleted", resource, now)
+        """Deletes a resource, and notes that its effects are to be undone; returns the number of the event."""
+        rv, body = self._append("Deleted", resource, now)
+        DELETING.put(self._db, resource.id, body)
         self._db.execute("DELETE FROM res_current WHERE id = ?", (resource.id,))
         self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
         self._db.execute("DELETE FROM res_refs WHERE src = ?", (resource.id,))

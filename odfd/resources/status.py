@@ -20,6 +20,8 @@ EDGES: Final = frozenset(
      ("Failed", "Pending")}
 )  # fmt: skip
 DANGLING: Final = "DanglingReferences"
+DELETING: Final = "Deleting"
+"""Condition of a deleted resource whose effects are not undone yet."""
 DRIFT: Final = "Drift"
 """Condition of a resource that was as declared and no longer is, without a new declaration; until it is mended."""
 UNRESOLVED: Final = "unresolved-reference"
@@ -112,6 +114,16 @@ def failed(
         phase=moved(status, "Failed").phase, code=fault.rule or type(fault).__name__.lower(), message=fault.message,
         hint=fault.hint, observed_generation=generation, reconciled_at=now, failures=status.failures + 1,
         retry_at=retry_at, conditions=_conditions(status, generation, seen, now),
+    )  # fmt: skip
+
+
+def held_back(status: ResourceStatus, generation: int, fault: Fault, retry_at: Instant, now: Instant) -> ResourceStatus:
+    """Returns the status of a deleted resource whose effects could not be undone."""
+    why = {DELETING: ConditionValue(value=True, code=fault.rule or "", message=fault.message)}
+    return ResourceStatus(
+        phase=status.phase, code=fault.rule or type(fault).__name__.lower(), message=fault.message, hint=fault.hint,
+        observed_generation=generation, reconciled_at=now, failures=status.failures + 1, retry_at=retry_at,
+        conditions=_conditions(status, generation, why, now),
     )  # fmt: skip
 
 

@@ -96,6 +96,14 @@ OWNERS_STEP: Final = """
 """
 HISTORY_STEP: Final = "CREATE INDEX res_events_id ON res_events (id, rv);"
 """A later step: an index that finds the events of one resource without reading the whole log."""
+DELETING_STEP: Final = """
+    -- Deleted resources whose effects are not undone yet; body as in res_current.
+    CREATE TABLE res_deleting (
+        id TEXT PRIMARY KEY,
+        body BLOB NOT NULL,
+        seal BLOB
+    ) STRICT, WITHOUT ROWID;
+"""
 
 
 INTENT_LOG: Final = Sealed(
@@ -168,6 +176,7 @@ STEPS: Final = (
     REFERENCES_STEP,
     OWNERS_STEP,
     HISTORY_STEP,
+    DELETING_STEP,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 

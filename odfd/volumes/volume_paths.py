@@ -35,8 +35,8 @@ class VolumePlace(Protocol):
     def claim(self, volume: str, *, is_new: bool) -> None:
         """Checks the mark; writes it if ``is_new`` and there is none."""
 
-    def release(self) -> None:
-        """Deletes the mark, so that another volume may use the place."""
+    def release(self, volume: str) -> None:
+        """Deletes the mark of this volume, if it is there, so that another one may use the place."""
 
     def put(self, name: Multihash, source: Path) -> None:
         """Writes a copy and reads it back. Raises ObjectDamaged if that is not what was written."""
@@ -69,7 +69,7 @@ class FolderPlace:
                 if not is_new:
                     raise away(self._volume, f"{self._root} has no mark of it: is its disk mounted?")
                 self._begin(mark, volume)
-            _check_mark(self._volume, mark.read_text(), volume)
+            _check_mark(self._volume, mark.read_text(), volume, str(mark))
 
     def _begin(self, mark: Path, volume: str) -> None:
         """Writes the mark as a whole or not at all; one that a crash left unfinished is written anew."""
@@ -80,10 +80,11 @@ class FolderPlace:
         with durable.writing(mark, draft=part) as file:
             file.write(volume.encode())
 
-    def release(self) -> None:
+    def release(self, volume: str) -> None:
         with self._used():
-            self._is_marked()
-            durable.remove(self._root / MARK)
+            mark = self._root / MARK
+            if self._is_marked() and mark.read_text().strip() == volume:
+                durable.remove(mark)
 
     def put(self, name: Multihash, source: Path) -> None:
         target = self._place(name)
@@ -157,11 +158,14 @@ class BucketPlace:
                     raise away(self._volume, "its bucket has no mark of it any more")
                 self._bucket.put_if(MARK, volume.encode(), None)
                 found = self._bucket.get(MARK, 200)
-            _check_mark(self._volume, "" if found is None else found.content.decode(errors="replace"), volume)
+            said = "" if found is None else found.content.decode(errors="replace")
+            _check_mark(self._volume, said, volume, f"{MARK} in its bucket")
 
-    def release(self) -> None:
+    def release(self, volume: str) -> None:
         with self._asked(), contextlib.suppress(Missing):
-            self._bucket.delete(MARK)
+            found = self._bucket.get(MARK, 200)
+            if found is not None and found.content.decode(errors="replace").strip() == volume:
+                self._bucket.delete(MARK)
 
     def put(self, name: Multihash, source: Path) -> None:
         with self._asked(), disk(source), source.open("rb") as file:
@@ -222,6 +226,10 @@ def _taken(volume: str, why: str) -> Fault:
     return Refused(f"volume {volume} cannot begin there: {why}", rule="volume-taken", hint=hint)
 
 
-def _check_mark(name: str, found: str, volume: str) -> None:
+def _check_mark(name: str, found: str, volume: str, mark: str) -> None:
     if found.strip() != volume:
-        raise _taken(name, "it is another volume's already")
+        raise Refused(
+            f"volume {name} cannot begin there: it is another volume's already, as {mark} says",
+            rule="volume-taken",
+            hint="name an empty folder or another prefix; if no node has that volume any more, delete that file",
+        )

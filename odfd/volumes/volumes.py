@@ -105,7 +105,7 @@ class Volumes:
         """Gives up the place and the cache of a volume that is deleted."""
         volume = self.open(resource)
         if not self._home.objects.volumes.usage(resource.id).objects:
-            volume.place.release()
+            volume.place.release(resource.id)
         self._home.objects.volumes.unclaim(resource.id)
         with self._lock:
             self._opened.pop(resource.id, None)

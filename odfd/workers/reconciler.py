@@ -9,7 +9,7 @@ again. The result is stored as the resource's status, which only this worker wri
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -20,6 +20,7 @@ from chain.instant import SECOND, Instant
 from odfd.control.assembly import Context
 from odfd.errors import Bug, sole_fault
 from odfd.obs.events import Event
+from odfd.resources import deletions
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import SETS
 from odfd.resources.status import (
@@ -29,12 +30,13 @@ from odfd.resources.status import (
     ResourceStatus,
     drifted,
     failed,
+    held_back,
     is_unchanged,
     moved,
     pending,
     ready,
 )
-from odfd.resources.workqueue import WorkQueue
+from odfd.resources.workqueue import HOURLY, WorkQueue
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import Subjects
 from odfd.runtime.supervision import Life
@@ -156,11 +158,9 @@ class Reconciler:
         self._looking = True
         try:
             heard, self._heard = self._heard, set()
-            self._cursor, touched, deleted = await trio.to_thread.run_sync(self._touched, heard)
+            self._cursor, touched = await trio.to_thread.run_sync(self._touched, heard)
             for each in touched:
                 self.queue.touch(each)
-            for gone in deleted:
-                await self._finalize(gone)
         finally:
             self._looking = False
         now = self._clock.now()
@@ -172,19 +172,18 @@ class Reconciler:
         due = self.queue.next_time()
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
-    def _touched(self, heard: Collection[Named]) -> tuple[int, Sequence[str], Sequence[DeclaredResource]]:
-        """Reads the log of resources: returns the new cursor,
-        the ids of changed resources (at first all), and deleted ones.
+    def _touched(self, heard: Collection[Named]) -> tuple[int, Sequence[str]]:
+        """Reads the log of resources: returns the new cursor, and the ids of changed resources, at first of all.
 
-        Blocking.
+        Deleted ones precede the others, which may take their places. Blocking.
         """
         self.adopt()
         with self._home.database.read() as connection:
             store, cursor = DeclaredStore(connection), self._cursor
             if cursor is None:
                 there = [each for each in store.all() if each.type in self.controllers]
-                return store.newest(), self._at_start(there), ()
-            gone: list[DeclaredResource] = []
+                return store.newest(), [*(each.id for each in deletions.unfinished(connection)), *self._at_start(there)]
+            gone: list[str] = []
             found = [
                 each.id
                 for type_, name in sorted(heard)
@@ -197,11 +196,11 @@ class Reconciler:
                 last = {each.resource.id: each for each in events}
                 found += [id_ for id_, each in last.items() if each.resource.status.phase == "Pending"]
                 deleted = [each.resource for each in events if each.op == "Deleted"]
-                gone += deleted
+                gone += (each.id for each in deleted)
                 sets = [each.resource for each in events if each.op == "Modified" and each.resource.type in SETS]
                 found += [src for each in (*deleted, *sets) for src in store.referrers(each.id)]
                 found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
-        return cursor, found, gone
+        return cursor, [*gone, *found]
 
     def _following(self, store: DeclaredStore, resource_id: str) -> Sequence[str]:
         """Returns the ids of resources that refer to this one and follow its changes."""
@@ -209,12 +208,27 @@ class Reconciler:
         return [each.id for each in referrers if each is not None and each.type in self.followers]
 
     async def _finalize(self, gone: DeclaredResource) -> None:
+        """Undoes the effects of a deleted resource, or says why it cannot, and tries again later."""
         controller = self.controllers.get(gone.type)
-        try:
-            if controller is not None:
-                await controller.finalize(gone)
-        except Exception as error:  # noqa: BLE001  it is gone whatever its controller says
-            self._logger.error("a controller failed", type=gone.type, name=gone.name, fault=repr(error))
+        fault = None if controller is None else await self._fault_of(gone, controller.finalize(gone))
+        now = self._clock.now()
+        if fault is not None:
+            retry_at = Instant(now + (self.queue.pause(fault, gone.status.failures) or HOURLY))
+            status = held_back(gone.status, gone.generation, fault, retry_at, now)
+            told = {"type": gone.type, "name": gone.name, "fault": str(fault), "hint": fault.hint}
+            self._logger.error("what a deleted resource made is not undone yet", **told)
+            self.queue.later(gone.id, retry_at)
+
+        def write() -> Sequence[str]:
+            with self._home.database.write() as connection:
+                if fault is not None:
+                    deletions.hold_back(connection, msgspec.structs.replace(gone, status=status))
+                    return ()
+                deletions.end(connection, gone.id)
+                return [each.id for each in DeclaredStore(connection).all(gone.type) if each.status.phase == "Failed"]
+
+        for each in await trio.to_thread.run_sync(write):
+            self.queue.touch(each)  # it may have waited for the place
 
     def _at_start(self, resources: Sequence[DeclaredResource]) -> Sequence[str]:
         """Returns the ids to check now; the others, whose changes events report,
@@ -239,7 +253,10 @@ class Reconciler:
         turned.set()
 
     async def _attempt(self, resource_id: str) -> None:
-        resource, dangling = await trio.to_thread.run_sync(self._read, resource_id)
+        resource, dangling, is_deleted = await trio.to_thread.run_sync(self._read, resource_id)
+        if resource is not None and is_deleted:
+            await self._finalize(resource)
+            return
         controller = None if resource is None else self.controllers.get(resource.type)
         if resource is None or controller is None:
             return
@@ -277,24 +294,36 @@ class Reconciler:
 
     async def _tried(self, controller: Controller, resource: DeclaredResource, steps: Sequence[str]) -> ObservedState:
         """Performs steps and observes the resource again; a fault becomes part of the observed state."""
-        try:
-            with trio.fail_after(ATTEMPT_SECONDS):
-                for step in steps:
-                    await controller.perform(resource, step)
-                seen = await controller.observe(resource)
-        except trio.TooSlowError:
-            text = f"not done in {ATTEMPT_SECONDS:g} seconds"
-            return ObservedState(fault=Environment(text, rule="reconcile-timeout", hint="it is tried again by itself"))
-        except Exception as error:  # noqa: BLE001  a controller's mistake is told of its resource, and stops no other
-            fault = sole_fault(error)
-            if fault is None:
-                self._logger.error("a controller failed", type=resource.type, name=resource.name, fault=repr(error))
-                fault = Bug(f"{type(error).__name__}: {error}", rule="controller")
+        seen = ObservedState()
+
+        async def attempt() -> None:
+            nonlocal seen
+            for step in steps:
+                await controller.perform(resource, step)
+            seen = await controller.observe(resource)
+
+        if (fault := await self._fault_of(resource, attempt())) is not None:
             return ObservedState(fault=fault)
         if steps and seen.steps and seen.fault is None:
             text = f"done, and not so afterwards: {', '.join(seen.steps)}"
             return msgspec.structs.replace(seen, fault=Bug(text, rule="not-settled"))
         return seen
+
+    async def _fault_of(self, resource: DeclaredResource, attempt: Awaitable[None]) -> Fault | None:
+        """Runs what a controller does for a resource; its mistake is told of that resource, and stops no other."""
+        try:
+            with trio.fail_after(ATTEMPT_SECONDS):
+                await attempt
+        except trio.TooSlowError:
+            text = f"not done in {ATTEMPT_SECONDS:g} seconds"
+            return Environment(text, rule="reconcile-timeout", hint="it is tried again by itself")
+        except Exception as error:  # noqa: BLE001  see above
+            fault = sole_fault(error)
+            if fault is None:
+                self._logger.error("a controller failed", type=resource.type, name=resource.name, fault=repr(error))
+                fault = Bug(f"{type(error).__name__}: {error}", rule="controller")
+            return fault
+        return None
 
     def _ended(self, resource: DeclaredResource, at_work: ResourceStatus, seen: ObservedState) -> ResourceStatus:
         """Returns the status after an attempt. ``at_work``: the status during the attempt."""
@@ -341,11 +370,13 @@ class Reconciler:
 
         return await trio.to_thread.run_sync(write)
 
-    def _read(self, resource_id: str) -> tuple[DeclaredResource | None, Sequence[str]]:
-        """Reads a resource, and the names of missing resources that it refers to."""
+    def _read(self, resource_id: str) -> tuple[DeclaredResource | None, Sequence[str], bool]:
+        """Reads a resource, the names of missing resources that it refers to, and whether it is deleted."""
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
-            return store.get(resource_id), store.dangling(resource_id)
+            if (held := store.get(resource_id)) is not None:
+                return held, store.dangling(resource_id), False
+            return deletions.find(connection, resource_id), (), True
 
     def _newest(self) -> int:
         with self._home.database.read() as connection:

@@ -23,6 +23,7 @@ from odfd.control import wire
 from odfd.datasets.references import references_hold
 from odfd.datasets.visibility import Mark, Marks, Visibility
 from odfd.ingest import spool_tables
+from odfd.resources import deletions
 from odfd.state.directory import PARTIAL, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
@@ -70,6 +71,7 @@ class Doctor:
             "heads": self._heads,
             "damage": self._damage,
             "published": self._published,
+            "deletions": self._deletions,
             **self._more,
         }
 
@@ -223,6 +225,16 @@ class Doctor:
             return ok("damage", "none is known; odfctl verify REF looks for it")
         shown = _few([f"{name}: {what}" for name, what in found.items()])
         return failed("damage", shown, _REPAIR.format(next(iter(found))))
+
+    def _deletions(self) -> wire.Probe:
+        """Tells of deleted resources that left something behind, such as the mark of a volume."""
+        with self._home.database.read() as connection:
+            left = [each for each in deletions.unfinished(connection) if each.status.failures]
+        if not left:
+            return ok("deletions", "nothing is left of what was deleted")
+        why = left[0].status
+        message = f"not undone yet: {_few([f'{each.type} {each.name}' for each in left])}: {why.message}"
+        return failed("deletions", message, f"{why.hint or 'the log has the details'}; it is tried again by itself")
 
     def _chains(self) -> wire.Probe:
         """Checks the id under which each chain is stored, and the objects that its blocks are recorded to name."""

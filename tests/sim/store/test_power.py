@@ -231,7 +231,7 @@ def move(home: Path, promise: Callable[[Any], None]) -> None:
     place.put(name, source)
     promise(name)
     place.delete(name)
-    place.release()
+    place.release("v")
     promise("released")
 
 

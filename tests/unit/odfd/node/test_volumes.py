@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import trio
 
-from chain.errors import Fault
+from chain.errors import Environment, Fault
 from chain.store.volumes import VolumeUsage
 from odfd.resources.declared import DeclaredStore
-from odfd.volumes.volume_paths import MARK
+from odfd.volumes.volume_paths import MARK, FolderPlace
+from odfd.workers.reconciler import Reconciler
 from worlds.eventually import PATIENCE
 from worlds.node_world import until
 
@@ -122,3 +123,51 @@ spec:
         await lies(alice, 1)
         (item,) = (await alice.apply(dataset)).items
         assert item.action == "unchanged"
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    """Killed before it is tried, or with its disk away: the next start goes on, and another volume begins there."""
+    cellar, tries = tmp_path / "cellar", []
+
+    def away(_: FolderPlace, volume: str) -> None:
+        tries.append(volume)
+        raise Environment("volume cellar is away", rule="volume-away", hint="plug it in")
+
+    async def never(*_: Any) -> None:
+        await trio.sleep_forever()
+
+    async def probe(node: Any) -> Any:
+        (found,) = [each for each in await node.api.about.doctor() if each.name == "deletions"]
+        return found
+
+    async with world.running("alice") as alice:
+        await alice.apply(volume(cellar))
+        await status(alice)
+        await until((cellar / MARK).exists)
+        with monkeypatch.context() as patched:
+            patched.setattr(FolderPlace, "release", away)
+            if is_killed:
+                patched.setattr(Reconciler, "_finalize", never)
+            await alice.api.declarations.delete("volume", "cellar")
+            if not is_killed:
+                await until(lambda: tries)
+                with trio.fail_after(PATIENCE):
+                    await alice.parts.reconciler.settled()
+                said = await probe(alice)
+                assert said.result == "failed"
+                assert "PersistentVolume cellar: volume cellar is away" in said.message
+                assert "plug it in" in said.hint
+    assert (cellar / MARK).exists()
+    async with world.running("alice") as alice:
+        await alice.apply(volume(cellar, name="attic"))
+        await until(lambda: (cellar / MARK).exists() and (cellar / MARK).read_text() == found_id(alice, "attic"))
+        await until(lambda: alice.parts.volumes.probe().result != "failed")
+        assert (await status(alice, "attic"))["phase"] == "Ready"
+        assert (await probe(alice)).result == "ok"
+
+
+def found_id(alice: Any, name: str) -> str:
+    return next(each.id for each in alice.parts.volumes.volumes.all() if each.name == name)

@@ -83,7 +83,7 @@ def test_a_volume_on_such_a_mount_is_away(mount: Mount, tmp_path: Path, monkeypa
     (tmp_path / "slice").write_bytes(b"slice")
     for ask in (
         lambda: place.file(NAME), lambda: place.put(NAME, tmp_path / "slice"), lambda: place.is_whole(NAME),
-        lambda: place.delete(NAME), lambda: place.claim("id", is_new=False), place.release,
+        lambda: place.delete(NAME), lambda: place.claim("id", is_new=False), lambda: place.release("v"),
     ):  # fmt: skip
         with pytest.raises(Environment, match="does not answer: is its server there") as told:
             ask()
