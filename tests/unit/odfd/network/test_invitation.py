@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
 from chain.errors import Fault, Invalid, Refused
+from chain.statements import canonical
 from chain.statements.envelope import preauth
 from chain.statements.keys import SigningKey
 from chain.statements.statement import RuleGroup, Rules, WitnessRules
@@ -93,6 +95,49 @@ def test_a_forged_invitation_is_refused() -> None:
     for payload in (honest.replace(b"/p2p/", b"/q2q/"), honest.replace(b'["/ip4', b'["/ipx')):
         with pytest.raises(Invalid):
             read_invitation(signed(payload), NOW)
+
+
+OTHERS = f"/ip4/192.0.2.7/tcp/4150/p2p/{peer_of_seed(b'o' * 32)}"
+TOKEN: dict[str, Any] = {"token": "ab" * 32, "uses": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            {"network": name}
+            for name in ("..", ".", "", "a/b", "a..b", "-a", "vіllage", "ｄemo", "demo\u202e", "a" * 254)
+        ),
+        {"bootstrap": []},
+        {"bootstrap": [PEER] * 9},
+        {"bootstrap": ["/ip4/192.0.2.7/tcp/4150"]},
+        {"bootstrap": ["/unix/run/odfd.sock"]},
+        {"bootstrap": ["/ip4/192.0.2.7/tcp/4150/p2p/../../x"]},
+        {**TOKEN, "bootstrap": [OTHERS]},
+        {**TOKEN, "uses": None},
+        {**TOKEN, "uses": 0},
+        {**TOKEN, "uses": 101},
+        {**TOKEN, "token": "ab" * 31},
+        {**TOKEN, "token": "AB" * 32},
+        {"token": None, "uses": 3},
+        {"expiresAt": "2026-13-01T00:00:00Z"},
+        {"expiresAt": "99999-01-01T00:00:00Z"},
+        {"by": "did:key:zz"},
+        {"policyKey": "did:key:zz"},
+        {"rules": {"use": "x" * 1025}},
+    ],
+    ids=str,
+)
+def test_a_link_that_its_author_signed_is_refused_where_it_could_lead_astray(change: dict[str, Any]) -> None:
+    """Anybody signs with a key of his own: names that look like others, addresses that are none, and a token that would
+    be shown to another node than the one that is to redeem it."""
+    said = msgspec.json.decode(msgspec.json.encode(invitation(), enc_hook=str)) | change
+    payload = canonical.encode({key: value for key, value in said.items() if value is not None})
+    with pytest.raises((Invalid, Refused)) as caught:
+        read_invitation(signed(payload), NOW)
+    assert caught.value.rule
+    whole = canonical.encode(msgspec.json.decode(msgspec.json.encode(invitation(**TOKEN), enc_hook=str)))
+    assert read_invitation(signed(whole), NOW) == invitation(**TOKEN)
 
 
 def test_it_ends_when_it_says() -> None:

@@ -329,6 +329,59 @@ async def test_other_names_roles_and_datasets_are_refused(world: Any, worlds: An
                 raise AssertionError
 
 
+async def test_a_push_with_no_token_that_may_opens_nothing(world: Any, worlds: Any) -> None:
+    """Whatever a caller writes instead of one, in the greeting of a web socket and beside an upload."""
+    async with world.running("alice", http=TAKES) as alice, world.running("house", private=True, http=TAKES) as house:
+        good, elsewhere, reader = await token_of(house), await token_of(alice), await token_of(house, Role.READER)
+        account = (await house.api.declarations.get("Account", "carol")).headers["id"]
+        late, _ = house.parts.tokens.make(account, Role.MAINTAINER, "", Instant(1))
+        gone, grant = house.parts.tokens.make(account, Role.MAINTAINER, "", FOREVER)
+        house.parts.tokens.revoke(grant.id)
+        name = Multihash.sha3_256(b"x")
+        given = [{"Authorization": f"Bearer {each}"} for each in ("odf_wrong", elsewhere, reader, late, gone)]
+        given += [{}, {"Authorization": f"Basic {good}"}, {"Authorization": good}, {"Cookie": f"token={good}"}]
+        given += [{"X-Forwarded-User": "carol"}, {"odfd-account": "carol"}]
+        async with WebTransfers() as web, httpx.AsyncClient() as client:
+            for headers in given:
+                for path in ("cities/push", f"cities/push?token={good}"):
+                    with pytest.raises(Fault, match=r"40[13]"):
+                        async with conversation(web, f"{url_of(house)}/{path}", SMART | headers):
+                            raise AssertionError
+                url = f"{url_of(house)}/cities/data/{name}?token={good}"
+                assert (await client.put(url, content=b"x", headers=headers)).status_code in (401, 404), headers
+        assert not house.parts.smart.backend.sessions
+        assert not house.home.chains.datasets()
+
+
+async def test_a_token_that_is_revoked_in_the_middle_of_a_push_commits_nothing(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
+        await grown(world, worlds, alice, 1)
+        blocks = raws(alice)
+        await house.apply(ACCOUNT)
+        account = (await house.api.declarations.get("Account", "carol")).headers["id"]
+        token, grant = house.parts.tokens.make(account, Role.MAINTAINER, "", FOREVER)
+        batch = list(pack(PUSHED, len(blocks), [(Multihash.sha3_256(raw), raw) for raw in blocks]))
+        files = tuple(each for raw in blocks for each in object_files(raw))
+        async with spoken(house, "cities/push", token) as socket, httpx.AsyncClient() as client:
+            texts = [[encode(OpenPush(transfer_plan=plan_of(blocks)))], batch]
+            for text in (*texts, [encode(PushObjects(object_files=files, is_truncated=False))]):
+                await socket.send_pieces(text)
+                answer = await socket.receive(1 << 20)
+            wanted = decode(answer, PushObjectsAnswer).ok.object_transfer_strategies
+            assert wanted
+            for each in wanted:
+                data = alice.home.objects.read(Multihash.parse(each.object_file.physical_hash))
+                headers = {one.name: one.value for one in each.upload_to.headers}
+                assert (await client.put(each.upload_to.url, content=data, headers=headers)).status_code == 200
+            house.parts.tokens.revoke(grant.id)
+            assert (await client.put(each.upload_to.url, content=data, headers=headers)).status_code == 401
+            await socket.send(encode(UploadProgress(details="Complete")))
+            await socket.send("{}")
+            with pytest.raises(SocketClosed):
+                await socket.receive(1 << 20)
+        assert not house.home.chains.datasets()
+
+
 def plan_of(blocks: list[bytes]) -> TransferPlan:
     counter = Counter()
     for raw in blocks:
