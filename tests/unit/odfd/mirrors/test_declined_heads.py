@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain import instant
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
-from odfd.mirrors.first_contact import PAUSES, DeclinedHeads
+from chain.store.database import open_database
+from odfd.mirrors.first_contact import (
+    ENOUGH,
+    EXPECTED,
+    FIRST_SIGHT,
+    NETWORKS,
+    PAUSES,
+    WITNESSED,
+    DeclinedHeads,
+    FirstContact,
+    rung_of,
+)
 from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.trust.ledger import log
+from odfd.trust.policy.witness_quorum import Witnesses
 
 DATASET = SigningKey(b"d" * 32).dataset_id
 SPEC = MirrorSpec(dataset=str(DATASET), name="theirs")
@@ -53,3 +71,23 @@ def test_the_same_tree_never_and_another_epoch_or_spec_at_once() -> None:
     assert declined.why(msgspec.structs.replace(SPEC, want="chain"), head(9), 1.0) is None
     declined.forget(DATASET)
     assert declined.why(SPEC, head(8), 1.0) is None
+
+
+def test_a_first_contact_is_shown_as_what_it_was(tmp_path: Path) -> None:
+    """Two networks may be one attacker's; three count, and only where neither a hash nor witnesses were asked for."""
+    now = instant.parse("2026-11-20T08:00:00Z")
+    with closing(open_database(tmp_path / "odfd.sqlite")) as database:
+        database.migrate(log.ROOM, log.STEPS)
+        for expect, quorum, networks, rung in (
+            (None, 0, 0, FIRST_SIGHT),
+            (None, 0, ENOUGH - 1, FIRST_SIGHT),
+            (None, 0, ENOUGH, NETWORKS),
+            (None, 2, ENOUGH, WITNESSED),
+            (str(head(1).head), 2, 0, EXPECTED),
+        ):
+            first = FirstContact(partial(Witnesses, quorum=quorum), lambda: now)
+            with database.write() as connection:
+                first.keep(connection, msgspec.structs.replace(SPEC, expect=expect), networks)
+            with database.read() as connection:
+                assert rung_of(connection, DATASET) == rung
+    assert ENOUGH >= 3

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from chain.errors import Invalid
+from chain import instant
+from chain.errors import Invalid, Refused
+from chain.instant import Instant
 from chain.multihash import Multihash
+from odfd.access.relations import Role
 from odfd.runtime.tasks import Report
-from odfd.state.backup import DESCRIPTION, LISTING, SNAPSHOTS, BackupSnapshot, SavedFile, hash_of
+from odfd.state.access_tokens import TokenStore
+from odfd.state.backup import (
+    DESCRIPTION,
+    LISTING,
+    SNAPSHOTS,
+    BackupFolder,
+    BackupSnapshot,
+    SavedFile,
+    hash_of,
+    snapshots_in,
+)
 from odfd.state.crash_recovery import OBJECTS
+from odfd.state.directory import open_state_directory
 from odfd.state.restore import restore
 
+NOW = instant.parse("2026-11-20T08:00:00Z")
 SECRET = b"a file of this machine"
 
 
@@ -55,3 +71,25 @@ def test_a_backup_that_names_a_place_outside_of_itself_is_refused(tmp_path: Path
         restore(snapshot, tmp_path / "again", lambda _: [], Report())
     assert caught.value.rule == "backup-outside"
     assert sorted(tmp_path.rglob("*")) == before, "nothing was written anywhere"
+
+
+def test_what_is_restored_admits_no_token_binds_no_number_twice_and_is_looked_through(tmp_path: Path) -> None:
+    """Tokens may have been revoked since, and pushes after the backup had numbers that chains may name."""
+    with open_state_directory(tmp_path / "state") as home:
+        store = TokenStore(home.database, lambda: NOW, os.urandom)
+        token, _ = store.make("ann", Role.READER, "", Instant(NOW + 10**18))
+        assert store.admit(token)
+        number = home.spool.add("source", b"pushed", 1, NOW, None).number
+        home.keys.node_key()
+        BackupFolder(tmp_path / "backup", "node").add(home, NOW, "1", 7, Report())
+    (snapshot,) = snapshots_in(tmp_path / "backup")
+    with pytest.raises(Invalid, match="a head is not here") as caught:
+        restore(snapshot, tmp_path / "again", lambda _: ["a head is not here"], Report())
+    assert caught.value.rule == "backup-damaged"
+    assert not (tmp_path / "again").exists()
+    told = restore(snapshot, tmp_path / "again", lambda _: [], Report())
+    assert told.keys == 1, "the node's key signs nothing until peers were asked"
+    with open_state_directory(tmp_path / "again") as home:
+        with pytest.raises(Refused):
+            TokenStore(home.database, lambda: NOW, os.urandom).admit(token)
+        assert home.spool.add("source", b"pushed after", 1, NOW, None).number > number + 1000

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from chain.errors import Environment, Invalid, NotFound
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from odfd.trust.evidence import bundle, bundle_writer
+from odfd.trust.evidence import bundle, bundle_reader, bundle_writer
 from odfd.trust.evidence.bundle import Listed, Reader
 from odfd.trust.evidence.bundle_reader import IncompleteBundle, unpacked
 from odfd.trust.evidence.bundle_store import BundleQuota, BundleStore
 from odfd.trust.evidence.bundle_writer import GatheredBundle, TooLarge
 from odfd.trust.validation.recheck import RecheckAnswer, recheck
+from odfd.verify.report import VerifyFinding
 
 
 async def answer(raw: bytes, engine: Any, folder: Path) -> RecheckAnswer:
@@ -123,6 +124,20 @@ async def test_a_reporter_adds_nothing(accused: Any, accused_world: Any, tmp_pat
     added = GatheredBundle(msgspec.structs.replace(made.manifest, objects=more), {**made.sources, name: b"contraband"})
     fault = refused(accused_world.packed(added), tmp_path / "added")
     assert (fault.rule, name.short in fault.message) == ("bundle-object", True)
+
+
+async def test_an_input_whose_slice_is_not_what_its_block_says_is_no_evidence(
+    accused: Any, accused_world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A re-run over it would answer for rows that the input's own publisher never stated."""
+    await accused.publish(2)
+    packed = accused_world.packed(await accused.gathered())
+    wrong = VerifyFinding(rule="logical-hash", message="the rows are others")
+    looked_at: list[Any] = []
+    monkeypatch.setattr(bundle_reader, "check_slice", lambda _, claim: looked_at.append(claim) or [wrong])
+    fault = refused(packed, tmp_path / "input")
+    assert (fault.rule, len(looked_at)) == ("logical-hash", 1), "the first slice of the input, before any of the step"
+    assert accused.head()[0].dataset.short not in str(fault.place)
 
 
 async def test_nothing_may_be_left_out_of_a_chain(accused: Any, accused_world: Any, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
+from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -20,7 +23,7 @@ from odfd.trust.judgement.evidence_claims import Claim, OwnFindings, claims
 from odfd.trust.ledger.recheck_results import Recheck, with_rechecks
 from odfd.trust.ledger.runs import Run
 from odfd.trust.policy.policy import KeyGroup, Policy
-from odfd.trust.validation.evidence_rechecker import _run
+from odfd.trust.validation.evidence_rechecker import EvidenceRechecker, _run
 from odfd.trust.validation.recheck import RecheckAnswer, Result
 
 DATASET = SigningKey(b"d" * 32).dataset_id
@@ -199,3 +202,20 @@ def test_own_runs_go_before_rechecks_and_blocks_that_are_gone_count_nothing(
     assert list(found) == sorted(found)
     assert found.items() >= own.items()
     assert found.keys() - own.keys() == {step for step, stands in rechecked.items() if stands} - covered
+
+
+async def test_evidence_about_the_same_step_of_another_history_is_dropped(tmp_path: Path) -> None:
+    """It is sound by itself: the accused signed both. A run of it says nothing of the block that is here."""
+    here, there = bundle_of("here"), bundle_of("there")
+    rechecker: Any = object.__new__(EvidenceRechecker)
+    rechecker._hash_at = lambda _claim: here
+    case: Any = SimpleNamespace(
+        head=SimpleNamespace(dataset=DATASET),
+        manifest=SimpleNamespace(sequence_number=3),
+        step=SimpleNamespace(hash=there),
+    )
+    claim = Claim(1, 3, bundle_of("named"), "g0", DATASET, (KEYS[0],))
+    for said in (claim, claim._replace(step=4), claim._replace(dataset=SigningKey(b"e" * 32).dataset_id)):
+        with pytest.raises(Invalid) as caught:
+            await rechecker._answer(said, case, tmp_path)
+        assert caught.value.rule == "bundle-step"

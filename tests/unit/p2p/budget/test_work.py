@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.address import prefix_of
+from p2p.budget.buckets import Rate
 from p2p.budget.work import SECOND, Party, WorkBudget, WorkShares
 from p2p.ports import PeerId
 
@@ -47,6 +48,39 @@ def test_a_hundred_free_keys_get_no_more_than_their_addresses(hosts: list[str], 
     total = sum(done(WorkBudget(), parties, 10.0).values())
     assert total <= share.burst + 10.0 * share.per_second + len(parties) * PIECE
     assert total >= 0.9 * (share.burst + 9.0 * share.per_second)
+
+
+@pytest.mark.parametrize(
+    ("spenders", "level", "next_one", "beside"),
+    [
+        ([party(1)] * 9, SHARES.connection, party(1), party(2, "198.51.100.7")),
+        (
+            [party(1, connection=n + 1) for n in range(9)],
+            SHARES.peer,
+            party(1, connection=99),
+            party(2, "198.51.100.7"),
+        ),
+        ([party(n) for n in range(9)], SHARES.host, party(99), party(99, "198.51.100.7")),
+        (
+            [party(n, f"203.0.113.{n}") for n in range(9)],
+            SHARES.prefix,
+            party(99, "203.0.113.99"),
+            party(99, "10.0.0.1"),
+        ),
+        ([party(n, f"10.{n}.0.1") for n in range(99)], SHARES.strangers, party(999, "203.0.113.7"), None),
+    ],
+    ids=["connection", "key", "address", "block", "all"],
+)
+def test_work_is_charged_at_each_level(
+    spenders: list[Party], level: Rate, next_one: Party, beside: Party | None
+) -> None:
+    """Those who share one level alone use it up, and the next of it waits; who does not share it is let on."""
+    budget = WorkBudget()
+    for one in spenders:
+        assert budget.allows(next_one, 0.0)
+        budget.charge(one, level.burst / len(spenders) + 1, 0.0)
+    assert not budget.allows(next_one, 0.0)
+    assert beside is None or budget.allows(beside, 0.0)
 
 
 def test_no_stranger_touches_the_room_of_chosen_peers() -> None:
