@@ -16,6 +16,7 @@ from odfd.flows import schedule
 from odfd.flows.plan import (
     DAY,
     HOUR,
+    MINUTE,
     Arrival,
     CatchUp,
     FlowPlan,
@@ -24,7 +25,7 @@ from odfd.flows.plan import (
     Retry,
     Selection,
 )
-from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse_every, parse_zone
+from odfd.flows.schedule import UTC, Schedule, duration_text, parse_cron, parse_duration, parse_every, parse_zone
 from odfd.flows.selection import EVERY, is_pattern, parse_pattern
 from odfd.flows.spec import (
     DatasetSchedule,
@@ -49,6 +50,8 @@ _TARGET: Final = "Dataset:"
 _MOST_ATTEMPTS: Final = 100
 _MOST_TASKS: Final = 8
 _MOST_RECORDS: Final = 10_000_000
+ACCOUNT_INTERVAL: Final = MINUTE
+"""Shortest interval of the schedule of a dataset that an account owns: each run takes a turn of the node's engine."""
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
 SCHEDULE: Final = "schedule"
@@ -141,12 +144,32 @@ def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
         hint = "schedule: {every: 1h}, or {cron: '@daily', timeZone: Europe/Vienna}"
         raise Invalid(f"{SCHEDULE}: {error}", rule="flow-trigger", hint=hint) from error
     schedule.check()
+    _check_can_be_pulled(owner)
+    if owner.account is not None and schedule.every is not None and parse_duration(schedule.every) < ACCOUNT_INTERVAL:
+        least = duration_text(ACCOUNT_INTERVAL)
+        raise Invalid(
+            f"{SCHEDULE}: an account pulls a dataset every {least} at the most often, and not every {schedule.every}",
+            rule="flow-duration",
+            hint=f"every: {least}; the node's owner may declare a Flow that runs more often",
+        )
     times = {"cron": schedule.cron} if schedule.cron is not None else {"every": schedule.every}
     yield OwnedPart(
         type="Flow", part=SCHEDULE, name=owner.name, refers=reference_key(owner.name, owner.type),
         annotations={} if schedule.time_zone is None else {POLICY: {"timeZone": schedule.time_zone}},
         spec={"target": f"{_TARGET}{owner.name}", "triggers": [{"kind": "Schedule", **times}]},
     )  # fmt: skip
+
+
+def _check_can_be_pulled(owner: DeclaredResource) -> None:
+    """Raises Invalid for a root that is only pushed to: its flow would fail each time, for ever."""
+    declared = owner.spec.get("metadata") if isinstance(owner.spec, dict) else None
+    kinds = {each.get("kind") for each in declared if isinstance(each, dict)} if isinstance(declared, list) else set()
+    if "AddPushSource" in kinds and "SetPollingSource" not in kinds:
+        raise Invalid(
+            f"{SCHEDULE}: {owner.name} is pushed to, and has nothing to pull from",
+            rule="flow-trigger",
+            hint="leave out the schedule, or give the dataset a SetPollingSource instead",
+        )
 
 
 def flow_of(draft: Draft) -> DesiredFlow | None:
