@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import trio
@@ -48,6 +49,7 @@ from demo.data import cut_flights
 from engines.contract import Engine
 from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
+from engines.provision.warm import EnginePool
 from engines.spark.runtime.java import find_archive, find_java, install_folder
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 from odfd.transform.checkpoint_info import NOTHING
@@ -165,7 +167,9 @@ async def _measure_transform(
         number = next(fresh)
         place = folder / f"out-{number}"
         place.mkdir()
-        done = await execute(plan, f"bench-{number}", engine, objects, Files(folder=place, previous=None))
+        files, engines = Files(folder=place, previous=None), EnginePool({"spark": (engine,)})
+        anew = msgspec.structs.replace(plan, transaction_id=f"bench-{number}")
+        done = await execute(anew, engines, objects, files, repeats=False)
         assert isinstance(done, Executed), done
         assert done.records
 

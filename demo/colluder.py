@@ -8,6 +8,7 @@ from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
 from odfd.api.transforms import TransformCheck
 from odfd.daemon import main as daemon
+from odfd.datasets.engine_pins import engine_for, pin_stretches
 from odfd.datasets.row_counts import NOTHING_READ
 from odfd.transform.replay import ReplayDependencies, Replayed
 from odfd.trust.validation import reexecution
@@ -15,10 +16,13 @@ from odfd.trust.validation import reexecution
 
 async def agree(deps: ReplayDependencies, dataset: DatasetId, sequence_number: int, *_: object) -> Replayed:
     """Replaces a replay: returns the published result."""
-    block = deps.chains.chain(dataset).block_at(sequence_number)
+    chain = deps.chains.chain(dataset)
+    block = chain.block_at(sequence_number)
     assert isinstance(block.event, ExecuteTransform)
+    found = await engine_for(deps.engines, next(pin_stretches(chain, sequence_number)).transform)
     return Replayed(
         block=block,
+        by=found[1],
         event=block.event,
         schema=None,
         data=block.event.new_data,

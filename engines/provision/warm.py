@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
@@ -56,18 +56,30 @@ Work: TypeAlias = "Callable[[GrpcEngine], Awaitable[A]]"
 
 
 class EnginePool:
-    """The engines of this node, by the name that a transform states, compared without case."""
+    """The engines of this node, by the name that a transform states, compared without case, and by their digests."""
 
-    def __init__(self, engines: Mapping[str, Engine]) -> None:
-        self._engines = {name.casefold(): engine for name, engine in engines.items()}
+    def __init__(self, engines: Mapping[str, Sequence[Engine]]) -> None:
+        """``engines``: for each name the engine that new work gets, then others."""
+        self._engines = {name.casefold(): tuple(each) for name, each in engines.items()}
 
     def engine(self, name: str) -> Engine:
-        """Returns an engine. Raises Invalid for one that this node does not have."""
-        engine = self._engines.get(name.casefold())
-        if engine is None:
+        """Returns the engine of that name for what pins none. Raises Invalid for one that this node does not have."""
+        return self._named(name)[0]
+
+    async def pinned(self, name: str, digest: str | None) -> tuple[Engine, EngineIdentity]:
+        """Returns the engine of that name with a digest, or else the first one; and what it is. Raises as ``engine``.
+
+        The caller compares the digests: what may be done with another engine depends on the work.
+        """
+        found = [(each, await each.identity()) for each in self._named(name)]
+        return next((each for each in found if each[1].digest == digest), found[0])
+
+    def _named(self, name: str) -> tuple[Engine, ...]:
+        found = self._engines.get(name.casefold())
+        if not found:
             known = ", ".join(sorted(self._engines)) or "none"
             raise Invalid(f"no engine called {name!r} here", rule="engine-known", hint=f"this node has: {known}")
-        return engine
+        return found
 
 
 @dataclass(frozen=True, slots=True)

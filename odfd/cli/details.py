@@ -46,6 +46,8 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("complete", _frontiers(view.frontiers) if view.blocks else ""),
             ("shards", ", ".join(view.shards)),
             *[("held", _hold(each)) for each in detail.holds],
+            ("engine", _engine(view)),
+            *[("", each.text) for each in view.unheld],
             ("created", formatting.moment(detail.created_at)),
             ("updated", formatting.moment(detail.updated_at)),
             ("inputs", ", ".join(detail.inputs)),
@@ -59,6 +61,13 @@ def dataset(detail: wire.DatasetDetail) -> str:
     parts += [to_yaml({name: manifest}) for name, manifest in manifests.items() if manifest]
     parts += [attachment_text(each) for each in detail.attachments]
     return paragraphs(parts)
+
+
+def _engine(view: wire.DatasetView) -> str:
+    if view.engine is None:
+        return ""
+    blocked = f"; it is another here, so nothing is appended: odfctl engine prove {view.name}"
+    return f"pinned to {formatting.digest(view.engine)}{blocked if 'Blocked' in view.conditions else ''}"
 
 
 def _published(view: wire.DatasetView) -> str:

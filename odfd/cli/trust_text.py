@@ -47,6 +47,7 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
     if view.withdrawn_at:
         text = "no new block comes, and what is here can be used: odfctl describe dataset " + view.ref
         lines.append(f"  {formatting.withdrawn(view.withdrawn_at)}: {text}".replace("  w", "  W", 1))
+    lines += [f"  {each.text}" for each in view.unheld]
     for proof in view.evidence:
         lines += ["", *evidence_lines(proof)]
     rows = [*((row, "") for row in view.attestations), *((row, "dissents") for row in view.dissent)]

@@ -120,9 +120,13 @@ class Scheduler:
             self._forget(key, entry)
 
     def touch(self, dataset: DatasetId, now: Instant) -> None:
-        """Marks a dataset as possibly having new data."""
-        for key in self._readers.get(dataset, ()):
+        """Marks a dataset as possibly having new data, or a declaration with which its own blocked runs can go on."""
+        for key in (*self._readers.get(dataset, ()), *filter(self._is_blocked, self.keys_of(dataset))):
             self._touch(key, now)
+
+    def _is_blocked(self, key: str) -> bool:
+        entry = self._entries[key]
+        return entry.record.outcome is Outcome.BLOCKED and bool(entry.plan.inputs) and not entry.running
 
     def _touch(self, key: str, now: Instant) -> None:
         entry = self._entries[key]

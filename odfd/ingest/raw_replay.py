@@ -43,7 +43,7 @@ from odfd.ingest.gaps import accepted, gap_between
 from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, guesses_columns, plan_ingest, polling, pushed
 from odfd.ingest.settlement import IngestOutcome, settle
 from odfd.ingest.sharded_writes import divided
-from odfd.ingest.slices import SliceIndex
+from odfd.ingest.slices import SliceIndex, ingested
 from odfd.ingest.snapshots import has_own_times
 
 _MOST_OF_A_NAME: Final = 200
@@ -81,7 +81,7 @@ async def replay(
     async with staged_folder(deps.settings.staging) as folder:
         batch = await captured_batch(deps, shards[0].state, bound.capture, folder)
         plan = await trio.to_thread.run_sync(_plan, deps, shards, batch, bound, folder)
-        answer = await deps.engine.ingest(plan.request)
+        answer = await ingested(deps.engine, plan.request)
         match answer:
             case InvalidQuery(message=message):
                 return RawReplay(outcome="differs", message=f"the bytes cannot be read any more: {message}")

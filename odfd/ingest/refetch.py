@@ -32,7 +32,7 @@ from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import Batch, EarlierSlices, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings
-from odfd.ingest.slices import SliceIndex
+from odfd.ingest.slices import SliceIndex, ingested
 from odfd.ingest.trigger import asks_time
 from odfd.runtime.slots import waiting
 from p2p.ip import Allows
@@ -132,7 +132,7 @@ async def _rows(
         max_unpack_ratio=deps.settings.max_unpack_ratio,
         max_record_bytes=deps.settings.max_record_bytes,
     )
-    answer = await deps.engine.ingest(request)
+    answer = await ingested(deps.engine, request)
     match answer:
         case InvalidQuery(message=message, rule=rule) if rule in OF_LIMITS:
             raise Refused(message, rule=rule or "", hint="it is larger than this node takes in of strangers")

@@ -17,7 +17,7 @@ import trio
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
-from chain.errors import Invalid
+from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.model.events import AddData, DataSlice, ExecuteTransform
 from chain.model.schema import DataSchema
@@ -27,6 +27,7 @@ from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from engines.contract import Engine, HistoryNeeded, IngestAnswer, IngestRequest, OnProgress, Success, ignored
 from engines.output_check import measured
+from odfd.datasets.engine_pins import ENGINE_CHANGED, differs, short
 from odfd.ingest.key_bounds import KeyBounds
 from odfd.ingest.plan import NO_HISTORY, EarlierSlices
 from odfd.ingest.segments import Keys, Segment, SegmentFolder, keys_of
@@ -178,21 +179,34 @@ def _newer(reader: ChainReader, state: ChainState, after: int) -> list[Segment]:
 async def asked(
     engine: Engine, request: IngestRequest, earlier: EarlierSlices, on_progress: OnProgress = ignored
 ) -> IngestAnswer:
-    """Runs a request; if the engine requests earlier slices, runs it again with them. Raises EngineFault."""
-    answer = await engine.ingest(request, on_progress)
+    """Runs a request; if the engine requests earlier slices, runs it again with them. Raises EngineFault, Refused."""
+    answer = await ingested(engine, request, on_progress)
     if earlier.bounds is None:
         return answer
     if isinstance(answer, HistoryNeeded):
         more = await trio.to_thread.run_sync(earlier.older, frozenset(answer.hashes))
-        answer = await engine.ingest(_with_slices(request, [*more, *earlier.files]), on_progress)
+        answer = await ingested(engine, _with_slices(request, [*more, *earlier.files]), on_progress)
     unaware = isinstance(answer, Success) and answer.prev_data_bounds_hash != request.prev_data_bounds_hash
     if unaware or isinstance(answer, HistoryNeeded):
         # An engine of another make ignores bounds: it took the slices that it was given for all there are.
         more = await trio.to_thread.run_sync(earlier.older, None)
         all_ = _with_slices(request, [*more, *earlier.files])
         all_ = msgspec.structs.replace(all_, prev_data_bounds=None, prev_data_bounds_hash=None)
-        answer = await engine.ingest(all_, on_progress)
+        answer = await ingested(engine, all_, on_progress)
     return answer
+
+
+async def ingested(engine: Engine, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+    """Sends a request to the engine; each ingest does it here. Raises Refused if its preprocess pins another engine."""
+    if request.preprocess is not None and request.preprocess.version is not None:
+        identity = await engine.identity()
+        if differs(request.preprocess.version, (identity.digest,)):
+            raise Refused(
+                f"preprocess pins the engine {short(request.preprocess.version)}, and the one here is another",
+                rule=ENGINE_CHANGED,
+                hint=f"declare the source without a version there, or with {identity.digest}",
+            )
+    return await engine.ingest(request, on_progress)
 
 
 def _with_slices(request: IngestRequest, slices: Sequence[tuple[Multihash, Path]]) -> IngestRequest:

@@ -53,7 +53,7 @@ def dependencies_of(
     transform = TransformDependencies(
         chains=home.chains,
         objects=home.objects,
-        engines=EnginePool({"spark": parts.engine}),
+        engines=EnginePool({"spark": (parts.engine,)}),
         committer=parts.committer,
         now=clock.now,
         staging=home.folder(STAGING),

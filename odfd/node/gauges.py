@@ -234,6 +234,7 @@ def _of_survey(survey: Survey | None) -> Iterator[Reading]:
         yield "odfd_datasets", survey.standings.get(standing, 0), {"standing": standing}
     yield "odfd_datasets_published", survey.published, _NONE
     yield "odfd_datasets_withdrawn", survey.withdrawn, _NONE
+    yield "odfd_datasets_blocked", survey.blocked, _NONE
     for state in MIRROR_STATES:
         yield "odfd_mirrors", survey.mirrors.get(state, 0), {"state": state}
     yield "odfd_mirror_lag_blocks", survey.lacking_blocks, _NONE

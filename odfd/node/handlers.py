@@ -45,7 +45,7 @@ from odfd.api.lineage.service import LineageService
 from odfd.api.maintenance.backups import BackupService
 from odfd.api.maintenance.dependencies import Dependencies
 from odfd.api.maintenance.doctor import Doctor
-from odfd.api.maintenance.probes import ClockProbe, TrustProbes
+from odfd.api.maintenance.probes import ClockProbe, TrustProbes, pins_probe
 from odfd.api.maintenance.status import RunningParts, StatusService
 from odfd.api.network.invitation_uses import InvitationUses
 from odfd.api.network.mirrors import MirrorService, PeerService
@@ -188,7 +188,10 @@ def _flows(
 def _doctor(parts: NodeParts) -> Doctor:
     clock = ClockProbe(parts.home, parts.context.clock.now, parts.jumps.ahead)
     trust = TrustProbes(parts.home, parts.evaluator, parts.visibility, lambda: parts.effective_policy.profile)
-    return Doctor(parts.home, parts.visibility, parts.heads.troubles, {"clock": clock, **trust.all()})
+    pins = partial(pins_probe, parts.views.all)
+    return Doctor(
+        parts.home, parts.visibility, parts.heads.troubles, {"clock": clock, **trust.all(), "engine pins": pins}
+    )
 
 
 def _promises(parts: NodeParts) -> Promises:
@@ -240,7 +243,14 @@ def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: M
     """Gives the reconciler its controllers, and notifies it of all that may have changed."""
     reconciler, board = parts.reconciler, parts.context.board
     declarations.live = own_resources_of(parts)
-    parts.engine.changed = board.changed = parts.context.events.nudge
+    board.changed = parts.context.events.nudge
+
+    def engine_changed() -> None:
+        parts.context.events.nudge()
+        for name in parts.views.cache.blocked():
+            reconciler.touch("Dataset", name)
+
+    parts.engine.changed, parts.views.cache.engines = engine_changed, lambda: parts.engine.digests
     reconciler.adopt, reconciler.silent, reconciler.controllers = declarations.adopt, SILENT, controllers
     reconciler.followers = FOLLOWERS
     declarations.applied = (reconciler.loop.poke, parts.flows.applied)
@@ -300,7 +310,8 @@ def _pulling(
     )
     others = IngestPullParts(
         uploads, parts.import_export, parts.repairing, declarations.values, promises, parts.views.readers, portals,
-        partial(ahead, parts.home.chains, parts.home.keys.has_dataset_key, parts.engine.warm), proposing_of(parts),
+        partial(ahead, parts.home.chains, parts.home.keys.has_dataset_key, parts.engine.warm), parts.views.unheld,
+        proposing_of(parts),
     )  # fmt: skip
     return IngestPullService(
         parts.home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, others, parts.context
@@ -315,7 +326,7 @@ def _judging(parts: NodeParts) -> TrustService:
         parts.policy_changed,
         EvidenceService(parts.home, parts.bundles, parts.evidence_fetcher, parts.context.board),
         parts.effective_policy.policy,
-        HeadState(parts.heads.troubles, partial(witness_views, parts)),
+        HeadState(parts.heads.troubles, partial(witness_views, parts), lambda entry: parts.views.dataset(entry).unheld),
     )
 
 
@@ -325,7 +336,7 @@ def _applying(
     applying = ApplyOperation(
         parts.home,
         parts.committer,
-        parts.engine,
+        parts.transform_deps.engines,
         parts.context,
         lambda: parts.ingest_deps.settings,
         flows.apply,

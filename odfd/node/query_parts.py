@@ -54,7 +54,7 @@ def queries_of(
     store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
     folding = FoldCache(home, store, processes, inputs, failed)
     room = home.folder(STAGING), settings.query.temporary_mib << 20
-    by_engines = EngineQueries(EnginePool({"spark": engine}), engine.warm, inputs, *room)
+    by_engines = EngineQueries(EnginePool({"spark": (engine,)}), engine.warm, inputs, *room)
     queries = QueryService(
         planner, processes, inputs, Signer(home.keys.node_key, context.clock.now, *room), (folding, by_engines)
     )

@@ -30,6 +30,7 @@ from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
+from odfd.datasets.engine_pins import ENGINE_CHANGED, way
 from odfd.ingest.driver import IngestDependencies
 from odfd.network.commit_point import Authorised, OwnedShards, ServedCommitPoint
 from odfd.network.proposals import ProposingCommitter, WrittenShards
@@ -134,7 +135,8 @@ def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilitySe
         if isinstance(outcome, Rejected | Blocked):
             name = await trio.to_thread.run_sync(parts.home.name_of, dataset)
             why = outcome.message if isinstance(outcome, Rejected) else outcome.reason
-            raise Refused(f"{name} is not derived: {why}", rule=outcome.rule or "transform", hint=outcome.hint or "")
+            hint = way(name) if outcome.rule == ENGINE_CHANGED else outcome.hint
+            raise Refused(f"{name} is not derived: {why}", rule=outcome.rule or "transform", hint=hint)
 
     async def write(sql: str, bound: Mapping[str, Bound], target: Path) -> None:
         await parts.queries.keep(wire.QueryRequest(sql=sql), Asker(bound=bound), target, _ALL_OFFSETS)

@@ -118,6 +118,7 @@ METRICS: Final = (
     Metric("odfd_datasets", _G, "Datasets held, by standing.", {"standing": STANDINGS}),
     Metric("odfd_datasets_published", _G, "Datasets that others may see and take."),
     Metric("odfd_datasets_withdrawn", _G, "Copies of datasets that their publishers withdrew."),
+    Metric("odfd_datasets_blocked", _G, "Own datasets that pin an engine which is not here, so nothing is appended."),
     Metric("odfd_transactions_total", _C, "Pulls and pushes that appended blocks, by kind of work.", {"work": WORK}),
     Metric("odfd_blocks_total", _C, "Blocks that this node appended to datasets of its own.", {"work": WORK}),
     Metric("odfd_records_total", _C, "Records in those blocks.", {"work": WORK}),

@@ -170,6 +170,7 @@ class Planner:
                     )
                     pins[ref, pin.id, clauses, cut.size] = pin
                 standing = self._standing(ref, shards, cuts)
+                remarks += self._unheld(ref, shards, cuts)
                 known = standings.get(ref)
                 standings[ref] = standing if known is None or standing.of > known.of else known
                 name = f"odfd {len(planned)}"
@@ -342,6 +343,15 @@ class Planner:
             blocks=sum(each.blocks for each in found),
             of=sum(each.of for each in found),
         )
+
+    def _unheld(self, name: str, shards: Sequence[DatasetEntry], cuts: Sequence[Cut]) -> list[str]:
+        """Makes the remarks on blocks read whose engine nobody here has, so that nobody can be held to them."""
+        return [
+            f"{name}: {pin.text}"
+            for each, cut in zip(shards, cuts, strict=True)
+            for pin in self._shown(each).unheld
+            if pin.first < cut.size
+        ]
 
     def _satisfying(self, entry: DatasetEntry, cut: Cut, request: wire.QueryRequest) -> Cut:
         """Returns the cut, or the part of it that satisfies the requirement. Raises Refused, Invalid."""

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 import trio
@@ -27,9 +27,10 @@ from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, StateReader, load_state
 from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
-from engines.contract import Engine, RowCounts
+from engines.contract import RowCounts
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.commit import CommitExtras, Committer, block_time
+from odfd.datasets.engine_pins import Engines
 from odfd.runtime.spans import span
 from odfd.transform.checkpoint_info import TransformProgress, read_past
 from odfd.transform.evolution import declared_at
@@ -55,13 +56,6 @@ ATTEMPTS: Final = 5
 """Most plans of one call, if the head keeps moving."""
 ROWS: Final = 10_000_000
 _START: Final = InputPosition(None, None)
-
-
-class Engines(Protocol):
-    """A source of engines (``engines.provision.warm.EnginePool``)."""
-
-    def engine(self, name: str, /) -> Engine:
-        """Returns an engine by name. Raises Invalid if this node does not have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +184,8 @@ async def _transact(deps: TransformDependencies, plan: TransformPlan, report: Re
     assert state.head is not None
     async with fresh_folder(deps.staging) as folder:
         files = Files(folder=folder, previous=await trio.to_thread.run_sync(_previous, deps.objects, state))
-        engine = deps.engines.engine(plan.transform.engine)
         with span("engine"):
-            done = await execute(plan, plan.transaction_id, engine, deps.objects, files, report)
+            done = await execute(plan, deps.engines, deps.objects, files, report, repeats=False)
         if not isinstance(done, Executed):
             return done
         if not done.events:

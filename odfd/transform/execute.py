@@ -1,6 +1,7 @@
 """Executes a plan by an engine: lays out files, checks the response, and measures the output.
 
-The same for a transaction that will be committed and for one that is replayed; only the use of the files differs.
+The same for a transaction that will be committed and for one that is replayed; only the use of the files differs, and
+that a transaction is made by the engine that its transform pins or not at all, while any may repeat it.
 Before the first transaction of a changed transform the engine migrates the state: the new query's state replaces the
 old one's, and rows of a table that change thereby become the first rows of the slice. Nothing here moves a head. Spec:
 docs/spec/engine-semantics.md#handover.
@@ -26,6 +27,7 @@ from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQue
 from engines.errors import engine_failed
 from engines.output_check import measured, operations, sha3_file
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
+from odfd.datasets.engine_pins import ENGINE_CHANGED, EngineInUse, Engines, engine_for
 from odfd.datasets.row_counts import NOTHING_READ, with_written
 from odfd.transform.checkpoint_info import read_past
 from odfd.transform.inputs import chosen
@@ -37,6 +39,8 @@ from odfd.transform.requests import Files, migrate_request, transform_request
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
     """The result: events ready to commit, and the files that they name."""
 
+    by: EngineInUse
+    """The engine that made it."""
     event: ExecuteTransform
     schema: DataSchema | None
     """The schema, if a first transaction found it, or a later one extended it by the changelog attribute."""
@@ -61,13 +65,22 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
 async def execute(
     plan: TransformPlan,
-    transaction: str,
-    engine: Engine,
+    engines: Engines,
     objects: ObjectReader,
     files: Files,
     report: Report = quiet,
+    *,
+    repeats: bool,
 ) -> Executed | Rejected | Blocked:
-    """Runs a plan; outputs stay in ``files.folder``. Raises EngineLost, LimitExceeded, EngineFault, Invalid."""
+    """Runs a plan; outputs stay in ``files.folder``. Raises EngineLost, LimitExceeded, EngineFault, Invalid.
+
+    ``repeats``: the plan is of a recorded transaction, which another engine than the pinned one may run: the result
+    says which did. A new transaction is blocked then.
+    """
+    engine, by = await engine_for(engines, plan.transform)
+    if by.differs and not repeats:
+        return Blocked(str(by), "prove that this one gives the same", rule=ENGINE_CHANGED)
+    transaction = f"replay:{plan.transaction_id}" if repeats else plan.transaction_id
     changes: OffsetInterval | None = None
     begun = planned(plan)
     report(begun)
@@ -91,10 +104,10 @@ async def execute(
             if changes is not None:
                 answer = await trio.to_thread.run_sync(joined, answer, changes, files)
             report(msgspec.structs.replace(begun, stage="checking"))
-            return await trio.to_thread.run_sync(_weigh, plan, answer, files)
+            return await trio.to_thread.run_sync(_weigh, plan, by, answer, files)
 
 
-def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
+def _weigh(plan: TransformPlan, by: EngineInUse, answer: Success, files: Files) -> Executed:
     schema = plan.output_schema or answer.schema
     data, written = None, NO_RECORDS
     if answer.new_offset_interval is not None:
@@ -108,6 +121,7 @@ def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
     event = settle(plan, answer, data, checkpoint)
     declared = answer.schema if answer.schema not in (None, plan.output_schema) else plan.grown
     return Executed(
+        by=by,
         event=event,
         schema=declared,
         events=events_of(plan, event, declared),

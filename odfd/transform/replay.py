@@ -28,8 +28,9 @@ from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, ChainStore, ObjectReader
 from engines.contract import RowCounts
+from odfd.datasets.engine_pins import EngineInUse, Engines
 from odfd.transform.checkpoint_info import read_past
-from odfd.transform.driver import Engines, fresh_folder, plan_at, recorded_cuts
+from odfd.transform.driver import fresh_folder, plan_at, recorded_cuts
 from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import ChainPrefix
 from odfd.transform.pacing import up_to
@@ -77,6 +78,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the block's transaction on this node."""
 
     block: Block
+    by: EngineInUse
+    """The engine that ran it, which need not be the one that the block was made under."""
     event: ExecuteTransform
     """The event as this node would have written it."""
     schema: DataSchema | None
@@ -88,10 +91,11 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """Our checkpoint, from which the next step starts; ``None`` without one."""
     counts: RowCounts
     mismatches: tuple[Mismatch, ...]
-    """Differences from the recorded event; empty if it was reproduced."""
+    """Differences from the recorded event."""
 
     @property
     def is_reproduced(self) -> bool:
+        """Whether the results are equal. By another engine than the pinned one (``by``) that proves nothing of it."""
         return not self.mismatches
 
 
@@ -119,14 +123,14 @@ async def replay_step(
         previous = folder / "previous-checkpoint"
         await trio.to_thread.run_sync(previous.write_bytes, checkpoint)
     files = Files(folder=folder, previous=previous)
-    engine = deps.engines.engine(plan.transform.engine)
-    done = await execute(plan, f"replay:{plan.transaction_id}", engine, deps.objects, files, report)
+    done = await execute(plan, deps.engines, deps.objects, files, report, repeats=True)
     if not isinstance(done, Executed):
         return done
     made = await trio.to_thread.run_sync(files.checkpoint.read_bytes) if done.checkpoint else checkpoint
     declared = await trio.to_thread.run_sync(_declared_schema, deps.chains.chain(dataset), sequence_number)
     return Replayed(
         block=recorded,
+        by=done.by,
         event=done.event,
         schema=done.schema,
         data=done.data,
@@ -142,7 +146,7 @@ async def replay(
 ) -> AsyncGenerator[ReplayOutcome, None]:
     """Replays every transaction of a chain from genesis to block ``stop`` (excluded; to the head if ``None``).
 
-    Ends after the first that is not reproduced, as later ones build on it.
+    Ends after the first with another result, as later ones build on it.
     """
     reader = deps.chains.chain(dataset)
     checkpoint: bytes | None = None

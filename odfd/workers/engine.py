@@ -7,7 +7,7 @@ refused with the reason. The node tries again to start one, at growing intervals
 from __future__ import annotations
 
 import contextvars
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -145,6 +145,11 @@ class NodeEngine:
     @property
     def host(self) -> HostEngine | None:
         return self._host
+
+    @property
+    def digests(self) -> Collection[str] | None:
+        """The digests of the engines here; ``None``: not known yet, or there is none."""
+        return None if self._host is None else (self._host.identity.digest,)
 
     @property
     def why_not(self) -> Fault | None:

@@ -33,6 +33,7 @@ class Survey:
     standings: Mapping[str, int] = field(default_factory=dict)
     published: int = 0
     withdrawn: int = 0
+    blocked: int = 0
     mirrors: Mapping[str, int] = field(default_factory=dict)
     lacking_blocks: int = 0
     lacking_bytes: int = 0
@@ -45,13 +46,13 @@ class Surveyor:
 
     def __init__(
         self,
-        standings: Callable[[], tuple[Mapping[str, int], int, int]],
+        standings: Callable[[], tuple[Mapping[str, int], int, int, int]],
         mirrors: MirrorScheduler,
         flows: Scheduler,
         now: Callable[[], Instant],
     ) -> None:
-        """``standings`` counts datasets by state, those published, and copies of withdrawn ones; called in a worker
-        thread."""
+        """``standings`` counts datasets by state, those published, copies of withdrawn ones, and those that wait for
+        their engine; called in a worker thread."""
         self._standings = standings
         self._mirrors = mirrors
         self._flows = flows
@@ -60,11 +61,20 @@ class Surveyor:
         self.loop = ReconcileLoop(self._round)
 
     async def _round(self) -> float:
-        standings, published, withdrawn = await trio.to_thread.run_sync(self._standings)
+        standings, published, withdrawn, blocked = await trio.to_thread.run_sync(self._standings)
         mirrors, blocks, lacking = await self._count_mirrors()
         flows, overdue = await self._count_flows()
         self.newest = Survey(
-            trio.current_time(), standings, published, withdrawn, mirrors, blocks, lacking, flows, overdue / SECOND
+            at=trio.current_time(),
+            standings=standings,
+            published=published,
+            withdrawn=withdrawn,
+            blocked=blocked,
+            mirrors=mirrors,
+            lacking_blocks=blocks,
+            lacking_bytes=lacking,
+            flows=flows,
+            overdue_seconds=overdue / SECOND,
         )
         return EVERY_SECONDS
 

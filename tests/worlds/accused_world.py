@@ -90,13 +90,20 @@ class Accused:
     def found(self, query: str, pin: str | None) -> None:
         """Both chains, without data."""
         world = self.world
+        self.become(pin)
         world.append(INPUT.dataset_id, Seed(dataset_id=INPUT.dataset_id, dataset_kind=DatasetKind.ROOT))
         seed = Seed(dataset_id=self.dataset, dataset_kind=DatasetKind.DERIVATIVE)
         world.append(self.dataset, seed, _declaration(query, pin))
 
     def declare(self, query: str, pin: str | None) -> None:
         """The transform anew."""
+        self.become(pin)
         self.world.append(self.dataset, _declaration(query, pin))
+
+    def become(self, pin: str | None) -> None:
+        """Its engine is the one that it pins: no node appends under another pin, but nobody else need have it."""
+        if pin is not None:
+            self.engine.honest.digest = pin
 
     async def derive(self, *, lies: bool) -> None:
         self.engine.lies = lies

@@ -80,12 +80,12 @@ class FakeEngine:
     """``contract.Engine``. ``name`` is what its identity says."""
 
     def __init__(self, name: str = "spark") -> None:
-        self._identity = EngineIdentity(
-            name=name, version="0", digest="sha256:" + "0" * 64, sandbox="none", platform="linux/amd64"
-        )
+        self._name = name
+        self.digest = "sha256:" + "0" * 64
+        """What it says that it is; another one is another engine, as after an upgrade."""
 
     async def identity(self) -> EngineIdentity:
-        return self._identity
+        return EngineIdentity(name=self._name, version="0", digest=self.digest, sandbox="none", platform="linux/amd64")
 
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
         request = VALIDATE.decode_request(VALIDATE.encode_request(request))  # what cannot be sent is no request

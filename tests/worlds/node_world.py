@@ -148,6 +148,10 @@ class SmallEngine(FakeEngine):
         self.host = None
         self.why_not = None
 
+    @property
+    def digests(self) -> Collection[str]:
+        return (self.digest,)
+
     async def run(self, life: Life) -> None:
         life.ready()
         await life.stopping.wait()
@@ -581,16 +585,20 @@ class Node:
         return head.size if head else 0
 
     async def apply(
-        self, *manifests: str, dry_run: bool = False, base: Path | None = None, prune: str | None = None
+        self,
+        *manifests: str,
+        dry_run: bool = False,
+        base: Path | None = None,
+        prune: str | None = None,
+        force: bool = False,
     ) -> wire.ApplyResult:
         folder = base or self.home.directory.parent / "source"
         texts = tuple(
             wire.ManifestText(source=f"m{number}.yaml", text=text, base=str(folder))
             for number, text in enumerate(manifests)
         )
-        return await self.done(
-            self.api.datasets.apply(wire.ApplyRequest(manifests=texts, dry_run=dry_run, prune=prune))
-        )
+        request = wire.ApplyRequest(manifests=texts, dry_run=dry_run, prune=prune, force=force)
+        return await self.done(self.api.datasets.apply(request))
 
     async def pull(self, *refs: str, **more: Any) -> list[wire.PullItem]:
         request = wire.PullRequest(refs=refs, all=not refs, **more)

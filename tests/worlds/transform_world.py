@@ -72,7 +72,7 @@ class World:
         self.deps = TransformDependencies(
             chains=self.chains,
             objects=self.objects,
-            engines=EnginePool({"spark": self.engine}),
+            engines=EnginePool({"spark": (self.engine,)}),
             committer=self,
             now=self.now,
             staging=folder / "staging",

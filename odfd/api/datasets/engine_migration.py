@@ -26,6 +26,7 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import block_time
+from odfd.datasets.engine_pins import engine_for
 from odfd.obs.events import EventLog
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, TaskBoard
@@ -70,12 +71,11 @@ class EngineMigrationService:
         chain = self._home.chains.chain(entry.id)
         state = await trio.to_thread.run_sync(load_state, chain)
         declared = state.set_transform
-        if declared is None or state.last_transform is None:
-            raise Invalid(
-                f"{entry.name} has no transaction of a transform", rule="prove", hint="name a derived dataset"
-            )
+        if declared is None:
+            raise Invalid(f"{entry.name} has no transform", rule="prove", hint="name a derived dataset")
         await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
-        identity = await self._deps.engines.engine(declared.transform.engine).identity()
+        _, by = await engine_for(self._deps.engines, declared.transform)
+        identity = by.identity
         report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")
         failures: list[wire.Failure] = []
         transforms = 0
@@ -94,12 +94,13 @@ class EngineMigrationService:
             dataset_id=str(entry.id),
             head=str(state.head),
             engine=wire.ProvenEngine(name=identity.name, version=identity.version, digest=identity.digest),
+            before=by.pin,
             pinned=await trio.to_thread.run_sync(_pinned, chain, state.size),
             transforms=transforms,
             ok=not failures,
             failures=tuple(failures),
         )
-        if failures or request.dry_run or declared.transform.version == identity.digest:
+        if failures or request.dry_run or by.is_pinned:
             return proof
         return await self._record(entry, state, declared, identity, proof)
 

@@ -25,7 +25,7 @@ from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.promises import Promises
-from odfd.api.datasets.pull_remarks import long_pause, newest, note_pulled, repeated, uncacheable
+from odfd.api.datasets.pull_remarks import blocked, long_pause, newest, note_pulled, repeated, uncacheable
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.dataset_batch import BASE_KIND
@@ -86,6 +86,8 @@ class IngestPullParts(NamedTuple):
     portals: PortalService
     ahead: Callable[[Sequence[DatasetId]], Awaitable[None]]
     """Called with the datasets of a pull; starts ahead what their transforms will need of an engine."""
+    unheld: Callable[[Sequence[DatasetId]], Sequence[str]] = lambda _: ()
+    """Returns remarks on datasets whose blocks pin an engine that nobody here has. Blocking."""
     proposing: Callable[[DatasetId], ingesting.IngestDependencies | None] = lambda _: None
     """Returns what an ingest into another node's dataset uses, if this node may write it. Blocking."""
 
@@ -105,7 +107,7 @@ class IngestPullService:
         (self._ingest, self._transform), self._scheduler = dependencies, scheduler
         self.uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
         self._values, self._promises, self._ahead = parts.values, parts.promises, parts.ahead
-        self._portals, self._proposing = parts.portals, parts.proposing
+        self._portals, self._proposing, self._unheld = parts.portals, parts.proposing, parts.unheld
         self._board, self._events, self._meter = context.board, context.events, context.meter
         self._repositories = parts.import_export.repositories
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
@@ -434,17 +436,13 @@ class IngestPullService:
             way = await trio.to_thread.run_sync(way_anew, self._home.chains, entry.name, after)
             raise Refused(outcome.reason, rule=outcome.rule, hint=way, place=entry.name)
         if isinstance(outcome, Blocked):
-            return wire.PullItem(
-                ref=entry.name,
-                outcome="blocked",
-                message=str(outcome),
-                blocks=blocks,
-                records=records,
-                rows=rows_view(counts),
-            )
+            return blocked(entry.name, outcome, wire.PullItem(
+                ref=entry.name, outcome="blocked", blocks=blocks, records=records, rows=rows_view(counts)
+            ))  # fmt: skip
         return wire.PullItem(
             ref=entry.name,
             outcome="updated" if blocks else "up-to-date",
+            message="; ".join(await trio.to_thread.run_sync(self._unheld, self._inputs(entry.id))) if blocks else "",
             blocks=blocks,
             records=records,
             head=str(after.head),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from chain import instant
-from chain.errors import Fault
+from chain.errors import Fault, Refused
 from chain.state import ChainState
 from chain.store.base import ChainReader
 from chain.wording import plural
 from odfd.control import wire
 from odfd.datasets.commit import CLOCK_AHEAD
+from odfd.datasets.engine_pins import ENGINE_CHANGED, way
 from odfd.ingest.driver import Ingested, PullOutcome
 from odfd.repositories.catalog import Target
 from odfd.runtime.spans import Span
+from odfd.transform.plan import Blocked
 
 
 def repeated(outcome: Ingested) -> str:
@@ -74,6 +78,14 @@ def uncacheable(name: str, reason: str) -> str:
         f"{reason}: its source cannot tell whether it changed, and was read before; to read it again:"
         f" odfctl pull {name} --fetch-uncacheable"
     )
+
+
+def blocked(name: str, outcome: Blocked, item: wire.PullItem) -> wire.PullItem:
+    """Says why a transform waits. It waits for a person where its engine was replaced, which is told as a fault."""
+    if outcome.rule != ENGINE_CHANGED:
+        return msgspec.structs.replace(item, message=str(outcome))
+    fault = Refused(outcome.reason, rule=outcome.rule, hint=way(name))
+    return msgspec.structs.replace(item, message=f"{outcome.reason}; {way(name)}", fault=wire.Problem.of(fault))
 
 
 def failed_pull(target: Target, fault: Fault) -> wire.PullItem:

@@ -22,7 +22,7 @@ from chain.store.shards import SEALED
 from odfd.api.datasets.rendition_effects import Move, RenditionEffects
 from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.datasets.catalog import Catalog
-from odfd.datasets.creation import declaration, input_ids
+from odfd.datasets.creation import declaration, input_ids, is_same_query
 from odfd.datasets.derivation_order import inputs_first
 from odfd.datasets.visibility import Mark, Marks
 from odfd.renditions import tables
@@ -100,7 +100,8 @@ class DerivedRenditions:
         wanted = _over(transform, successors)
         for each in state.members:
             is_open = not each.is_gone and self._home.chains.upper(each.dataset) < SEALED
-            if is_open and each.dataset != dataset and self._transform(each.dataset) == wanted:
+            made = self._transform(each.dataset)
+            if is_open and each.dataset != dataset and made is not None and is_same_query(made, wanted):
                 return state, each
         self._begin(state, wanted)
         state = self._effects.state(dataset)

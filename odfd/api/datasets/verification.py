@@ -128,7 +128,7 @@ class VerificationService:
                     raise unable(entry.name, outcome)
                 transforms += 1
                 report.done = transforms
-                failures += mismatches(outcome)
+                failures += mismatches(outcome) if outcome.by.is_pinned else [_unproven(outcome)]
         checked = msgspec.structs.replace(view.checked, transforms=transforms)
         return msgspec.structs.replace(view, ok=not failures, checked=checked, failures=tuple(failures))
 
@@ -152,6 +152,18 @@ def mismatches(outcome: Replayed) -> list[wire.Failure]:
         )
         for each in outcome.mismatches
     ]
+
+
+def _unproven(outcome: Replayed) -> wire.Failure:
+    """Says that a step was run again by another engine than it pins, whose result proves nothing of the pinned one."""
+    number = outcome.block.sequence_number
+    pin = wire.UnheldPin(first=number, last=number, digest=outcome.by.pin)
+    found = "the same" if outcome.is_reproduced else f"another {outcome.mismatches[0].field}"
+    return wire.Failure(
+        block=wire.FailedBlock(hash=str(outcome.block.hash), sequence_number=number),
+        rule=wire.ENGINE_NOT_HERE,
+        message=f"{pin.text}; the one here gives {found}",
+    )
 
 
 def report_view(found: VerificationResult, level: str) -> wire.VerifyReport:

@@ -1,4 +1,4 @@
-"""Probes trust and time for ``odfctl doctor``: the policy, root keys, witnesses, the clock, and wrong times.
+"""Probes trust and time for ``odfctl doctor``: the policy, root keys, witnesses, engine pins, the clock, wrong times.
 
 The probes check the policy in force, root keys that lie on this machine, required witnesses, and datasets whose times
 come from a wrong clock. Synchronous; each of the node's own datasets costs a read of one or two blocks, and a binary
@@ -20,8 +20,10 @@ from chain.model.events import AddData, ExecuteTransform
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from engines.spark.analysis.source_declarations import AHEAD, read_source
+from odfd.api.views.cache import BLOCKED
 from odfd.control import wire
 from odfd.datasets.commit import TOLERANCE, check_jump
+from odfd.datasets.engine_pins import ENGINE_CHANGED, way
 from odfd.datasets.previews import way_to_data
 from odfd.datasets.visibility import Visibility
 from odfd.state.directory import StateDirectory
@@ -125,6 +127,17 @@ def spare_text(asked: int, spare: int | None) -> str:
 def _few(found: Sequence[str]) -> str:
     more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return "; ".join(found[:SHOWN]) + more
+
+
+def pins_probe(views: Callable[[], Sequence[wire.DatasetView]]) -> wire.Probe:
+    """Tells of own datasets whose engine was replaced, as by an upgrade; nothing is appended to them."""
+    blocked = [view.name for view in views() if BLOCKED in view.conditions]
+    if not blocked:
+        text = "no dataset of this node's own pins another engine"
+        return wire.Probe(name="engine pins", result="ok", message=text)
+    text = "the engine here is not the one that they pin, so nothing is appended"
+    message = f"{text} (rule {ENGINE_CHANGED}): {_few(blocked)}"
+    return wire.Probe(name="engine pins", result="failed", message=message, hint=way(blocked[0]))
 
 
 _DATA: Final = ("AddData", "ExecuteTransform")

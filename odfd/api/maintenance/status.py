@@ -25,6 +25,7 @@ from odfd.api.maintenance.dependencies import Dependencies
 from odfd.api.maintenance.doctor import Doctor, failed, ok
 from odfd.api.maintenance.own_resources import DUCKDB
 from odfd.api.network.mirrors import MirrorService
+from odfd.api.views.cache import BLOCKED
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -132,7 +133,7 @@ class StatusService:
 
     async def status(self) -> wire.Status:
         """Returns the status of the node: its ids and addresses, and counts of what it holds and does."""
-        states, published, disk = await trio.to_thread.run_sync(self._measure)
+        views, disk = await trio.to_thread.run_sync(self._measure)
         peer, figures = self._membership.peer_id, self._membership.figures()
         node = self._home.keys.node_key().did
         return wire.Status(
@@ -149,8 +150,9 @@ class StatusService:
             reserved=figures.reserved,
             circuits=figures.circuits,
             peers=sum(view.connected for view in self._membership.peers()),
-            datasets=states,
-            published=published,
+            datasets=dict(Counter(view.state for view in views)),
+            published=sum(view.published for view in views),
+            blocked=sum(BLOCKED in view.conditions for view in views),
             engine=self._engine.view(),
             disk=disk,
             flows=self._flows.counts(),
@@ -168,21 +170,12 @@ class StatusService:
         """Returns an address in the form that another node gives to ``--bootstrap``."""
         return address if "/p2p/" in address else f"{address}/p2p/{self._membership.peer_id}"
 
-    def _measure(self) -> tuple[dict[str, int], int, wire.DiskView]:
-        views = self._views.all()
-        states: Counter[str] = Counter(view.state for view in views)
+    def _measure(self) -> tuple[Sequence[wire.DatasetView], wire.DiskView]:
         usage = shutil.disk_usage(self._home.directory)
-        published = sum(view.published for view in views)
-        return (
-            dict(states),
-            published,
-            wire.DiskView(
-                path=str(self._home.directory),
-                total=usage.total,
-                free=usage.free,
-                database=self._home.database_size(),
-            ),
+        disk = wire.DiskView(
+            path=str(self._home.directory), total=usage.total, free=usage.free, database=self._home.database_size()
         )
+        return self._views.all(), disk
 
     async def settings(self) -> wire.SettingsView:
         """Returns the settings as they were loaded last; some take effect only at the next start."""

@@ -31,6 +31,7 @@ from odfd.network.unheld_statements import UnheldStatements
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.judgement.suspensions import Suspensions
+from odfd.trust.judgement.verdicts import VerdictKind, verdicts_of
 from odfd.trust.ledger.cards import Cards
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
@@ -47,7 +48,6 @@ STANDINGS: Final = (
 _FORKED: Final = "forked"
 _ACCUSED: Final = "accused"
 _STOPS: Final = frozenset({_FORKED, _ACCUSED, "refuted", "damaged"})
-_MISMATCH: Final = "mismatch"
 
 
 def _as_name(text: str) -> str:
@@ -203,8 +203,9 @@ class SearchService:
         for key, attestation in said.items():
             group = policy.group_of(key)
             if group is not None and group not in suspended:
-                groups.add(group)
-                accusing |= any(span.verdict == _MISMATCH for span in attestation.spans)
+                kinds = {verdict.kind for verdict in verdicts_of(attestation)}
+                accusing |= VerdictKind.MISMATCH in kinds
+                groups |= {group} if VerdictKind.REPRODUCED in kinds else set()
         if accusing:
             return CardStanding(-1, _ACCUSED)
         return CardStanding(len(groups), f"attested {len(groups)}/{len(policy.groups)}" if groups else ANNOUNCED)

@@ -18,7 +18,6 @@ import trio
 
 from chain.errors import Conflict, Fault, Invalid
 from chain.wording import plural
-from engines.contract import Engine
 from odfd.api.resources.apply_items import declared_item, refused, successful, with_headers, with_warnings
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.dataset_batch import DatasetBatch
@@ -30,6 +29,7 @@ from odfd.api.resources.skipping import Possible, possible, terms_of
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.datasets.engine_pins import Engines
 from odfd.errors import sole_faults
 from odfd.flows.manifest import DesiredFlow
 from odfd.ingest.settings import IngestSettings
@@ -87,7 +87,7 @@ class ApplyOperation:
         self,
         home: StateDirectory,
         committer: OwnerCommitter,
-        engine: Engine,
+        engines: Engines,
         context: Context,
         ingestion: Callable[[], IngestSettings],
         apply_flow: ApplyFlow,
@@ -101,7 +101,7 @@ class ApplyOperation:
         self._apply_flow = apply_flow
         self._home = home
         self._committer = committer
-        self._planning = DatasetPlanning(home, engine, ingestion, self._declarations.names_of_values)
+        self._planning = DatasetPlanning(home, engines, ingestion, self._declarations.names_of_values)
         self._conditional = trio.Lock()
         """Held by applies that state a generation, of which one runs at a time."""
         self.adopt: Adopt = _cannot_adopt
@@ -132,7 +132,8 @@ class ApplyOperation:
 
         async def whole(report: Report) -> wire.ApplyResult:
             report.begin("applying", total, "manifests")
-            terms = _Terms(request.dry_run, bool(planned) and total > 1 and not skips, request.generation)
+            is_whole = bool(planned) and total > 1 and not skips
+            terms = _Terms(request.dry_run, is_whole, request.generation, request.force)
             with self._declarations.applying():
                 brought = await self._perform(wanted, planned, report, terms)
                 if terms.is_whole and not request.dry_run and _has_failed(brought):
@@ -189,7 +190,7 @@ class ApplyOperation:
         """Applies all declarations in one transaction, then flows, which come into force; each gives an item."""
         refusals: dict[str, Fault] = {}
         for attempt in range(ATTEMPTS):
-            batch = DatasetBatch(self._home, self._clock.now(), dry_run=terms.dry_run)
+            batch = DatasetBatch(self._home, self._clock.now(), dry_run=terms.dry_run, forced=terms.forced)
             try:
                 intents = await self._intents(planned, batch, refusals)
                 datasets = [await self._plan(each, batch, refusals) for each in self._snapshots(wanted, planned)]
@@ -349,6 +350,7 @@ class _Terms(NamedTuple):
     is_whole: bool
     """Whether one failure keeps everything from being done."""
     generation: int | None
+    forced: bool
 
 
 class _Refusals(Exception):

@@ -58,8 +58,10 @@ class PlannedDataset(NamedTuple):
 class DatasetBatch:
     """Collects the planned datasets of one apply, and commits them. Blocking; used by one task, which closes it."""
 
-    def __init__(self, home: StateDirectory, now: Instant, *, dry_run: bool) -> None:
+    def __init__(self, home: StateDirectory, now: Instant, *, dry_run: bool, forced: bool = False) -> None:
+        """``forced``: whether a transform may pin an engine that is not here."""
         self._home = home
+        self.forced = forced
         self.now, self.dry_run = Instant(now // MILLISECOND * MILLISECOND), dry_run
         self.planned: list[PlannedDataset] = []
         self._states: dict[DatasetId, ChainState] = {}

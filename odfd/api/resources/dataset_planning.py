@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import trio
 
-from chain.errors import Environment, Invalid
+from chain.errors import Environment, Invalid, Refused
 from chain.ids import DatasetId, parse_own_name
 from chain.model.events import (
     AddPushSource,
@@ -24,10 +24,9 @@ from chain.model.events import (
     SetTransform,
     SetVocab,
 )
-from chain.model.source import TransformSql
+from chain.model.source import Transform, TransformSql
 from chain.state import ChainState, Vocab
 from chain.store.base import Head
-from engines.contract import Engine
 from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
@@ -39,6 +38,7 @@ from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess
 from odfd.control import wire
 from odfd.datasets import captures
 from odfd.datasets.creation import changed_events, founding_events
+from odfd.datasets.engine_pins import ENGINE_CHANGED, Engines, engine_for, short
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.change_kind import ChangeKind, change_kind_of
 from odfd.ingest.settings import IngestSettings
@@ -56,13 +56,13 @@ class DatasetPlanning:
     def __init__(
         self,
         home: StateDirectory,
-        engine: Engine,
+        engines: Engines,
         ingestion: Callable[[], IngestSettings],
         names_of_values: Callable[[str], Collection[str]],
     ) -> None:
         """``ingestion`` returns what sources may do here; ``names_of_values`` the values that a dataset's may read."""
         self._home = home
-        self._engine = engine
+        self._engines, self._engine = engines, engines.engine("spark")
         self._ingestion = ingestion
         self._names_of_values = names_of_values
 
@@ -89,7 +89,8 @@ class DatasetPlanning:
             return found
 
         events = await trio.to_thread.run_sync(changes)
-        warnings = await self._validate(events, desired, held[1] if held else None, batch)
+        warnings = await self._check_pins(events, desired, forced=batch.forced)
+        warnings += await self._validate(events, desired, held[1] if held else None, batch)
 
         def add() -> DatasetId | None:
             if held is None:
@@ -123,6 +124,26 @@ class DatasetPlanning:
         with self._home.database.read() as connection:
             kept = captures.count(connection, dataset)
         return change_kind_of(name, state, events, kept)
+
+    async def _check_pins(
+        self, events: Sequence[MetadataEvent], desired: DesiredSnapshot, *, forced: bool
+    ) -> tuple[str, ...]:
+        """Raises Refused for a query that pins an engine which is not here; returns a warning if that is forced."""
+        warnings = []
+        for event in events:
+            transform, place = _pinned_query(event, desired)
+            if transform is None or transform.version is None:
+                continue
+            _, by = await engine_for(self._engines, transform)
+            if not by.differs:
+                continue
+            text = f"no engine here is {short(by.pin)}"
+            if not forced:
+                own = f"leave out version, and this node's is pinned: {by.identity.digest}"
+                hint = f"{own}; --force pins it, and nothing is computed until it is here"
+                raise Refused(text, rule="engine-not-here", hint=hint, place=place)
+            warnings.append(f"{text}: nothing is computed until it is (rule {ENGINE_CHANGED})")
+        return tuple(warnings)
 
     def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
         """Checks a source now as its first data would be. Raises Invalid, Refused. Blocking."""
@@ -206,6 +227,17 @@ class DatasetPlanning:
                 succession = EvolutionCheck(self._home, self._engine, check)
                 await succession.check(desired.name, state, event, batch.now)
         return tuple(warnings)
+
+
+def _pinned_query(event: MetadataEvent, desired: DesiredSnapshot) -> tuple[Transform | None, str]:
+    """Returns the query of an event that may pin an engine, and where it is written."""
+    match event:
+        case SetTransform(transform=transform):
+            return transform, desired.transform_place()
+        case SetPollingSource(preprocess=transform) | AddPushSource(preprocess=transform) if transform is not None:
+            return transform, desired.source_place(event, "preprocess")
+        case _:
+            return None, ""
 
 
 def _check_no_variable(event: SetTransform, desired: DesiredSnapshot) -> None:

@@ -33,6 +33,7 @@ from odfd.api.trust.views import (
 from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
 from odfd.datasets import incidents
+from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
@@ -67,6 +68,8 @@ class HeadState(NamedTuple):
     """Returns the datasets of this node of which no head can be signed, and why."""
     witnesses: Callable[[DatasetId, int], Sequence[wire.WitnessView]]
     """Returns the witnesses that cosigned an epoch of a dataset, or are asked to."""
+    unheld: Callable[[DatasetEntry], tuple[wire.UnheldPin, ...]]
+    """Returns the blocks of a dataset whose engine is not here."""
 
 
 class TrustService:
@@ -83,6 +86,7 @@ class TrustService:
         heads: HeadState,
     ) -> None:
         """``policy_with`` returns the policy with the validators of a transaction under way. Raises Invalid."""
+        self._unheld = heads.unheld
         self._heads = heads
         self._policy_with = policy_with
         self._pending_decisions = pending_decisions
@@ -227,6 +231,7 @@ class TrustService:
             unsigned=self._heads.unsigned().get(entry.id, ""),
             decisions=tuple(decision_view(each) for each in known.decided.all),
             withdrawn_at=withdrawn_at(self._home, entry.id),
+            unheld=self._unheld(entry),
         )
 
     def _to_spare(self, known: DatasetFacts) -> int | None:
@@ -363,6 +368,7 @@ _REASONS: Final = {
     "nondeterministic": "it does not give the same answer twice",
     "disputed": "a validator got another answer, not enough to decide",
     "pending": "nobody has re-run it yet",
+    "engine-not-pinned": "its pin names an engine that nobody who re-ran it has, so it cannot be held to it",
     "too-costly": "it takes an engine longer than those who tried it spend on a step",
 }
 _OTHER: Final = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -28,6 +28,7 @@ from odfd import __version__
 from odfd.control import wire
 from odfd.datasets import saved_views
 from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.engine_pins import differs
 from odfd.datasets.saved_views import SavedView
 from odfd.datasets.visibility import Visibility
 from odfd.runtime.reconcile_loop import ReconcileLoop
@@ -81,7 +82,9 @@ DAMAGED: Final = "damaged"
 WITHDRAWN: Final = "Withdrawn"
 """A condition: its publisher shows it no more."""
 _TRANSFORMS: Final = (SetTransform.__name__,)
-EDITION: Final = (__version__, 5)
+BLOCKED: Final = "Blocked"
+"""A condition: its transform pins an engine that is not here."""
+EDITION: Final = (__version__, 6)
 """The version of saved views. Raise the number if the meaning of a view changes within one release."""
 _NO_HEAD: Final = b""
 """Stands for the head of a damaged chain."""
@@ -107,6 +110,8 @@ class Standings(NamedTuple):
     published: int
     withdrawn: int
     """Copies of datasets that their publishers withdrew."""
+    blocked: int
+    """Own datasets that pin an engine which is not here."""
 
 
 class ViewCache:
@@ -128,6 +133,8 @@ class ViewCache:
         self._lock = threading.Lock()
         self._unsaved: set[DatasetId] = set()
         self._entries: tuple[int, Sequence[DatasetEntry]] = (-1, ())
+        self.engines: Callable[[], Collection[str] | None] = lambda: None
+        """Returns the digests of the engines here; ``None``: not known yet. Set by the node."""
 
     def load(self) -> None:
         """Loads the views that an earlier run saved; does nothing the second time."""
@@ -149,7 +156,13 @@ class ViewCache:
             Counter(view.state for view in views),
             sum(view.published for view in views),
             sum(view.withdrawn_at is not None for view in views),
+            len(self.blocked()),
         )
+
+    def blocked(self) -> Sequence[str]:
+        """Names the own datasets that pin an engine which is not here, as far as views are in memory."""
+        here = self.engines()
+        return sorted(kept.view.name for kept in list((self._kept or {}).values()) if is_blocked(kept.view, here))
 
     def entries(self) -> Sequence[DatasetEntry]:
         """Returns the entries of all datasets, by name."""
@@ -166,7 +179,8 @@ class ViewCache:
     def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
         """Returns the current view; computes it if a write, the time or an input may have changed it."""
         kept = self._known().get(entry.id)
-        return kept.view if kept is not None and self._holds(kept, entry) else self.look(entry)
+        view = kept.view if kept is not None and self._holds(kept, entry) else self.look(entry)
+        return with_engines(view, self.engines())
 
     def outdated(self) -> Sequence[DatasetEntry]:
         known = self._known()
@@ -283,6 +297,21 @@ class ViewCache:
         policy = self._evaluator.policy
         said = (policy.digest, *map(str, policy.floors), self._visibility.publishes_all, self._evaluator.me, EDITION)
         return hashlib.sha3_256(msgspec.msgpack.encode(said, enc_hook=str)).digest()
+
+
+def is_blocked(view: wire.DatasetView, here: Collection[str] | None) -> bool:
+    """Whether an own dataset waits for its engine."""
+    return view.owner and differs(view.engine, here)
+
+
+def with_engines(view: wire.DatasetView, here: Collection[str] | None) -> wire.DatasetView:
+    """Completes a cached view, which names engines whether or not they are here: they come and go without a write."""
+    if view.unheld:
+        unheld = tuple(each for each in view.unheld if here is not None and each.digest not in here)
+        view = msgspec.structs.replace(view, unheld=unheld)
+    if not is_blocked(view, here):
+        return view
+    return msgspec.structs.replace(view, conditions=(*view.conditions, BLOCKED))
 
 
 def _is_same(one: _Kept, other: _Kept) -> bool:

@@ -59,6 +59,12 @@ class DatasetViews:
         """Returns the current view."""
         return self.cache.dataset(entry)
 
+    def unheld(self, datasets: Sequence[DatasetId]) -> list[str]:
+        """Returns remarks on datasets whose blocks pin an engine that nobody here has."""
+        with self._home.catalog() as catalog:
+            entries = [entry for each in datasets if (entry := catalog.find(each)) is not None]
+        return [f"input {entry.name}: {pin.text}" for entry in entries for pin in self.dataset(entry).unheld]
+
     def _looked_at(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
         """Computes a view. A damaged chain gets a view that says so, so that it does not hide the other datasets.
 
@@ -111,6 +117,11 @@ class DatasetViews:
             watermark=None if state.watermark is None else instant.render(state.watermark),
             head=None if state.head is None else str(state.head),
             state=self._state(known, found, is_old=unshared),
+            engine=None if state.set_transform is None else state.set_transform.transform.version,
+            unheld=tuple(
+                wire.UnheldPin(first=each.first, last=each.last, digest=each.pin)
+                for each in self._evaluator.unproven(known)
+            ),
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
             withdrawn_at=withdrawn,

@@ -47,6 +47,7 @@ commands = Commands()
     ),
     argument("--dry-run", action="store_true", help="print what would change, and change nothing"),
     argument("--keep-going", action="store_true", help="apply all valid manifests, and report the others"),
+    argument("--force", action="store_true", help="also change what another resource made, and pin engines not here"),
     argument(
         "--prune", metavar="SELECTOR", help="afterwards delete sets and flows with these labels that no manifest names"
     ),
@@ -55,7 +56,14 @@ commands = Commands()
 )
 def _apply(session: Session, args: argparse.Namespace) -> int:
     manifests = tuple(text for place in args.file for text in read(place))
-    return apply_texts(session, manifests, dry_run=args.dry_run, prune=args.prune, keep_going=args.keep_going)
+    return apply_texts(
+        session,
+        manifests,
+        dry_run=args.dry_run,
+        prune=args.prune,
+        keep_going=args.keep_going,
+        force=args.force,
+    )
 
 
 def apply_texts(
@@ -65,9 +73,11 @@ def apply_texts(
     dry_run: bool = False,
     prune: str | None = None,
     keep_going: bool = False,
+    force: bool = False,
 ) -> int:
     """Applies manifests and shows the result for each. Returns the exit code."""
-    result = applied(session, manifests, dryRun=dry_run, prune=prune, onError="skip" if keep_going else None)
+    on_error = "skip" if keep_going else None
+    result = applied(session, manifests, dryRun=dry_run, prune=prune, force=force, onError=on_error)
     session.answer(result, _table)
     made = [each.name for each in result.value.items if (each.kind, each.action) == ("dataset", "created")]
     if made and not dry_run:

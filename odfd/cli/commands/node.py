@@ -83,6 +83,7 @@ def status_text(status: wire.Status) -> str:
                 else "none: odfctl apply, odfctl mirror add",
             ),
             ("engine", _engine(status.engine)),
+            ("blocked", _blocked(status.blocked)),
             ("disk", _disk(disk)),
             ("signing", _signing(status.lost_journals)),
             ("memory", formatting.size(status.memory) if status.memory else ""),
@@ -118,6 +119,12 @@ def _carries(status: wire.Status) -> str:
         return ""
     peers = formatting.plural(status.reserved, "peer")
     return f"{formatting.plural(status.circuits, 'circuit')}, for {peers} that others do not reach"
+
+
+def _blocked(count: int) -> str:
+    if not count:
+        return ""
+    return f"{formatting.plural(count, 'dataset')} of another engine: odfctl doctor names them"
 
 
 def _engine(engine: wire.EngineView | None) -> str:

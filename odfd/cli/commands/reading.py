@@ -97,6 +97,8 @@ def remarks_on(records: wire.Records) -> Iterator[str]:
         yield "no records yet"
     if records.dataset is not None and (doubt := doubt_of(records.dataset)):
         yield doubt
+    for pin in records.dataset.unheld if records.dataset is not None else ():
+        yield pin.text
 
 
 def doubt_of(dataset: wire.DatasetView) -> str | None:

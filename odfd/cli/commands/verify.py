@@ -73,8 +73,8 @@ engine = commands.group(
     description=(
         "Run every transform of a dataset again, from the first on, on the engine of this node. If all "
         "results are equal and the dataset is this node's own, a signed block declares the transform with "
-        "this engine's digest; the engine pinned before is not needed any more. Ends with 1 if a result "
-        "differs."
+        "this engine's digest, and the dataset goes on with it. Blocks from before keep the pin under which they "
+        "were made. Ends with 1 if a result differs."
     ),
     example="nyc.flights.delays",
 )
@@ -95,6 +95,8 @@ def _text(report: wire.ProofReport) -> str:
         lines = [f"no: {name} does not give the history of {report.ref}; {count} re-run"]
     elif report.recorded:
         lines = [f"yes: {name} gives the same in {count} of {report.ref}, and is pinned from now on"]
+        lines.append(f"  pinned before: {report.before or 'none'}")
+        lines.append(f"  pinned now:    {engine.digest}")
     else:
         lines = [f"yes: {name} gives the same in {count} of {report.ref}; nothing was recorded"]
     for failure in report.failures:
@@ -138,8 +140,7 @@ def report_text(report: wire.VerifyReport) -> str:
     if report.ok:
         lines = [f"yes: {formatting.plural(report.blocks, 'block')} of {report.ref} hold at level {report.level}"]
     else:
-        failed = {one.block.sequence_number for one in report.failures}
-        lines = [f"no: {len(failed)} of {formatting.plural(report.blocks, 'block')} fail at level {report.level}"]
+        lines = [f"no: {_count(report)} at level {report.level}"]
     counts = {"block": checked.blocks, "slice": checked.slices, "transform": checked.transforms}
     looked = [formatting.plural(count, noun) for noun, count in counts.items() if count]
     lines.append("  checked " + ", ".join([*looked, formatting.size(checked.bytes)]))
@@ -164,6 +165,15 @@ def report_text(report: wire.VerifyReport) -> str:
         lines.append(f"{head} {formatting.digest(failure.block.hash)}  {failure.rule}  {clean(failure.message, 300)}")
         lines += values_lines(failure)
     return "\n".join(lines)
+
+
+def _count(report: wire.VerifyReport) -> str:
+    """Counts the blocks that fail, or else those of which nothing can be shown here."""
+    of = f"of {formatting.plural(report.blocks, 'block')}"
+    failed = {one.block.sequence_number for one in report.failures if one.rule != wire.ENGINE_NOT_HERE}
+    if failed:
+        return f"{len(failed)} {of} fail"
+    return f"{len({one.block.sequence_number for one in report.failures})} {of} cannot be shown"
 
 
 def values_lines(failure: wire.Failure) -> list[str]:

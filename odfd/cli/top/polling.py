@@ -98,6 +98,10 @@ def _moved(look: Look) -> Iterator[tuple[str, int]]:
             yield task.id, task.done
 
 
+_BLOCKED: Final = "Blocked"
+"""The condition of a dataset that pins an engine which is not here."""
+
+
 def needs(look: Look) -> list[Need]:
     """Lists required actions, worst first."""
     return sorted([*_of_datasets(look.datasets), *_of_node(look)])
@@ -107,6 +111,8 @@ def _of_datasets(datasets: Sequence[wire.DatasetView]) -> Iterator[Need]:
     for one in datasets:
         if one.state in TROUBLED:
             yield Need(int(one.state == "unsigned"), one.state, one.name, f"{TROUBLED[one.state]}: {_shown(one)}")
+        elif _BLOCKED in one.conditions:
+            yield Need(1, "blocked", one.name, f"it pins another engine: odfctl engine prove {one.name}")
         elif one.conditions:
             yield Need(2, ", ".join(one.conditions).lower(), one.name, _shown(one))
 

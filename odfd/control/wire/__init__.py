@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from odfd.control.wire.gaps import *
     from odfd.control.wire.lineage import *
     from odfd.control.wire.node import *
+    from odfd.control.wire.pins import *
     from odfd.control.wire.portals import *
     from odfd.control.wire.queries import *
     from odfd.control.wire.reclocking import *
@@ -48,6 +49,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration", "endpoints", "portals", "reclocking", "gaps", "cards", "transfer",
+    "renditions", "alteration", "endpoints", "portals", "reclocking", "gaps", "cards", "transfer", "pins",
 )  # fmt: skip
 """Modules in the order of search: those that most commands need first, then the quickest to load."""

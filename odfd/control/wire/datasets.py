@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from odfd.control.wire.cards import CardWords
+from odfd.control.wire.pins import UnheldPin
 from odfd.control.wire.portals import PortalFacts
 from odfd.control.wire.queries import HoldView
 from odfd.control.wire.value import Problem, Request, Value
@@ -65,7 +66,12 @@ class DatasetView(Value, frozen=True, kw_only=True):
     this node's own."""
     conditions: tuple[str, ...] = ()
     """Conditions beside the state: ``Withheld``, ``Stale``, ``Ahead`` (signed at a time ahead of this clock),
-    ``Forked``, ``Abandoned``, ``Tainted`` (by an input), ``Withdrawn``."""
+    ``Forked``, ``Abandoned``, ``Tainted`` (by an input), ``Withdrawn``, ``Blocked`` (``engine`` is not here,
+    so nothing is appended)."""
+    engine: str | None = None
+    """Digest of the engine that its transform pins; ``None``: it has none, or it pins none."""
+    unheld: tuple[UnheldPin, ...] = ()
+    """Its blocks whose engine is not here, newest first; empty also where this node has no engine."""
     labels: dict[str, Any] = msgspec.field(default_factory=dict)
     """Labels of its resource."""
     frontiers: Frontiers | None = None
@@ -291,7 +297,7 @@ class ApplyRequest(Request, frozen=True, kw_only=True):
     manager: str | None = None
     """Name of the manager: labels and annotations of other managers stay. ``None``: ``odfctl apply``."""
     force: bool = False
-    """Whether to change also parts made by another resource."""
+    """Whether to change also parts made by another resource, and to pin an engine that is not here."""
     on_error: Literal["atomic", "skip"] = "atomic"
     """``skip``: applies the manifests that can be applied; ``atomic``: applies all or none."""
 

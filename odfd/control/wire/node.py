@@ -90,6 +90,8 @@ class Status(Value, frozen=True, kw_only=True):
     engine: EngineView | None = None
     disk: DiskView | None = None
     flows: FlowCounts | None = None
+    blocked: int = 0
+    """Own datasets that pin an engine which is not here: ``odfctl engine prove``."""
     lost_journals: int = 0
     """Keys of this node that do not sign, as it is not known what they have signed: ``odfctl trust sign``."""
     tasks: int = 0

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from odfd.control.wire.pins import UnheldPin
 from odfd.control.wire.value import Request, Value
 
 
@@ -79,6 +80,8 @@ class ProofReport(Value, frozen=True, kw_only=True):
     head: str | None
     """Hash of the last block compared."""
     engine: ProvenEngine
+    before: str | None = None
+    """Digest that was pinned before; ``null``: none was."""
     pinned: tuple[str, ...] = ()
     """Digests of the engines that made the history, as its transforms state."""
     transforms: int = 0
@@ -297,6 +300,8 @@ class TrustView(Value, frozen=True, kw_only=True):
     """For a dataset of this node: witness groups that cosign beyond the required ones. ``null``: none required."""
     withdrawn_at: str | None = None
     """Time at which its publisher signed that it shows it no more; null: it did not, or it is this node's own."""
+    unheld: tuple[UnheldPin, ...] = ()
+    """Its blocks whose engine is not here, newest first."""
 
 
 class ValidatorRequest(Request, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ function Summary({ detail, again, seen }) {
     <p class="row"><${State} of=${one.state} /> <span>${one.kind}</span> <span class="quiet">rely on ${reliance(one)}</span>
       ${one.conditions.map((each) => html`<${State} of=${each.toLowerCase()} tone="warn" />`)}
       ${troubled && !seen && html`<a class="button" href=${`#/datasets/${part(one.name)}/trust`}>See why</a>`}</p>
+    ${one.conditions.includes("Blocked") && html`<p class="note warn">Its transform pins an engine that is not here, so nothing is appended. <code>odfctl engine prove ${one.name}</code> moves it to the engine of this node if that gives the same.</p>`}
     ${one.withdrawnAt && html`<p class="note warn">${withdrawn(one.withdrawnAt)} This copy stays and can be used${one.published ? ", and others get it from this node until you unpublish it" : ""}. Stop mirroring it and delete it to free its space.</p>`}
     <div class="row acts"><${Acts} one=${one} detail=${detail} again=${again} /></div>
   </div>`;

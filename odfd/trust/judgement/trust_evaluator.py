@@ -26,6 +26,7 @@ from chain.statements.statement import Attestation, HeadStatement
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainReader, ChainStore, leaves
 from chain.store.database import Database
+from odfd.datasets.engine_pins import PinStretch, pin_stretches
 from odfd.datasets.holdings import Holdings
 from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.judgement.observation_reach import ObservationReach, electorate, sighted
@@ -58,7 +59,7 @@ from odfd.trust.ledger.signed_heads import DataAvailability, makers
 from odfd.trust.ledger.subtree_roots import Subtrees
 from odfd.trust.policy.policy import Expression, Policy, holds
 from odfd.trust.policy.witness_quorum import Roots, witnessed
-from odfd.trust.transform_steps import first_step
+from odfd.trust.transform_steps import STEP, first_step
 
 FOREVER: Final = Instant(1 << 62)
 MAX_LINEAGE: Final = 64
@@ -241,6 +242,29 @@ class TrustEvaluator:
         steps = _steps_of(self._chains.chain(known.dataset), known)
         return known.size > 0 and all(self.decision(known, step).reproduced for step in steps)
 
+    def unproven(self, known: DatasetFacts) -> list[PinStretch]:
+        """Returns the pins under which a step was made that nobody who counts ran again on the pinned engine.
+
+        Newest first, each from the first such step to its last one. What this node made is proven to it.
+        """
+        chain = self._chains.chain(known.dataset)
+        found: list[PinStretch] = []
+        if known.root or known.extent.own:
+            return found
+        pins = list(pin_stretches(chain, known.size))
+        steps = [*_steps_of(chain, known, (each.first for each in pins))]
+        for each in pins:
+            within = (step for step in steps if each.first <= step <= each.last)
+            first = next((step for step in within if not self._is_proven(known, step)), None)
+            last = chain.last_of(STEP, each.last + 1)
+            if first is not None and last is not None:
+                found.append(PinStretch(first, last.sequence_number, each.transform))
+        return found
+
+    def _is_proven(self, known: DatasetFacts, step: int) -> bool:
+        found = self.decision(known, step)
+        return found.reproduced or found.attested > 0
+
     def decision(self, known: DatasetFacts, step: int) -> Decision:
         """Judges one transform step. A step that a person relies on against the verdicts counts as data, and no
         more."""
@@ -259,6 +283,7 @@ class TrustEvaluator:
             quorum=known.quorum,
             suspended=known.suspended,
             engine=run.engine.digest if run is not None else "",
+            own_reason=run.reason if run is not None else "",
         )
         return decide(electors, known.attestations, own_verdict(run), step)
 
@@ -426,8 +451,8 @@ def _is_root(chain: ChainReader) -> bool:
 
 
 def own_verdict(run: Run | None) -> GroupVerdict | None:
-    """Converts this node's own run of a step to a verdict."""
-    if run is None:
+    """Converts this node's own run of a step to a verdict; none by another engine than the step pins."""
+    if run is None or not run.engine.pinned:
         return None
     if run.verdict == VerdictKind.REPRODUCED.value:
         return GroupVerdict(VerdictKind.REPRODUCED)
@@ -438,13 +463,13 @@ def own_verdict(run: Run | None) -> GroupVerdict | None:
     return None
 
 
-def _steps_of(chain: ChainReader, known: DatasetFacts) -> Iterable[int]:
+def _steps_of(chain: ChainReader, known: DatasetFacts, more: Iterable[int] = ()) -> Iterable[int]:
     return _telling_steps(
         chain,
         known.size,
         known.attestations,
         known.runs,
-        (known.extent.chain, known.extent.data, *known.extent.witnessed),
+        (known.extent.chain, known.extent.data, *known.extent.witnessed, *more),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -18,7 +18,7 @@ import msgspec
 
 from chain.ids import KeyDid
 from chain.statements import canonical
-from chain.statements.statement import Actual, Attestation, EngineUsed
+from chain.statements.statement import Actual, Attestation, EngineUsed, Span
 from odfd.trust.policy.policy import SANDBOXES, Expression, Policy, facts_of, holds
 
 
@@ -30,6 +30,8 @@ class VerdictKind(enum.Enum):
 
 TOO_COSTLY: Final = "too-costly"
 """The reason that a validator states if it gave up a step."""
+NOT_PINNED: Final = "engine-not-pinned"
+"""The reason that a validator states if it has not the engine that a step pins, whatever another one gave."""
 
 
 class GroupVerdict(msgspec.Struct, frozen=True):
@@ -53,7 +55,9 @@ class DatasetStatus(enum.Enum):
     DISPUTED = "disputed"
     PENDING = "pending"
     TOO_COSTLY = "too-costly"
-    """Pending, and each counted validator that tried the step gave up."""
+    """Pending, and a counted validator gave it up for its cost."""
+    NOT_PINNED = "engine-not-pinned"
+    """Pending, and a counted validator has not the engine that it pins."""
 
 
 STOPS: Final = frozenset(
@@ -121,19 +125,37 @@ def value_id(actual: Actual) -> bytes:
 
 
 def verdict_on(attestation: Attestation, sequence_number: int) -> GroupVerdict | None:
-    """Returns a validator's verdict on a block; none for abstentions and for verdicts from an opaque checkpoint."""
+    """Returns a validator's verdict on a block; none for abstentions, and what another engine gave than it pins."""
+    span = _span_at(attestation, sequence_number)
+    return _result(attestation, span, sequence_number) if _is_by_pin(attestation, span) else None
+
+
+def result_of(attestation: Attestation, sequence_number: int) -> GroupVerdict | None:
+    """Returns what a validator's re-run gave, by whichever engine; none for abstentions and opaque checkpoints."""
+    return _result(attestation, _span_at(attestation, sequence_number), sequence_number)
+
+
+def verdicts_of(attestation: Attestation) -> Iterator[GroupVerdict]:
+    """Yields the verdicts of all spans, as ``verdict_on`` their last blocks."""
     for span in attestation.spans:
-        if not span.first <= sequence_number <= span.last:
-            continue
-        if span.state == "opaque":
-            return None
-        if span.verdict == "reproduced":
-            return GroupVerdict(VerdictKind.REPRODUCED)
-        if span.verdict == "mismatch":
-            return _mismatch(attestation, sequence_number, span.engine)
-        if span.verdict == VerdictKind.NONDETERMINISTIC.value and span.reason == "nondeterministic":
-            return GroupVerdict(VerdictKind.NONDETERMINISTIC)
+        if _is_by_pin(attestation, span) and (found := _result(attestation, span, span.last)) is not None:
+            yield found
+
+
+def _is_by_pin(attestation: Attestation, span: Span | None) -> bool:
+    engine = None if span is None else _engine_of(attestation, span)
+    return engine is not None and engine.pinned
+
+
+def _result(attestation: Attestation, span: Span | None, sequence_number: int) -> GroupVerdict | None:
+    if span is None or span.state == "opaque":
         return None
+    if span.verdict == "reproduced":
+        return GroupVerdict(VerdictKind.REPRODUCED)
+    if span.verdict == "mismatch":
+        return _mismatch(attestation, sequence_number)
+    if span.verdict == VerdictKind.NONDETERMINISTIC.value and span.reason == "nondeterministic":
+        return GroupVerdict(VerdictKind.NONDETERMINISTIC)
     return None
 
 
@@ -147,10 +169,8 @@ def accusations(attestation: Attestation) -> Attestation:
     return msgspec.structs.replace(attestation, spans=against)
 
 
-def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None) -> GroupVerdict | None:
-    """Returns the mismatch at a step; none without a pinned engine and a strict query."""
-    if engine is None or engine >= len(attestation.engines) or not attestation.engines[engine].pinned:
-        return None
+def _mismatch(attestation: Attestation, sequence_number: int) -> GroupVerdict | None:
+    """Returns the mismatch at a step; none without a strict query."""
     if attestation.determinism != "strict":
         return None
     for found in attestation.mismatch:
@@ -160,9 +180,13 @@ def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None
 
 
 def group_verdicts(
-    policy: Policy, attestations: Mapping[KeyDid, Attestation], sequence_number: int, suspended: Collection[str] = ()
+    policy: Policy,
+    attestations: Mapping[KeyDid, Attestation],
+    sequence_number: int,
+    suspended: Collection[str] = (),
+    of: Callable[[Attestation, int], GroupVerdict | None] = verdict_on,
 ) -> dict[str, GroupVerdict]:
-    """Returns the verdict of each group on a step: one vote for each group.
+    """Returns the verdict of each group on a step: one vote for each group. ``of`` reads that of one attestation.
 
     A group whose keys disagree has none, nor has a suspended one.
     """
@@ -172,7 +196,7 @@ def group_verdicts(
         group = policy.group_of(key)
         if group is None or group in suspended:
             continue
-        verdict = verdict_on(attestation, sequence_number)
+        verdict = of(attestation, sequence_number)
         if verdict is None or not is_isolated(policy, attestation, sequence_number):
             continue
         if votes.setdefault(group, verdict) != verdict:
@@ -184,16 +208,24 @@ def is_isolated(policy: Policy, attestation: Attestation, sequence_number: int) 
     """Whether a verdict was computed under at least the isolation that the policy requires."""
     if policy.min_sandbox == SANDBOXES[0]:
         return True
-    engine = _engine_of(attestation, sequence_number)
+    engine = _engine_at(attestation, sequence_number)
     given = engine.sandbox if engine is not None else ""
     return given in SANDBOXES and SANDBOXES.index(given) >= SANDBOXES.index(policy.min_sandbox)
 
 
-def _engine_of(attestation: Attestation, sequence_number: int) -> EngineUsed | None:
-    for span in attestation.spans:
-        if span.first <= sequence_number <= span.last and span.engine is not None:
-            return attestation.engines[span.engine] if span.engine < len(attestation.engines) else None
-    return None
+def _span_at(attestation: Attestation, sequence_number: int) -> Span | None:
+    return next((each for each in attestation.spans if each.first <= sequence_number <= each.last), None)
+
+
+def _engine_at(attestation: Attestation, sequence_number: int) -> EngineUsed | None:
+    span = _span_at(attestation, sequence_number)
+    return None if span is None else _engine_of(attestation, span)
+
+
+def _engine_of(attestation: Attestation, span: Span) -> EngineUsed | None:
+    if span.engine is None or span.engine >= len(attestation.engines):
+        return None
+    return attestation.engines[span.engine]
 
 
 class Electors(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,6 +239,8 @@ class Electors(msgspec.Struct, frozen=True, kw_only=True):
     """Groups whose verdicts do not count at present."""
     engine: str = ""
     """Digest of the engine that my own run of the step used; empty: unknown."""
+    own_reason: str = ""
+    """The reason why my own run of the step is no verdict; empty without one."""
 
 
 def decide(
@@ -217,37 +251,44 @@ def decide(
     own_group = electors.policy.group_of(electors.me)
     if own_group is not None:
         others.pop(own_group, None)
-    if _engines(electors, attestations, others, own, sequence_number) >= electors.policy.min_engines:
+    if _engines(electors, attestations, own, sequence_number) >= electors.policy.min_engines:
         found = count_votes(electors.policy.tolerated, own, others, electors.quorum)
     else:
         found = msgspec.structs.replace(count_votes(electors.policy.tolerated, own, others, 0), attested=0)
-    if found.status is DatasetStatus.PENDING and _is_too_costly(electors, attestations, sequence_number):
-        return msgspec.structs.replace(found, status=DatasetStatus.TOO_COSTLY)
-    return found
+    if found.status is not DatasetStatus.PENDING:
+        return found
+    return msgspec.structs.replace(found, status=_pending_by(electors, attestations, sequence_number))
 
 
-def _is_too_costly(electors: Electors, attestations: Mapping[KeyDid, Attestation], sequence_number: int) -> bool:
-    """Whether a listed validator, or this node, gave up the step as too costly."""
+def _pending_by(electors: Electors, attestations: Mapping[KeyDid, Attestation], sequence_number: int) -> DatasetStatus:
+    """Returns the reason for which a listed validator, or this node, has no verdict on a step, if it tells more."""
     counted = (
         each for key, each in attestations.items() if key == electors.me or electors.policy.group_of(key) is not None
     )
-    spans = (span for each in counted for span in each.spans if span.first <= sequence_number <= span.last)
-    return any(span.reason == TOO_COSTLY for span in spans)
+    spans = (_span_at(each, sequence_number) for each in counted)
+    reasons = {electors.own_reason, *(span.reason for span in spans if span is not None)}
+    told = (each for each in (DatasetStatus.NOT_PINNED, DatasetStatus.TOO_COSTLY) if each.value in reasons)
+    return next(told, DatasetStatus.PENDING)
 
 
 def _engines(
     electors: Electors,
     attestations: Mapping[KeyDid, Attestation],
-    others: Mapping[str, GroupVerdict],
     own: GroupVerdict | None,
     number: int,
 ) -> int:
-    """Counts the different engines of those who reproduced a step; 1 if the policy requires no more."""
+    """Counts the different engines that gave what was published; 1 if the policy requires no more.
+
+    Here the results of other engines than the pinned one count too: a policy that asks for several wants to know that
+    an error of one engine would show. They make no verdict.
+    """
     if electors.policy.min_engines <= 1:
         return 1
-    agree = {group for group, verdict in others.items() if verdict.kind is VerdictKind.REPRODUCED}
+    results = group_verdicts(electors.policy, attestations, number, electors.suspended, result_of)
+    agree = {group for group, result in results.items() if result.kind is VerdictKind.REPRODUCED}
+    agree.discard(electors.policy.group_of(electors.me) or "")
     spoke = [each for key, each in attestations.items() if electors.policy.group_of(key) in agree]
-    used = [engine for each in spoke if (engine := _engine_of(each, number)) is not None]
+    used = [engine for each in spoke if (engine := _engine_at(each, number)) is not None]
     mine = {electors.engine} if own is not None and own.kind is VerdictKind.REPRODUCED and electors.engine else set()
     return len({engine.digest for engine in used} | mine)
 

@@ -43,6 +43,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     bundle: Multihash | None = None
     """Id of the bundle that was kept of a mismatch; ``None``: none was."""
 
+    @property
+    def starts(self) -> int:
+        """The first step that it stands for."""
+        return self.sequence_number if self.first is None else self.first
+
 
 class RunPosition(msgspec.Struct, frozen=True):
     """The last step that this node replayed, and the checkpoint that its own run made there."""
@@ -74,7 +79,7 @@ class Runs:
         row = RUNS.one(self._db, earlier, (dataset, run.sequence_number))
         if row is not None and (row[4], row[7]) == like and run.verdict == REPRODUCED:
             before = read_run(row[1:])
-            first = before.sequence_number if before.first is None else before.first
+            first = before.starts
             self._db.execute(
                 "DELETE FROM trust_runs WHERE dataset = ? AND sequence = ?", (dataset, before.sequence_number)
             )
@@ -95,17 +100,20 @@ class Runs:
 
     def take_back(self, dataset: DatasetId, run: Run, before: RunPosition | None) -> None:
         """Replaces the verdict on a step that was run, and deletes those on later steps."""
-        at = run.sequence_number
-        old = run_at(self.of(dataset), at)
-        self._db.execute("DELETE FROM trust_runs WHERE dataset = ? AND sequence >= ?", (dataset, at))
-        if old is not None and before is not None and old.first is not None and old.first <= before.sequence_number:
-            whole = None if old.first == before.sequence_number else old.first
-            kept = {"sequence_number": before.sequence_number, "block": before.block, "first": whole}
-            self.keep(dataset, msgspec.structs.replace(old, **kept))
+        end = None if before is None else (before.sequence_number, before.block)
+        self.forget_from(dataset, run.sequence_number, end)
         self.keep(dataset, run)
-        self._db.execute("DELETE FROM trust_replays WHERE dataset = ?", (dataset,))
         if before is not None:
             self.keep_place(dataset, before)
+
+    def forget_from(self, dataset: DatasetId, at: int, before: tuple[int, Multihash] | None) -> None:
+        """Deletes the verdicts from a step on, and the position; ``before``: the step before it, which may keep one."""
+        old = run_at(self.of(dataset), at)
+        self._db.execute("DELETE FROM trust_runs WHERE dataset = ? AND sequence >= ?", (dataset, at))
+        if old is not None and before is not None and old.starts <= before[0]:
+            whole = None if old.starts == before[0] else old.starts
+            self.keep(dataset, msgspec.structs.replace(old, sequence_number=before[0], block=before[1], first=whole))
+        self._db.execute("DELETE FROM trust_replays WHERE dataset = ?", (dataset,))
 
     def looked_again(self, dataset: DatasetId) -> dict[int, Multihash]:
         """Returns the steps that were run six more times because others contradict them, with their blocks."""
@@ -142,7 +150,7 @@ def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
     if place == len(ends):
         return None
     run = runs[ends[place]]
-    return run if (run.sequence_number if run.first is None else run.first) <= step else None
+    return run if run.starts <= step else None
 
 
 def read_run(row: Row) -> Run:

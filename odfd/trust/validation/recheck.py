@@ -17,12 +17,14 @@ import trio
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
+from chain.model.source import Transform
 from chain.multihash import Multihash
 from chain.state import load_state
 from chain.statements.statement import Actual
 from engines.contract import Engine, EngineIdentity, ValidateInput, ValidateRequest
 from engines.provision.warm import EnginePool
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
+from odfd.datasets.engine_pins import engine_for
 from odfd.transform.driver import fresh_folder
 from odfd.transform.inputs import ChainPrefix
 from odfd.transform.plan import Blocked, TransformPlan, vocabulary
@@ -87,19 +89,17 @@ class _Recheck:
         self._case = case
         self._report = report
         self._engine = engine
-        engines = EnginePool({"spark": engine})
+        engines = EnginePool({"spark": (engine,)})
         self._deps = ReplayParts(chains=case.chains, objects=case.objects, engines=engines, staging=staging)
 
     async def run(self) -> RecheckAnswer:
         case = self._case
-        transform = await trio.to_thread.run_sync(self._transform)
-        identity = await self._engine.identity()
-        if not transform.startswith("sha256:"):
+        _, by = await engine_for(self._deps.engines, await trio.to_thread.run_sync(self._transform))
+        identity = by.identity
+        if by.pin is None or not by.pin.startswith("sha256:"):
             return self._unable("the transform pins no engine, so a difference accuses nobody", identity)
-        if transform != identity.digest:
-            return self._unable(
-                f"the transform pins the engine {transform[:19]}…, the one here is {identity.digest[:19]}…", identity
-            )
+        if not by.is_pinned:
+            return self._unable(str(by), identity)
         event = case.step.event
         assert isinstance(event, ExecuteTransform)
         start = event.prev_checkpoint
@@ -111,10 +111,12 @@ class _Recheck:
     def _number(self) -> int:
         return self._case.step.sequence_number
 
-    def _transform(self) -> str:
-        """Returns the engine that the transform in force pins."""
+    def _transform(self) -> Transform:
+        """Returns the transform in force. Raises Invalid without one."""
         state = load_state(ChainPrefix(self._case.chains.chain(self._case.head.dataset), self._number))
-        return (state.set_transform.transform.version or "") if state.set_transform else ""
+        if state.set_transform is None:
+            raise Invalid("the step is of no transform", rule="bundle-step")
+        return state.set_transform.transform
 
     async def _from_published(self, name: Multihash | None, identity: EngineIdentity) -> RecheckAnswer:
         """Runs from the state that the step says it started from;

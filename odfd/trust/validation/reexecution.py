@@ -19,13 +19,14 @@ import trio
 from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.model.block import Block
-from chain.model.events import ExecuteTransform, SetTransform
+from chain.model.events import ExecuteTransform
 from chain.multihash import Multihash
 from chain.statements.statement import Actual, EngineUsed
-from chain.store.base import ChainReader, ChainStore, ObjectReader
+from chain.store.base import ChainStore, ObjectReader
 from engines.contract import Engine
 from engines.errors import LimitExceeded
 from engines.provision.warm import EnginePool
+from odfd.datasets.engine_pins import EngineInUse, PinStretch, engine_for, pin_stretches
 from odfd.runtime.spans import span
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
@@ -35,12 +36,13 @@ from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
 from odfd.trust.evidence.comparison_process import compare_in_process
 from odfd.trust.evidence.row_diff import RowDifference
+from odfd.trust.judgement.verdicts import NOT_PINNED
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.runs import Run, RunPosition, Runs, run_at
 from odfd.trust.signing.signer_context import SignerContext
-from odfd.trust.transform_steps import STEP
+from odfd.trust.transform_steps import STEP, first_step
 from odfd.trust.validation.attestation_publisher import Determinism, actual_of, step_after
 
 RUNS: Final = 3
@@ -115,7 +117,6 @@ class Reexecution:
 
         ``apart``: in an engine process of its own from the first run on. Raises TooCostly, and what engines raise.
         """
-        engine = await self._engine(dataset, step.block)
         if apart:
             async with self._means.fresh_engine() as own:
                 first = await self._once(dataset, step, own)
@@ -124,11 +125,11 @@ class Reexecution:
         if first is None:
             return None
         if first.reproduced:
-            run = self._run(step, engine, "reproduced", first)
+            run = self._run(step, "reproduced", first, reason="" if first.engine.pinned else NOT_PINNED)
             place = RunPosition(step.block.sequence_number, step.block.hash, first.checkpoint)
             return await trio.to_thread.run_sync(self._keep, dataset, step, run, place)
-        if not engine.pinned:
-            run = self._run(step, engine, "not-reproducible-here", first, reason="engine-not-pinned")
+        if not first.engine.pinned:
+            run = self._run(step, "not-reproducible-here", first, reason=NOT_PINNED)
             return await trio.to_thread.run_sync(self._keep, dataset, step, run, None)
         again = []
         for _ in range(RUNS):
@@ -139,8 +140,10 @@ class Reexecution:
             again.append(another)
         same = all(each.actual == first.actual for each in again)
         reason = await self._why_nobody_is_blamed(dataset) if same else NONDETERMINISTIC
+        if not all(each.engine.pinned for each in again):
+            reason = NOT_PINNED
         verdict = "not-reproducible-here" if reason else "mismatch"
-        run = self._run(step, engine, verdict, first, reason=reason, runs=RUNS)
+        run = self._run(step, verdict, first, reason=reason, runs=RUNS)
         if not reason:
             kept = await trio.to_thread.run_sync(self._keep_bundle, dataset, step, first.actual)
             run = msgspec.structs.replace(run, bundle=kept)
@@ -179,9 +182,11 @@ class Reexecution:
                 answer = await self._once(dataset, step, own)
             if answer is None:
                 return None
+            if answer.engine.digest != published.engine.digest:
+                break  # the engine was replaced since, and another one cannot take back what that one gave
             if answer.actual != published.actual if published.verdict == "mismatch" else not answer.reproduced:
-                run = self._run(step, published.engine, "not-reproducible-here", answer, reason=NONDETERMINISTIC,
-                                runs=published.runs + RUNS_AGAIN)  # fmt: skip
+                runs = published.runs + RUNS_AGAIN
+                run = self._run(step, "not-reproducible-here", answer, reason=NONDETERMINISTIC, runs=runs)
                 return await trio.to_thread.run_sync(self._take_back, dataset, step, run)
         await trio.to_thread.run_sync(self._note_again, dataset, step.block)
         return None
@@ -192,6 +197,32 @@ class Reexecution:
                 return None
             Runs(connection).take_back(dataset, run, step.after)
         return run
+
+    async def begin_anew(self, dataset: DatasetId) -> None:
+        """Forgets runs on another engine of steps whose pinned engine has come here since: they are to be run by it."""
+        for stretch, first, before in await trio.to_thread.run_sync(self._run_by_others, dataset):
+            _, by = await engine_for(self._means.deps.engines, stretch.transform)
+            if by.is_pinned:
+                await trio.to_thread.run_sync(self._forget, dataset, first, before)
+
+    def _run_by_others(self, dataset: DatasetId) -> list[tuple[PinStretch, Block, Block | None]]:
+        """Lists the pins under which steps were run by another engine, newest first, each with its first such step."""
+        chain, found = self._chains.chain(dataset), []
+        with self._signer.database.read() as connection:
+            runs = [each for each in Runs(connection).of(dataset).values() if not each.engine.pinned]
+        for stretch in pin_stretches(chain, runs[-1].sequence_number + 1) if runs else ():
+            starts = (max(each.starts, stretch.first) for each in runs if each.sequence_number >= stretch.first)
+            start = min(starts, default=stretch.last + 1)
+            step = first_step(chain, start, stretch.last + 1)
+            if step is not None:
+                found.append((stretch, step, chain.last_of(STEP, step.sequence_number)))
+        return found
+
+    def _forget(self, dataset: DatasetId, first: Block, before: Block | None) -> None:
+        with self._signer.database.write() as connection:
+            if self._is_held(dataset, first):
+                end = None if before is None else (before.sequence_number, before.hash)
+                Runs(connection).forget_from(dataset, first.sequence_number, end)
 
     def _note_again(self, dataset: DatasetId, block: Block) -> None:
         with self._signer.database.write() as connection:
@@ -222,7 +253,7 @@ class Reexecution:
     async def _run_once(self, dataset: DatasetId, step: ReexecutionStep, own: Engine | None) -> _Answer | None:
         deps: ReplayDependencies = self._means.deps
         if own is not None:
-            engines = EnginePool({"spark": own})
+            engines = EnginePool({"spark": (own,)})
             deps = ReplayParts(chains=deps.chains, objects=deps.objects, engines=engines, staging=deps.staging)
         async with fresh_folder(deps.staging) as folder:
             number = step.block.sequence_number
@@ -243,6 +274,7 @@ class Reexecution:
                 with span("compare"):
                     finding = await self._differences(step.block, outcome)
             return _Answer(
+                engine=engine_used(outcome.by),
                 reproduced=outcome.is_reproduced,
                 actual=actual_of(outcome.event, outcome.data),
                 checkpoint=outcome.checkpoint,
@@ -268,22 +300,9 @@ class Reexecution:
                                              for each in outcome.mismatches))  # fmt: skip
         return await compare_in_process(self._objects.path(published.physical_hash), outcome.rows)
 
-    async def _engine(self, dataset: DatasetId, block: Block) -> EngineUsed:
-        chain = self._chains.chain(dataset)
-        transform = await trio.to_thread.run_sync(_transform_at, chain, block.sequence_number)
-        identity = await self._means.deps.engines.engine(transform.transform.engine).identity()
-        return EngineUsed(
-            name=identity.name,
-            digest=identity.digest,
-            pinned=transform.transform.version == identity.digest,
-            sandbox=identity.sandbox,
-            platform=identity.platform,
-        )
-
     def _run(
         self,
         step: ReexecutionStep,
-        engine: EngineUsed,
         verdict: str,
         answer: _Answer,
         *,
@@ -297,7 +316,7 @@ class Reexecution:
             verdict=verdict,
             reason=reason,
             runs=runs,
-            engine=engine,
+            engine=answer.engine,
             actual=answer.actual,
             evidence=answer.finding.to_bytes() if answer.finding else None,
         )
@@ -315,10 +334,23 @@ class Reexecution:
                     "run forgotten", dataset=self._signer.name_of(dataset), reason="rewritten meanwhile"
                 )
                 return None
-            kept.keep(dataset, run)
+            known = kept.of(dataset)
+            if run.engine.pinned or run_at(known, run.sequence_number) is None:
+                kept.keep(dataset, run)
+            elif place is None:  # what the pinned engine gave stays; but this one has no state to go on from
+                self._stop_after(kept, dataset, max(known), run)
             if place is not None:
                 kept.keep_place(dataset, place)
         return run
+
+    def _stop_after(self, kept: Runs, dataset: DatasetId, last: int, run: Run) -> None:
+        """Keeps the finding that this engine cannot go on at the first step on which nothing is recorded."""
+        chain = self._chains.chain(dataset)
+        head = chain.head()
+        step = first_step(chain, last + 1, head.size if head else 0)
+        if step is not None:
+            moved = {"sequence_number": step.sequence_number, "block": step.hash, "evidence": None}
+            kept.keep(dataset, msgspec.structs.replace(run, **moved))
 
     def _is_held(self, dataset: DatasetId, block: Block) -> bool:
         found = next(self._chains.chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
@@ -354,14 +386,16 @@ class Reexecution:
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    engine: EngineUsed
     reproduced: bool
     actual: Actual
     checkpoint: bytes | None
     finding: RowDifference | None
 
 
-def _transform_at(chain: ChainReader, sequence_number: int) -> SetTransform:
-    block = chain.last_of(("SetTransform",), sequence_number)
-    assert block is not None
-    assert isinstance(block.event, SetTransform)
-    return block.event
+def engine_used(by: EngineInUse) -> EngineUsed:
+    """Describes the engine of a run in a statement."""
+    used = by.identity
+    return EngineUsed(
+        name=used.name, digest=used.digest, pinned=by.is_pinned, sandbox=used.sandbox, platform=used.platform
+    )

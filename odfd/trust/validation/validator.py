@@ -210,6 +210,7 @@ class Validator:
     async def _one_step(self, dataset: DatasetId) -> TurnOutcome:
         name, complete = self._signer.name_of(dataset), True
         with span("plan"):
+            await self._trials.begin_anew(dataset)
             step = await trio.to_thread.run_sync(self._next_step, dataset)
         if step is not None:
             self.busy = f"{name} #{step.block.sequence_number}"
@@ -281,9 +282,19 @@ class Validator:
     def _announce(self, dataset: DatasetId, run: Run) -> None:
         number, name = run.sequence_number, self._signer.name_of(dataset)
         told = about(dataset, inputs=True)
-        if run.verdict == "reproduced":
+        if run.verdict == "reproduced" and run.engine.pinned:
             self._signer.events.emit(
                 "verdict.reproduced", name, f"#{number} re-run, same answer", about=told, block=number
+            )
+            return
+        if run.verdict == "reproduced":
+            self._signer.events.emit(
+                "verdict.not-reproducible-here",
+                name,
+                f"#{number}: another engine than the pinned one gives the same, which proves nothing of that one",
+                about=told,
+                block=number,
+                reason=run.reason,
             )
             return
         finding = RowDifference.from_bytes(run.evidence) if run.evidence else RowDifference(message=run.reason)

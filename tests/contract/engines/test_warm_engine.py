@@ -35,6 +35,7 @@ from engines.sandbox.base import Level, Mount, PlainProcess, Sandbox
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime
 from engines.sandbox.probe import choose, trial
 from worlds.eventually import PATIENCE, became
+from worlds.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.slow
 
@@ -456,8 +457,23 @@ async def test_nothing_runs_unless_it_is_run(bed: Bed, bench: Any) -> None:
         await bed.engine().validate(validation(bench))
 
 
+async def test_a_pool_gives_the_engine_that_is_pinned() -> None:
+    """By its digest, whichever comes first; for a digest that none has, another of that name, and says which."""
+    old, new = FakeEngine(), FakeEngine()
+    old.digest, new.digest = "sha256:1", "sha256:2"
+    pool = EnginePool({"spark": (new, old)})
+    found = {digest: await pool.pinned("Spark", digest) for digest in ("sha256:1", "sha256:2", "sha256:3", None)}
+    assert {digest: (engine, identity.digest) for digest, (engine, identity) in found.items()} == {
+        "sha256:1": (old, "sha256:1"),
+        "sha256:2": (new, "sha256:2"),
+        "sha256:3": (new, "sha256:2"),
+        None: (new, "sha256:2"),
+    }
+    assert pool.engine("spark") is new
+
+
 async def test_a_pool_names_what_it_has() -> None:
-    pool = EnginePool({"spark": WarmEngine.__new__(WarmEngine)})
+    pool = EnginePool({"spark": (WarmEngine.__new__(WarmEngine),)})
     assert pool.engine("Spark") is not None
     with pytest.raises(Invalid, match="flink") as error:
         pool.engine("flink")

@@ -197,11 +197,8 @@ async def test_answers_that_differ_accuse_nobody(world: Any, worlds: Any) -> Non
 async def test_without_a_pin_nobody_is_blamed(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
-        pinned = worlds.DERIVED.replace("engine: spark", "engine: spark\n        version: 'sha256:another'")
-        world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT, pinned)
-        await alice.pull()
-        await world.spread(alice, "cities", "towns")
+        alice.engine.digest = "sha256:another"
+        await published(world, worlds, alice)
         await mirror_both(bob, alice)
         (event,) = await bob.heard("verdict.not-reproducible-here")
         assert (event.data["reason"], bob.engine.transforms) == ("engine-not-pinned", 1)

@@ -28,6 +28,7 @@ from odfd.trust.judgement.verdicts import (
     group_verdicts,
     reach,
     verdict_on,
+    verdicts_of,
 )
 from odfd.trust.policy.policy import SANDBOXES, KeyGroup, Policy, parse_expression
 
@@ -251,8 +252,36 @@ def test_a_step_that_listed_validators_gave_up_is_told_as_too_costly() -> None:
     assert decide(bench, heard, None, 3).status is DatasetStatus.ATTESTED
 
 
+def test_what_another_engine_gave_is_no_verdict() -> None:
+    """Equal or not; a validator that has not the pinned engine is told as the reason."""
+    same, other = by_another(on()), by_another(on(lie=True))
+    bench = bench_of(KEYS)
+    for heard in (dict.fromkeys(KEYS, same), dict.fromkeys(KEYS, other)):
+        found = decide(bench, heard, None, 3)
+        assert (found.status, found.attested, found.against) == (DatasetStatus.NOT_PINNED, 0, 0)
+        assert {kind for each in heard.values() for kind in verdicts_of(each)} == set()
+    assert decide(bench, {SigningKey(b"s" * 32).did: same}, None, 3).status is DatasetStatus.PENDING, "a stranger's"
+    mine = msgspec.structs.replace(bench, own_reason="engine-not-pinned")
+    assert decide(mine, {}, None, 3).status is DatasetStatus.NOT_PINNED
+    heard = {KEYS[0]: same} | dict.fromkeys(KEYS[1:], on())
+    assert decide(bench, heard, None, 3).attested == 3
+
+
+def by_another(said: Attestation) -> Attestation:
+    """The same by an engine that the step does not pin."""
+    engines = tuple(msgspec.structs.replace(each, pinned=False, digest="sha256:9") for each in said.engines)
+    spans = tuple(
+        msgspec.structs.replace(each, reason="engine-not-pinned") if each.engine is not None else each
+        for each in said.spans
+    )
+    return msgspec.structs.replace(said, engines=engines, spans=spans)
+
+
 def test_as_many_engines_must_agree_as_are_asked_for() -> None:
     alike, another = on(digest="sha256:0"), on(digest="sha256:1")
+    both = {KEYS[0]: alike, KEYS[1]: alike, KEYS[2]: by_another(on())}
+    found = decide(bench_of(KEYS, min_engines=2), both, None, 3)
+    assert (found.status, found.attested) == (DatasetStatus.ATTESTED, 2), "the other engine shows that both agree"
     bench = bench_of(KEYS, min_engines=2)
     same = decide(bench, dict.fromkeys(KEYS, alike), None, 3)
     assert (same.status, same.attested) == (DatasetStatus.PENDING, 0)

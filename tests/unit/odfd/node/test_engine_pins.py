@@ -1,0 +1,311 @@
+"""The engine that a chain pins is the one that runs, or nothing runs; and who has it not, says so."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from chain.data.ddl import parse_ddl
+from chain.errors import Refused
+from chain.model.source import MergeAppend, ReadCsv, SqlQueryStep, TransformSql
+from config import model
+from engines.contract import IngestRequest, Vocabulary
+from engines.query.frames import HEAD, FrameReader
+from odfd.control import wire
+from odfd.ingest.slices import ingested
+from odfd.node.gauges import Readings
+from worlds.eventually import became
+from worlds.fake_engine import FakeEngine
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+MORE = ("2024-01-03T00:00:00Z,Wels,60000",)
+OLD, NEW, MADE_UP = (f"sha256:{digit * 64}" for digit in "78d")
+ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
+FOLLOWING: dict[str, Any] = {"flows": model.Flows(follow=True, cooldown_seconds=0)}
+IN_FULL = wire.VerifyRequest(level="reproduced")
+
+
+def listens_to(key: str, use: str) -> model.Policy:
+    groups = (model.Group(name="g", keys=(key,)),)
+    validators = model.Validators(f=0, groups=groups, recheck=False, spot_check=0.0)
+    return model.Policy(profile="mirror", use=use, serve=use, validators=validators)
+
+
+def pinning(manifest: str, digest: str) -> str:
+    return manifest.replace("engine: spark", f"engine: spark\n        version: '{digest}'")
+
+
+async def made(world: Any, worlds: Any, node: Any, digest: str = OLD) -> None:
+    """Both datasets with rows, made by an engine of that digest."""
+    node.engine.digest = digest
+    world.write("alice", "a.csv", *ROWS)
+    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.pull()
+
+
+async def mirrored(world: Any, alice: Any, node: Any) -> None:
+    await world.spread(alice, "cities", "towns")
+    for name in ("cities", "towns"):
+        await node.mirror(alice.dataset(name), name)
+
+
+async def view(node: Any, name: str = "towns") -> wire.DatasetView:
+    found: wire.DatasetView = await node.api.datasets.get(name)
+    return found
+
+
+async def pulled(node: Any) -> wire.PullItem:
+    return next(each for each in await node.pull() if each.ref == "towns")
+
+
+async def proven(node: Any) -> wire.ProofReport:
+    found: wire.ProofReport = await node.done(node.api.proving.prove("towns", wire.ProveRequest()))
+    return found
+
+
+async def test_an_engine_that_was_replaced_appends_nothing_until_it_is_proven(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await made(world, worlds, alice)
+        size, runs, alice.engine.digest = alice.size("towns"), alice.engine.transforms, NEW
+        world.write("alice", "b.csv", *MORE)
+        item = await pulled(alice)
+        assert (item.outcome, item.fault.rule, item.blocks) == ("blocked", "engine-changed", 0)
+        assert item.fault.hint == "odfctl engine prove towns"
+        assert "sha256:777" in item.fault.detail
+        assert "sha256:888" in item.fault.detail
+        assert (alice.size("towns"), alice.engine.transforms) == (size, runs), "nothing ran, nothing is appended"
+        assert await told(alice) == (("Blocked",), 1, "failed", 1.0)
+        found = await proven(alice)
+        assert (found.before, found.engine.digest, found.recorded is not None) == (OLD, NEW, True)
+        assert (await pulled(alice)).outcome == "updated"
+        assert await told(alice) == ((), 0, "ok", 0.0)
+        chain = alice.home.chains.chain(alice.dataset("towns"))
+        made_by = [
+            event.transform.version for at in range(size) if hasattr(event := chain.block_at(at).event, "transform")
+        ]
+        assert made_by == [OLD], "what was made before keeps the pin under which it was made"
+
+
+async def told(node: Any) -> tuple[tuple[str, ...], int, str, float]:
+    """What the dataset's conditions, the status, the doctor and the metrics say of it."""
+    probe = next(each for each in await node.api.about.doctor() if each.name == "engine pins")
+    if probe.result != "ok":
+        assert ("towns" in probe.message, probe.hint) == (True, "odfctl engine prove towns")
+    readings = Readings(node.parts)
+    await readings.surveyor._round()
+    metrics = (await readings.scrape()).decode()
+    (line,) = (each for each in metrics.splitlines() if each.startswith("odfd_datasets_blocked "))
+    return (
+        (await view(node)).conditions, (await node.api.about.status()).blocked, probe.result, float(line.split()[1])
+    )  # fmt: skip
+
+
+async def test_another_query_takes_over_with_the_engine_that_is_here(world: Any, worlds: Any) -> None:
+    """A handover names its engine anew, so it waits for no proof."""
+    async with world.running("alice") as alice:
+        await made(world, worlds, alice)
+        alice.engine.digest = NEW
+        await alice.apply(worlds.DERIVED.replace("select *", "SELECT  *"))
+        world.write("alice", "b.csv", *MORE)
+        assert (await pulled(alice)).outcome == "updated"
+        assert ((await view(alice)).engine, (await view(alice)).conditions) == (NEW, ())
+
+
+async def test_a_dataset_that_was_never_pulled_is_moved_too(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        alice.engine.digest = OLD
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        alice.engine.digest = NEW
+        assert (await pulled(alice)).fault.rule == "engine-changed"
+        found = await proven(alice)
+        assert (found.ok, found.transforms, found.before) == (True, 0, OLD)
+        assert (await pulled(alice)).outcome == "updated"
+
+
+async def test_a_dataset_that_follows_shows_that_it_is_blocked_and_rests(world: Any, worlds: Any) -> None:
+    async with world.running("alice", **FOLLOWING) as alice:
+        await made(world, worlds, alice)
+        runs, alice.engine.digest = alice.engine.transforms, NEW
+        await became(lambda: flow_of(alice) is not None and flow_of(alice).outcome is not None)
+        before = flow_of(alice).runs
+        world.write("alice", "b.csv", *MORE)
+        await alice.pull("cities")
+        await became(lambda: flow_of(alice).runs > before)
+        await became(lambda: flow_of(alice).outcome.value == "blocked")
+        record = flow_of(alice)
+        assert "odfctl engine prove towns" in record.message
+        assert (record.failures, record.retry_at, record.pending) == (0, None, None), "it waits for news"
+        assert alice.engine.transforms == runs
+        await proven(alice)
+        await became(lambda: flow_of(alice).outcome.value == "updated")
+
+
+def flow_of(node: Any) -> Any:
+    entry = node.parts.flows.scheduler.find(str(node.dataset("towns")))
+    return None if entry is None else entry.record
+
+
+@pytest.mark.parametrize("part", ["transform", "preprocess"])
+async def test_a_digest_that_no_engine_here_has_is_refused_unless_it_is_forced(
+    world: Any, worlds: Any, part: str
+) -> None:
+    asks = f"preprocess: {{kind: Sql, engine: spark, version: '{MADE_UP}', query: select * from input}}"
+    root = worlds.ROOT if part == "transform" else worlds.ROOT.replace("merge:", f"{asks}\n      merge:")
+    manifests = (root, pinning(worlds.DERIVED, MADE_UP)) if part == "transform" else (root,)
+    async with world.running("alice") as alice:
+        *_, item = (await alice.apply(*manifests)).items
+        assert (item.action, item.fault.rule) == ("failed", "engine-not-here")
+        assert alice.engine.digest in item.fault.hint
+        assert "--force" in item.fault.hint
+        assert "m" in item.fault.place, "it is said where it is written"
+        if part == "transform":
+            *_, item = (await alice.apply(*manifests, force=True)).items
+            assert (item.action, "engine-changed" in item.warnings[0]) == ("created", True)
+            world.write("alice", "a.csv", *ROWS)
+            assert (await pulled(alice)).outcome == "blocked"
+
+
+async def test_a_root_is_read_by_the_engine_that_its_preprocess_pins(tmp_path: Any) -> None:
+    def request(version: str | None) -> IngestRequest:
+        steps = (SqlQueryStep(query="select * from input"),)
+        return IngestRequest(
+            dataset_id=b"d" * 34,  # type: ignore[arg-type]  # nobody reads it
+            system_time=0,  # type: ignore[arg-type]
+            vocab=Vocabulary(),
+            read=ReadCsv(schema=parse_ddl(["a BIGINT"])),
+            preprocess=TransformSql(engine="spark", version=version, queries=steps),
+            merge=MergeAppend(),
+            source_paths=(),
+            next_offset=0,
+            new_data_path=str(tmp_path / "out"),
+        )
+
+    engine, asked = FakeEngine(), []
+
+    async def ingest(*given: Any) -> Any:
+        asked.append(given)
+
+    engine.ingest = ingest  # type: ignore[method-assign]
+    with pytest.raises(Refused, match="preprocess pins") as told_why:
+        await ingested(engine, request(MADE_UP))
+    assert (told_why.value.rule, asked) == ("engine-changed", [])
+    await ingested(engine, request(engine.digest))
+    await ingested(engine, request(None))
+    assert len(asked) == 2
+
+
+@pytest.mark.slow
+async def test_a_lie_under_a_made_up_pin_counts_for_nothing_and_is_named_where_it_is_used(
+    world: Any, worlds: Any
+) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
+        await made(world, worlds, alice, MADE_UP)
+        async with world.running("carol", listens_to(bob.key, "data & attested:1")) as carol:
+            await mirrored(world, alice, carol)
+            await mirrored(world, alice, bob)
+            (event,) = await bob.heard("verdict.not-reproducible-here")
+            assert event.data["reason"] == "engine-not-pinned"
+            await carol.heard("attestation.heard")
+            trust = await carol.api.trust.show("towns")
+            assert (trust.why.rule, trust.why.block, trust.reach.use) == ("engine-not-pinned", 3, 3)
+        async with world.running("dave") as dave:
+            await mirrored(world, alice, dave)
+            assert (await view(dave)).rely_on.blocks == 4, "data alone is used"
+            text = f"#3 pinned to {MADE_UP[:19]}…: nobody here has this engine"
+            assert [each.text for each in (await dave.api.trust.show("towns")).unheld] == [text]
+            assert [each.text for each in (await view(dave)).unheld] == [text]
+            assert [each.text for each in (await dave.api.datasets.tail("towns", 1)).dataset.unheld] == [text]
+            assert f"towns: {text}" in await remarks(dave, "SELECT * FROM towns")
+            report = await dave.done(dave.api.verification.verify("towns", IN_FULL))
+            assert (report.ok, [each.rule for each in report.failures]) == (False, ["engine-not-here"])
+            assert text in report.failures[0].message
+            await dave.apply(worlds.DERIVED.replace("name: towns", "name: own").replace("cities", "towns"))
+            (item,) = await dave.pull("own")
+            assert (item.outcome, item.message) == ("updated", f"input towns: {text}")
+            assert (await view(dave, "cities")).unheld == ()
+            assert (await view(dave, "own")).unheld == ()
+
+
+@pytest.mark.slow
+async def test_equal_rows_of_another_engine_attest_nothing_until_the_pinned_one_is_here(
+    world: Any, worlds: Any
+) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await made(world, worlds, alice, NEW)
+        bob.engine.digest = OLD
+        async with world.running("carol", listens_to(bob.key, "data & attested:1")) as carol:
+            await mirrored(world, alice, carol)
+            await mirrored(world, alice, bob)
+            (event,) = await bob.heard("verdict.not-reproducible-here")
+            assert "another engine than the pinned one gives the same" in event.message
+            await carol.heard("attestation.heard")
+            (attestation,) = (await carol.api.trust.show("towns")).attestations
+            assert attestation.spans == ("reproduced 0-3 (engine-not-pinned)",)
+            assert (await carol.api.trust.show("towns")).why.rule == "engine-not-pinned"
+            assert not (await bob.api.trust.show("towns")).facts.reproduced
+            runs, bob.engine.digest = bob.engine.transforms, NEW
+            bob.parts.validator.loop.touch(alice.dataset("towns"))
+            await bob.heard("verdict.reproduced")
+            assert bob.engine.transforms == runs + 1, "the pinned engine runs it"
+            assert (await bob.api.trust.show("towns")).facts.reproduced
+            world.clock.instant += 600 * 10**9
+            bob.parts.validator.loop.touch(alice.dataset("towns"))
+            await carol.heard("attestation.heard", 2)
+            assert (await carol.api.trust.show("towns")).reach.use == 4
+
+
+@pytest.mark.slow
+async def test_what_a_validator_said_with_the_engine_that_it_had_stays(world: Any, worlds: Any) -> None:
+    """Blocks of before and after are of two engines; the validator, which has one at a time, vouches for both."""
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await made(world, worlds, alice)
+        bob.engine.digest = OLD
+        await mirrored(world, alice, bob)
+        await bob.heard("verdict.reproduced")
+        bob.engine.digest = NEW
+        world.write("alice", "b.csv", *MORE)
+        await alice.pull()
+        await mirror_on(bob)
+        await bob.heard("verdict.not-reproducible-here")
+        trust = await bob.api.trust.show("towns")
+        assert (trust.reach.use, trust.why.rule) == (4, "engine-not-pinned"), "#3 was reproduced, #4 cannot be"
+        assert [(each.first, each.last) for each in trust.unheld] == [(4, 4)]
+        alice.engine.digest = NEW
+        await proven(alice)
+        world.write("alice", "c.csv", "2024-01-04T00:00:00Z,Enns,12000")
+        await alice.pull()
+        await mirror_on(bob)
+        await bob.heard("verdict.reproduced", 2)
+        assert bob.size("towns") == 7
+        bob.engine.digest = OLD
+        bob.parts.validator.loop.touch(alice.dataset("towns"))
+        await became(lambda: reproduced_steps(bob) == [3, 4])
+        bob.engine.digest = NEW
+
+
+async def remarks(node: Any, sql: str) -> tuple[str, ...]:
+    """What an answer says beside its rows."""
+    said = bytearray()
+
+    async def take(data: bytes) -> None:
+        said.extend(data)
+
+    await node.api.queries.answer(wire.QueryRequest(sql=sql), take)
+    head = next(content for kind, content in FrameReader().feed(bytes(said)) if kind == HEAD)
+    return msgspec.json.decode(head, type=wire.QueryHead).remarks
+
+
+async def mirror_on(node: Any) -> None:
+    for name in ("cities", "towns"):
+        await node.pull(name)
+
+
+def reproduced_steps(node: Any) -> list[int]:
+    evaluator, dataset = node.parts.evaluator, node.dataset("towns")
+    known = evaluator.known(dataset)
+    return [step for step in (3, 4, 6) if step < known.size and evaluator.decision(known, step).reproduced]
