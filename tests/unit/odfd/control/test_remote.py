@@ -18,6 +18,7 @@ from odfd.control import hooks, remote
 from odfd.control.remote import RemoteApplication
 from odfd.control.wire import PushReceipt
 from odfd.runtime.http import Message
+from worlds.eventually import PATIENCE
 
 PLACE = "node.example:4160"
 GOOD = {"host": PLACE, "authorization": "Bearer good"}
@@ -117,6 +118,11 @@ async def test_one_address_that_asks_wrong_is_refused_and_others_are_not(door: D
 
 async def test_one_account_has_so_many_answers_at_a_time(door: Door) -> None:
     door.held = trio.Event()
+    with trio.fail_after(PATIENCE):
+        await at_once(door)
+
+
+async def at_once(door: Door) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(remote.AT_ONCE):
             nursery.start_soon(door.asks, GOOD)
@@ -134,11 +140,18 @@ async def test_bodies_of_calls_are_few_at_a_time_and_none_is_large(door: Door) -
     def endless() -> bytes:
         nonlocal parts
         parts += 1
+        assert parts < 100, "it is read for ever"
         return bytes(1 << 16)
 
-    assert (await door.asks(**call, body=endless))[1] == "push-size"
+    with trio.fail_after(PATIENCE):
+        assert (await door.asks(**call, body=endless))[1] == "push-size"
     assert parts == hooks.MAX_BODY // (1 << 16) + 1, "it is left at once"
     door.held = trio.Event()
+    with trio.fail_after(PATIENCE):
+        await calls_at_once(door, call)
+
+
+async def calls_at_once(door: Door, call: Mapping[str, Any]) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(hooks.AT_ONCE):
             nursery.start_soon(lambda: door.asks(**call))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,3 +104,32 @@ def test_no_more_are_looked_at_than_are_told() -> None:
     world = World()
     assert world.library.datasets(2) == MANY[:2]
     assert world.computed == MANY[:2]
+
+
+class Swarm:
+    """Answers whatever it is asked, and counts it."""
+
+    asked = 0
+
+    def parts(self, *_: Any) -> str:
+        self.asked += 1
+        return "parts"
+
+    pieces = piece_list = parts
+
+
+def test_which_parts_of_a_private_dataset_are_here_is_told_to_nobody() -> None:
+    """Nor of an object that is none of the dataset by which it is asked for: the answer is that of what is absent."""
+    world, swarm, name = World(), Swarm(), Multihash.sha3_256(b"object")
+    terms: Any = ServingTerms(lambda asked, _=None: {*asked} - {ONE}, world.reach, swarm=swarm)  # type: ignore[arg-type]
+    library: Any = ServingLibrary(None, world, None, terms, lambda: world.now)  # type: ignore[arg-type]
+    library._named = lambda _: [(ONE, 3), (MANY[1], 3)]
+
+    def told(dataset: DatasetId) -> list[Any]:
+        ask: Any = SimpleNamespace(dataset=dataset, name=name)
+        return [library.parts(ask), library.pieces(ask), library.piece_list(dataset, name, 1)]
+
+    assert told(ONE) == [None] * 3
+    assert swarm.asked == 0
+    assert told(MANY[1]) == ["parts"] * 3
+    assert told(MANY[2])[1:] == [None] * 2, "it is no object of this one"
