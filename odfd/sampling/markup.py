@@ -50,8 +50,10 @@ def _counted(data: bytes) -> Counter[str]:
 
     def start(name: str, _: object) -> None:
         above.append(name)
+        if len(above) > DEPTH:  # a path of each of many levels would be as long as they are
+            return
         path = "/".join(above)
-        if len(above) <= DEPTH and (len(counts) < PATHS or path in counts):
+        if len(counts) < PATHS or path in counts:
             counts[path] += 1
 
     def no_type(*_: object) -> None:
