@@ -147,7 +147,8 @@ def manual(parser: argparse.ArgumentParser, name: str) -> str:
 
 def _project() -> Iterator[str]:
     said, (needed, engine) = project(), split()
-    extras = {"engine": engine} | {name: said["optional-dependencies"][name] for name in ("java", *SOURCES)}
+    names = ("java", "ipfs-client", *SOURCES)
+    extras = {"engine": engine} | {name: said["optional-dependencies"][name] for name in names}
     yield from ("[build-system]", 'requires = ["setuptools==84.2.1"]', 'build-backend = "setuptools.build_meta"', "")
     yield "[project]"
     for key in ("name", "version", "description", "license", "requires-python"):
