@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 
 from chain.data.type_limits import check_depth, check_schema, check_types, refusal
+from chain.data.uuids import EXTRA_KEY, as_uuid
 from chain.errors import Invalid
 from chain.libraries import pa
 from chain.model import schema as odf
 from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
 
-EXTRA_KEY: Final = b"opendatafabric.org/extra"
 _UNITS: Final = {
     TimeUnit.SECOND: "s",
     TimeUnit.MILLISECOND: "ms",
@@ -175,7 +175,8 @@ def _unit(unit: TimeUnit | None) -> str:
 def _from_field(field: pa.Field, depth: int) -> DataField:
     try:
         type_ = _from_slot(field, depth)
-        return DataField(name=field.name, type=type_, extra=_from_metadata(field.metadata, field.name))
+        found = DataField(name=field.name, type=type_, extra=_from_metadata(field.metadata, field.name))
+        return as_uuid(found) if isinstance(field.type, pa.UuidType) else found
     except Invalid as error:
         error.place = f"{field.name}.{error.place}" if error.place else field.name
         raise
@@ -191,6 +192,8 @@ def _from_type(arrow: pa.DataType, depth: int) -> DataType:
     t = pa.types
     if (plain := _plain_types_of_arrow().get(arrow)) is not None:
         return plain
+    if isinstance(arrow, pa.UuidType):
+        return odf.Binary(fixed_length=arrow.byte_width)
     if t.is_fixed_size_binary(arrow) and not isinstance(arrow, pa.BaseExtensionType):
         return odf.Binary(fixed_length=arrow.byte_width)
     if t.is_decimal(arrow):

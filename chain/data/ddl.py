@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from chain.data.uuids import as_uuid, is_uuid
 from chain.errors import Invalid
 from chain.model import schema as odf
 from chain.model.schema import MAX_COLUMNS, DataField, DataSchema, DataType, TimeUnit
@@ -44,6 +45,7 @@ _TYPES: Final[dict[str, DataType]] = {
     ),
     **dict.fromkeys(["string", "text", "varchar", "char"], odf.String()),
     **dict.fromkeys(["binary", "varbinary", "bytea", "blob"], odf.Binary()),
+    "uuid": odf.Binary(fixed_length=16),
 }
 _DECIMALS: Final = ("decimal", "numeric")
 _DEFAULT_DECIMAL: Final = (38, 10)
@@ -122,7 +124,8 @@ def _column(tokens: list[_Token], text: str) -> DataField:
     elif words[-1:] == ["null"]:
         words = words[:-1]
     type_ = _type(words, text)
-    return DataField(name=name.text, type=odf.Option(inner=type_) if optional else type_)
+    field = DataField(name=name.text, type=odf.Option(inner=type_) if optional else type_)
+    return as_uuid(field) if words == ["uuid"] else field
 
 
 def _type(words: list[str], text: str) -> DataType:
@@ -171,6 +174,13 @@ def _bad(text: str, why: str) -> Invalid:
         rule="ddl-column",
         hint="write columns like: city STRING NOT NULL, population BIGINT; or give `schema` instead of `ddlSchema`",
     )
+
+
+def spell_field(field: DataField) -> str:
+    """Writes the type of a column for people, as ``spell`` does; of UUIDs by their name."""
+    if is_uuid(field):
+        return "UUID?" if isinstance(field.type, odf.Option) else "UUID"
+    return spell(field.type)
 
 
 def spell(type_: DataType) -> str:

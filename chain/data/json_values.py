@@ -12,6 +12,7 @@ import decimal
 from typing import Any, Final
 
 from chain import instant
+from chain.data import uuids
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.libraries import pa
@@ -29,10 +30,16 @@ _LAST_YEAR: Final = 32_767
 def plain_rows(table: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
     """Returns rows as JSON values: times in RFC 3339, decimals and integers beyond 2^53 as text."""
     columns = [
-        plain_values(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
-        for column in table.columns
+        _field_values(field, column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+        for field, column in zip(table.schema, table.columns, strict=True)
     ]
     return list(zip(*columns, strict=True))
+
+
+def _field_values(field: pa.Field, values: pa.Array) -> list[Any]:
+    if uuids.is_marked(field):
+        return [None if value is None else uuids.text(value) for value in values.to_pylist()]
+    return plain_values(values)
 
 
 def plain_values(values: pa.Array) -> list[Any]:
@@ -48,7 +55,7 @@ def plain_values(values: pa.Array) -> list[Any]:
             return list(values.cast(pa.string()).to_pylist())
         return [None if number is None else _time_text(number, kind) for number in _numbers(values)]
     if pa.types.is_struct(kind):
-        inner = [plain_values(values.field(place)) for place in range(kind.num_fields)]
+        inner = [_field_values(kind.field(place), values.field(place)) for place in range(kind.num_fields)]
         names = [field.name for field in kind]
         rows = zip(*inner, strict=True) if inner else ((),) * len(values)
         return [

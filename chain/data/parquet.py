@@ -22,6 +22,7 @@ import msgspec
 from chain.data import dictionaries, footprint
 from chain.data.footer import UNREADABLE, ParquetFooter, parse_footer
 from chain.data.json_values import to_instant as to_instant
+from chain.data.uuids import as_stored, named_all, stored_all
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 from chain.libraries import pa, pc, pq
@@ -74,6 +75,7 @@ class SliceWriter:
         check_storable(schema)
         self._path = path
         self._schema = schema.remove_metadata()
+        self._named = named_all(self._schema)
         leaves = [leaf for leaf in _leaf_paths(list(self._schema)) if leaf != OFFSET]
         counted = [field.type for field in schema if field.name == OFFSET] == [pa.int64()]
         self._pending: list[pa.Table] = []
@@ -82,7 +84,7 @@ class SliceWriter:
         with _disk(path):
             self._writer = pq.ParquetWriter(
                 path,
-                self._schema,
+                self._named,
                 version="2.6",
                 data_page_version="1.0",
                 compression="snappy",
@@ -122,7 +124,7 @@ class SliceWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        group = pa.concat_tables(self._pending).combine_chunks()
+        group = pa.concat_tables(self._pending).combine_chunks().cast(self._named)
         self._pending, self._rows = [], 0
         with _disk(self._path):
             self._writer.write_table(group, row_group_size=ROW_GROUP)
@@ -143,14 +145,14 @@ class SliceWriter:
 
 
 class SliceFile:
-    """An open Parquet file of rows; a context manager. Values are returned as the file has them."""
+    """An open Parquet file of rows; a context manager. Values are returned as the file has them, UUIDs as bytes."""
 
     def __init__(self, source: Source, raw_footer: bytes, file: pq.ParquetFile) -> None:
         """Takes a file opened by ``raw_footer``, so that a later change of the footer on disk has no effect."""
         self._source = source
         self._raw_footer = raw_footer
         self._file = file
-        self.schema: pa.Schema = file.schema_arrow
+        self.schema: pa.Schema = stored_all(file.schema_arrow)
         self.rows: int = file.metadata.num_rows
 
     @property
@@ -202,11 +204,12 @@ class SliceFile:
         """
         with _parquet(_named(self._source)):
             if groups is not None:
-                yield from self._groups(groups, rows, columns, self._planned(groups))
+                read = self._groups(groups, rows, columns, self._planned(groups))
             elif encoded and not self._plan.compact and (repeating := dictionaries.repeating(self.footer, self.schema)):
-                yield from self._encoded(min(rows, self._plan.rows), columns, repeating)
+                read = self._encoded(min(rows, self._plan.rows), columns, repeating)
             else:
-                yield from self._groups(range(self._file.num_row_groups), rows, columns, self._plan)
+                read = self._groups(range(self._file.num_row_groups), rows, columns, self._plan)
+            yield from map(as_stored, read)
 
     def _encoded(self, rows: int, columns: list[str] | None, repeating: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         with self._with_references(repeating) as file:
@@ -223,7 +226,7 @@ class SliceFile:
             read = itertools.chain.from_iterable(
                 self._group(group, rows, columns, plan.compact.get(group, ())) for group in groups
             )
-            yield from dictionaries.written_out(read, self.schema, _size(self._source))
+            yield from dictionaries.written_out(read, self._file.schema_arrow, _size(self._source))
         else:
             yield from self._file.iter_batches(rows, row_groups=list(groups), columns=columns, use_threads=False)
 
@@ -247,7 +250,8 @@ class SliceFile:
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         with _parquet(_named(self._source)):
-            return self._file.read(columns=columns, use_threads=False)
+            read = self._file.read(columns=columns, use_threads=False)
+        return read.cast(stored_all(read.schema))
 
     def tail(self, rows: int, columns: list[str] | None = None) -> pa.Table:
         """Returns the last ``rows`` rows, reading only their row groups, within the memory of ``batches``."""
@@ -260,7 +264,7 @@ class SliceFile:
         surplus = -rows
         with _parquet(_named(self._source)):
             for batch in self._groups(range(first, len(sizes)), READ_ROWS, columns, self._plan):
-                kept.append(batch)
+                kept.append(as_stored(batch))
                 surplus += batch.num_rows
                 while surplus >= kept[0].num_rows > 0:
                     surplus -= kept.popleft().num_rows

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from chain.data.footer import ColumnChunk
 from chain.data.footprint import Chunk
-from chain.data.json_values import plain_values
+from chain.data.json_values import plain_rows
 from chain.data.parquet import SliceFile
 from chain.libraries import np, pa, pc
 
@@ -45,18 +45,22 @@ class ColumnFacts(NamedTuple):
 class _Seen:
     """Collects the facts of one column; ``bounds`` and ``distinct`` have an entry for each chunk with values."""
 
-    kind: pa.DataType
+    named: pa.Field
     nulls: int | None = 0
     values: int = 0
     bounds: list[pa.Array] | None = field(default_factory=list)
     distinct: list[DistinctRange] | None = field(default_factory=list)
+
+    @property
+    def kind(self) -> pa.DataType:
+        return self.named.type
 
 
 class ProfileBuilder:
     """Builds the profile of the columns of one schema, slice by slice."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._seen = {each.name: _Seen(each.type) for each in schema}
+        self._seen = {each.name: _Seen(each) for each in schema}
 
     def add(self, file: SliceFile) -> None:
         """Adds a slice's file. Raises Invalid if its headers cannot be read; then nothing of it counts."""
@@ -111,7 +115,8 @@ def _profile(seen: _Seen) -> ColumnFacts:
         return ColumnFacts(seen.nulls, distinct=distinct)
     both = pa.concat_arrays(seen.bounds)
     ends = pc.min_max(both)
-    low, high = plain_values(pa.concat_arrays([pa.array([ends[each]], seen.kind) for each in ("min", "max")]))
+    least_most = pa.concat_arrays([pa.array([ends[each]], seen.kind) for each in ("min", "max")])
+    (low,), (high,) = plain_rows(pa.Table.from_arrays([least_most], schema=pa.schema([seen.named])))
     distinct = None if seen.distinct is None else _together(both, seen, ends)
     return ColumnFacts(seen.nulls, _shown(low), _shown(high), distinct)
 

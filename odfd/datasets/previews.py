@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from chain import instant
 from chain.codec.arrow_schema import schema_of
-from chain.data.ddl import spell
+from chain.data.ddl import spell_field
 from chain.data.evolution import as_in_force
 from chain.data.parquet import open_slice
 from chain.errors import Environment, Invalid
@@ -182,7 +182,7 @@ def _data_summary(event: DataEvent) -> str:
 def columns_of(schema: SetDataSchema) -> Sequence[tuple[str, str, bool, str]]:
     """Lists name, type as ODF spells it, nullability and comment of each column. Raises Invalid for a bad schema."""
     return [
-        (field.name, spell(field.type).removesuffix("?"), isinstance(field.type, Option), _comment(field))
+        (field.name, spell_field(field).removesuffix("?"), isinstance(field.type, Option), _comment(field))
         for field in schema_of(schema).fields
     ]
 

@@ -14,6 +14,7 @@ import msgspec
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
+from chain.data.uuids import named_all
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
@@ -64,7 +65,7 @@ class LogColumnsCache:
             return state
         fold, key = fold_of(state)
         found = LogColumns(
-            schema=to_arrow(schema_of(state.schema)).remove_metadata().serialize().to_pybytes(),
+            schema=named_all(to_arrow(schema_of(state.schema))).remove_metadata().serialize().to_pybytes(),
             mixed=_has_changed_schema(chain, cut.size),
             fold=fold,
             key=key,

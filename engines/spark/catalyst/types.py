@@ -18,6 +18,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
+from chain.data import uuids
 from chain.errors import Invalid
 
 _WAS: Final = "odf.type"
@@ -26,7 +27,7 @@ _WAS: Final = "odf.type"
 
 def struct_type(schema: pa.Schema) -> spark.StructType:
     """Returns the type to read Parquet columns of ``schema``. Raises Invalid for a type that Spark cannot read."""
-    return spark.StructType([_field(field.name, field.type) for field in schema])
+    return spark.StructType([_field(field.name, uuids.named(field).type) for field in schema])
 
 
 def _field(name: str, kind: pa.DataType) -> spark.StructField:
@@ -69,7 +70,7 @@ def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
         return spark.IntegerType() if kind.bit_width == 32 else spark.LongType()
     if t.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
         return spark.DecimalType(kind.precision, kind.scale)
-    if t.is_fixed_size_binary(kind):
+    if t.is_fixed_size_binary(kind) or isinstance(kind, pa.UuidType):
         return spark.BinaryType()
     if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
         return spark.ArrayType(spark_type(kind.value_type, column))
@@ -84,9 +85,8 @@ def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
 
 def slice_types(columns: Iterable[spark.StructField], finest: str = "ms") -> pa.Schema:
     """Returns the slice types of a query's columns; computed times in units of ``finest``. Raises Invalid."""
-    return pa.schema(
-        [(field.name, _was(field) or computed_type(field.dataType, field.name, finest)) for field in columns]
-    )
+    types = ((field.name, _was(field) or computed_type(field.dataType, field.name, finest)) for field in columns)
+    return pa.schema([uuids.stored(pa.field(name, kind)) for name, kind in types])
 
 
 def computed_type(kind: spark.DataType, column: str, finest: str = "ms") -> pa.DataType:
@@ -153,12 +153,10 @@ def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:
 
     Raises Invalid, naming the column, where a value would change.
     """
-    known = {field.name: field.type for field in types}
-    columns = [
-        exactly(column, known.get(name, column.type), name)
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    ]
-    return pa.table(columns, names=table.column_names)
+    known = {field.name: field for field in types}
+    fields = [known.get(field.name, field) for field in table.schema]
+    columns = [exactly(table.column(place), field.type, field.name) for place, field in enumerate(fields)]
+    return pa.table(columns, schema=pa.schema([field.with_nullable(True) for field in fields]))
 
 
 def exactly(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:

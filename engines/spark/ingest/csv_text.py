@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 from pyarrow.csv import InvalidRow
 
+from chain.data.uuids import is_marked, named
 from chain.errors import Invalid
 from chain.wording import a, agree, plural
 from engines.spark.ingest.dialect import CsvDialect
@@ -28,6 +29,7 @@ from engines.spark.ingest.text_columns import (
     check_utf8,
     misfit_fault,
     to_instants,
+    to_uuids,
     type_name,
 )
 
@@ -79,12 +81,12 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
                 _check_guess(data, head, field, dialect)
             _check_numbers(data, head, column, field, dialect)
             check_present(column, field)
-            columns.append(_typed(column, field.type, dialect))
+            columns.append(to_uuids(column) if is_marked(field) else _typed(column, field.type, dialect))
         except Misfit as misfit:
             line = lines_before + (line_of_record(data, misfit.row + 1, dialect) if head.located else 0)
             if dialect.infer and misfit.value:
                 raise guessed_wrongly(f"{place}:{line}", field, misfit.value) from misfit
-            fault = misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value)
+            fault = misfit_fault(f"{place}:{line}", field.name, named(field).type, misfit.value)
             if misfit.value and dialect.spelling.applies(field.type):
                 fault.hint = dialect.spelling.hint(misfit.value, field.type) or fault.hint
             raise RowFault(fault, misfit.row) from misfit
@@ -153,7 +155,7 @@ def _read_as(field: pa.Field, place: str, dialect: CsvDialect) -> pa.DataType:
             hint="declare it String and build the value in preprocess",
             place=place,
         )
-    if pa.types.is_timestamp(type_) or dialect.spelling.applies(type_):
+    if pa.types.is_timestamp(type_) or dialect.spelling.applies(type_) or is_marked(field):
         return pa.string()
     return pa.float32() if pa.types.is_float16(type_) else type_
 

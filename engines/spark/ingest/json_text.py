@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from chain.data.uuids import is_marked, named
 from chain.errors import Invalid
 from chain.wording import a
 from engines.spark.ingest.nested_nulls import REFUSED, first_missing, loosened, needs_loosening, tightened
@@ -31,6 +32,7 @@ from engines.spark.ingest.text_columns import (
     misfit_fault,
     to_dates,
     to_instants,
+    to_uuids,
     type_name,
 )
 
@@ -103,7 +105,7 @@ def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
     if not records.text.strip():
         return JsonTable(schema.empty_table(), {})
     check_utf8(records.text, place)
-    wanted = pa.schema([(field.name, _read_as(field.type)) for field in schema])
+    wanted = pa.schema([(field.name, pa.string() if is_marked(field) else _read_as(field.type)) for field in schema])
     unknown: Mapping[str, int] = {}
     try:
         table = read_objects(records, wanted, place, "error", schema)
@@ -115,10 +117,10 @@ def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
         column = table.column(field.name)
         try:
             check_present(column, field)
-            columns.append(_typed(column, field.type))
+            columns.append(to_uuids(column) if is_marked(field) else _typed(column, field.type))
         except Misfit as misfit:
             line = records.line_of(misfit.row)
-            fault = misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value)
+            fault = misfit_fault(f"{place}:{line}", field.name, named(field).type, misfit.value)
             raise RowFault(fault, misfit.row) from misfit
     out = pa.schema([field.with_type(column.type) for field, column in zip(schema, columns, strict=True)])
     return JsonTable(pa.Table.from_arrays(columns, schema=out), unknown)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from chain.data.footer import UNREADABLE, ParquetFooter
 from chain.data.parquet import SliceFile, open_slice
+from chain.data.uuids import is_marked
 from chain.errors import Invalid
 from chain.wording import a, listed
 from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
@@ -40,7 +41,10 @@ def described(path: Path, name: str) -> tuple[ParquetFooter, pa.Schema]:
     """Returns the footer of a file, and its columns with types that slices can hold. Raises Invalid."""
     with _opened(path, name) as file:
         check_once(file.schema, name)
-        columns = [field.with_type(_plain(field.type)).remove_metadata() for field in file.schema]
+        columns = [
+            field if is_marked(field) else field.with_type(_plain(field.type)).remove_metadata()
+            for field in file.schema
+        ]
         return file.footer, pa.schema(columns)
 
 

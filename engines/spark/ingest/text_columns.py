@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from chain.data import uuids
 from chain.data.logical_hash import described
 from chain.errors import Invalid
 from chain.libraries import np, pa, pc
@@ -70,6 +71,8 @@ def type_name(type_: pa.DataType) -> str:
         return f"UInt{type_.bit_width}"
     if pa.types.is_integer(type_):
         return f"Int{type_.bit_width}"
+    if isinstance(type_, pa.UuidType):
+        return "UUID"
     names = {"double": "Float64", "float": "Float32", "halffloat": "Float16", "string": "String", "bool": "Bool"}
     return names.get(str(type_), str(type_))
 
@@ -96,6 +99,11 @@ def to_instants(text: pa.ChunkedArray, kind: pa.DataType | None = None) -> pa.Ch
     if local is not None:
         return local
     return converted(text, functools.partial(_mixed, wanted))
+
+
+def to_uuids(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Parses texts like ``123e4567-e89b-12d3-a456-426614174000``. Raises Misfit."""
+    return converted(text, uuids.parsed)
 
 
 def to_dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -183,6 +191,8 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
     hint = "mend the line, or declare the column as String and convert it in preprocess"
     if what.startswith(("Timestamp", "Date")):
         hint = "write times like 2024-05-01T12:30:00Z (RFC 3339), or declare String and convert it in preprocess"
+    if isinstance(type_, pa.UuidType):
+        hint = "write it like 123e4567-e89b-12d3-a456-426614174000, or declare the column as String"
     return Invalid(f"column {column!r}: {value[:80]!r} is not {a(what)}", rule="read-value", hint=hint, place=place)
 
 

@@ -35,7 +35,7 @@ def output_schema(columns: pa.Schema, vocab: Vocabulary) -> pa.Schema:
     ``columns``: as ``slice_types`` gives them. Raises Invalid for an event time that is no time.
     """
     name = vocab.event_time_column
-    fields = {field.name: pa.field(field.name, field.type) for field in columns}
+    fields = {field.name: field.with_nullable(True) for field in columns}
     time = fields.pop(name)
     if not (pa.types.is_timestamp(time.type) or pa.types.is_date(time.type)):
         raise Invalid(f"{name} is {time.type}", rule="event-time-type", hint="select a TIMESTAMP or DATE under it")

@@ -6,6 +6,7 @@ import argparse
 import datetime as dt
 import decimal
 import math
+import uuid
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,14 +87,16 @@ def _hash_text(answer: dict[str, Any]) -> str:
 )
 def _show(session: Session, args: argparse.Namespace) -> None:
     from chain.data.arrow_schema import from_arrow
-    from chain.data.ddl import spell
+    from chain.data.ddl import spell_field
     from chain.data.parquet import open_slice
+    from chain.data.uuids import named_all
 
     path = files.existing(args.file)
     with open_slice(path) as source:
         schema, stats = from_arrow(source.schema), source.stats()
         batch = next(source.batches(rows=max(args.rows, 1)), None)
-        columns = [] if batch is None else [_values(column) for column in batch.slice(0, args.rows).columns]
+        shown = None if batch is None else batch.slice(0, args.rows).cast(named_all(batch.schema))
+        columns = [] if shown is None else [_values(column) for column in shown.columns]
         answer = {
             "records": source.rows,
             "size": path.stat().st_size,
@@ -103,7 +106,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
             "columns": [
                 {
                     "name": field.name,
-                    "type": spell(field.type).removesuffix("?"),
+                    "type": spell_field(field).removesuffix("?"),
                     "optional": isinstance(field.type, Option),
                 }
                 for field in schema.fields
@@ -156,7 +159,7 @@ def _cell(value: Any) -> Any:
             return {str(name): _cell(inner) for name, inner in value.items()}
         case list() | tuple():
             return [_cell(inner) for inner in value]
-        case decimal.Decimal() | dt.timedelta():
+        case decimal.Decimal() | dt.timedelta() | uuid.UUID():
             return str(value)
     raise Invalid(f"a value of {type(value).__name__} cannot be shown", rule="value-type")
 

@@ -139,6 +139,7 @@ def _seen(path: Path, name: str, step: ReadStep, *, queried: bool = False) -> di
 
     Raises Invalid, also for columns that no dataset can have.
     """
+    from chain.data.uuids import is_marked, named_all
     from engines.spark.ingest.text_columns import check_read
     from odfd.sampling.preview import shown
 
@@ -146,8 +147,13 @@ def _seen(path: Path, name: str, step: ReadStep, *, queried: bool = False) -> di
     if not queried:
         check_read(found.rows.schema, name, queried=False)
     return {
-        "columns": [{"name": field.name, "type": str(field.type)} for field in found.rows.schema],
-        "rows": [[None if value is None else str(value) for value in row.values()] for row in found.rows.to_pylist()],
+        "columns": [
+            {"name": field.name, "type": "uuid" if is_marked(field) else str(field.type)} for field in found.rows.schema
+        ],
+        "rows": [
+            [None if value is None else str(value) for value in row.values()]
+            for row in found.rows.cast(named_all(found.rows.schema)).to_pylist()
+        ],
         "remarks": list(found.remarks),
     }
 

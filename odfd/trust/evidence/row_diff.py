@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from chain.data.json_values import plain_values
+from chain.data.json_values import plain_rows, plain_values
 from chain.data.parquet import SliceFile, open_slice
 from chain.libraries import np, pa, pc
 from chain.wording import plural
@@ -112,7 +112,7 @@ def _cell(published: pa.RecordBatch, computed: pa.RecordBatch, start: int, row: 
 
 
 def _value(batch: pa.RecordBatch, row: int, column: str) -> object:
-    value = plain_values(batch[column].slice(row, 1))[0]
+    ((value,),) = plain_rows(batch.select([column]).slice(row, 1))
     return value[:MAX_TEXT] + "…" if isinstance(value, str) and len(value) > MAX_TEXT else value
 
 

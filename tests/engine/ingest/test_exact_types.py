@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from chain.data.arrow_schema import from_arrow
+from chain.data.ddl import spell_field
 from chain.model import schema as odf
 from chain.model.schema import DataField, DataSchema, TimeUnit
 from chain.model.source import (
@@ -197,3 +200,45 @@ def test_merges_read_old_slices_under_the_schema_in_force(
     again = root.ingest(second, PARQUET)
     assert isinstance(again, Success)
     assert again.new_offset_interval is None
+
+
+ONE, TWO, THREE = (str(uuid.UUID(int=(number << 120) + number)) for number in (3, 1, 2))
+TEXTS = "id UUID NOT NULL", "name STRING"
+
+
+def uuid_file(step: Any, pairs: list[tuple[str, str]]) -> bytes:
+    if isinstance(step, ReadParquet):
+        ids = pa.array([uuid.UUID(each).bytes for each, _ in pairs], pa.binary(16)).cast(pa.uuid())
+        return parquet(pa.table({"id": ids, "name": [name for _, name in pairs]}))
+    if isinstance(step, ReadCsv):
+        return "".join(f"{each},{name}\n" for each, name in pairs).encode()
+    return "".join(json.dumps({"id": each, "name": name}) + "\n" for each, name in pairs).encode()
+
+
+@pytest.mark.parametrize("sql", [None, "select * from input"], ids=["plain", "preprocessed"])
+@pytest.mark.parametrize(
+    "step", [PARQUET, ReadCsv(ddl_schema=TEXTS), ReadNdJson(ddl_schema=TEXTS)], ids=lambda s: type(s).__name__
+)
+def test_uuids_are_keys_and_stay_uuids(dataset: Callable[..., Any], step: Any, sql: str | None) -> None:
+    root = dataset(MergeSnapshot(primary_key=("id",)))
+    query = passed(sql) if sql else None
+    first = root.ingest(uuid_file(step, [(ONE, "a"), (TWO, "b")]), step, preprocess=query)
+    assert isinstance(first, Success), first
+    assert [spell_field(field).rstrip("?") for field in first.schema.fields[-2:]] == ["UUID", "String"]
+    assert root.last().schema.field("id").type == pa.uuid(), "Parquet's logical type"
+    again = root.ingest(uuid_file(step, [(ONE, "c"), (THREE, "d")]), step, preprocess=query)
+    assert isinstance(again, Success), again
+    made = root.last()
+    told = zip(
+        map(str, made.column("id").to_pylist()),
+        made.column("name").to_pylist(),
+        made.column("op").to_pylist(),
+        strict=True,
+    )
+    assert sorted(told) == sorted([(TWO, "b", 1), (THREE, "d", 0), (ONE, "a", 2), (ONE, "c", 3)])
+
+
+def test_what_is_no_uuid_is_told_with_its_line(dataset: Callable[..., Any]) -> None:
+    refused = dataset(MergeAppend()).ingest(b"123,a\n", ReadCsv(ddl_schema=TEXTS))
+    assert isinstance(refused, InvalidQuery)
+    assert "'123' is not a UUID" in str(refused)

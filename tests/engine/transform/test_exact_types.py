@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from chain.data.arrow_schema import EXTRA_KEY, from_arrow
 from chain.data.parquet import write_slice
+from chain.data.uuids import stored
 from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
@@ -230,3 +232,13 @@ def test_a_star_over_an_input_that_grew_is_told_by_the_new_column(derivation: De
     derivation.add(pa.table({"v": [1], "note": ["x"]}))
     assert derivation.rows_of("select event_time, v from a").column("v").to_pylist() == [1, 1]
     assert "but note besides" in derivation.refused("select * from a")
+
+
+def test_uuids_are_passed_on_as_uuids(derivation: Derivation) -> None:
+    """What a query computes of them are bytes, as it sees bytes."""
+    ids = pa.array([uuid.UUID(int=5).bytes, None], pa.binary(16))
+    schema = pa.schema([stored(pa.field("id", pa.uuid()))])
+    derivation.add(pa.Table.from_arrays([ids], schema=schema))
+    made = derivation.rows_of("select event_time, id, id as other, substr(id, 1, 4) as part from a")
+    assert [made.schema.field(name).type for name in ("id", "other", "part")] == [pa.uuid(), pa.uuid(), pa.binary()]
+    assert made.column("other").to_pylist() == [uuid.UUID(int=5), None]
