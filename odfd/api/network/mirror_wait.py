@@ -115,3 +115,5 @@ class MirrorWait:
         if self._mirror.state is SchedulerState.WAITING and not self._mirror.tally.blocks_wanted:
             asked = plural(len(self._asked), "peer")
             report.message = f"asked {asked}, waiting: {self._mirror.message or 'no answer yet'}"
+        elif self._mirror.state is SchedulerState.STALLED:
+            report.message = f"it is tried again: {self._mirror.message}"

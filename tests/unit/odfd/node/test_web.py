@@ -11,10 +11,15 @@ import pytest
 import trio
 
 from chain.errors import Invalid, Refused, Remote
+from chain.model.events import SetTransform, TransformInput
+from chain.model.source import TransformSql
 from chain.multihash import Multihash
+from chain.state import load_state
 from odfd.control import wire
 from odfd.mirrors import sync_steps
+from odfd.mirrors.mirror_state import SchedulerState
 from odfd.published import packs, replication, source, web
+from odfd.trust.signing import owner_commit
 from p2p.pace import BURST
 from worlds.eventually import PATIENCE
 from worlds.linked_world import FILES, linked
@@ -174,6 +179,29 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
         site.asked.clear()
         await bob.pull("theirs")
         assert [each.rpartition("/")[2] for each in site.asked] == ["head"]
+
+
+async def test_a_signed_block_that_breaks_a_rule_is_told_at_once(
+    world: Any, worlds: Any, site: Site, monkeypatch: Any
+) -> None:
+    """Its owner signed it, so it is no fault of the place, and nothing is tried again until a new head comes."""
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+        with monkeypatch.context() as lawless:
+            lawless.setattr(owner_commit, "check_block", lambda *_, **__: [])
+            chain = alice.home.chains.chain(cities)
+            inputs = tuple(TransformInput(dataset_ref=str(cities), alias="a") for _ in range(2))
+            event = SetTransform(inputs=inputs, transform=TransformSql(engine="spark"))
+            alice.parts.committer.commit_now(cities, chain.head(), [event], [], load_state(chain).system_time)
+        await exported(world, worlds, alice, site)
+    async with world.running("bob") as bob:
+        request = wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs")
+        with pytest.raises(Invalid) as caught:
+            await bob.done(bob.api.mirrors.add(request))
+        assert caught.value.rule == "event-of-kind"
+        assert caught.value.place.startswith("block #")
+        mirror = bob.parts.scheduler.get(cities)
+        assert (mirror.state, mirror.message) == (SchedulerState.REFUSED, str(caught.value))
 
 
 async def test_a_did_is_looked_for_where_it_is_said_to_be(world: Any, worlds: Any, site: Site) -> None:
