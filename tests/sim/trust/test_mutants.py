@@ -111,9 +111,7 @@ def test_k_of_f_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow
 def test_opaque_states_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    credulous = replaced(verdicts, "verdict_on", "span.state == 'opaque'", "False")
-    for module in (verdicts, suspension_rules):
-        monkeypatch.setattr(module, "verdict_on", credulous)
+    monkeypatch.setattr(verdicts, "_result", replaced(verdicts, "_result", "span.state == 'opaque'", "False"))
     assert found(trustnet, monkeypatch, first=2, kinds=("forged-state", "honest"), plot="affirm") in ("S1", "L")
 
 
