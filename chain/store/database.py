@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 import sqlite3
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ _READER_CACHE_KIB: Final = 2_048
 """The same for each reading connection. Caches only grow with the file; the kernel caches it too."""
 _WAL_LIMIT: Final = 64 << 20
 """Bytes to which the write-ahead log is cut back after a large transaction."""
+_LOG_PAGES: Final = 16
+"""Place in the index of the log (``-shm``, mxFrame of SQLite's WAL-index format) of the number of its valid pages."""
 _VERSIONS: Final = """
 CREATE TABLE IF NOT EXISTS versions (room TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID
 """
@@ -41,8 +44,10 @@ _SCHEMA: Final = "SELECT name, type, sql FROM sqlite_master"
 _EVERYTHING: Final = "NULL"
 _EVENTS: Final = (("INSERT", ("NEW",)), ("UPDATE", ("NEW", "OLD")), ("DELETE", ("OLD",)))
 """The kinds of writes, and the rows that a trigger sees for each."""
+_FULL: Final = ("disk-full", "free some space; what was committed is safe")
 _HINTS: Final = {
-    sqlite3.SQLITE_FULL: ("disk-full", "free some space; what was committed is safe"),
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_IOERR_SHMSIZE: _FULL,  # no room for the index of the log
     sqlite3.SQLITE_READONLY: ("disk-read-only", "make the state directory writable for this user"),
     sqlite3.SQLITE_PERM: ("disk-permission", "make the state directory writable for this user"),
     sqlite3.SQLITE_CANTOPEN: ("disk-permission", "does the state directory exist, and may this user write to it?"),
@@ -93,16 +98,30 @@ class Database:
         self.brought_forward: list[tuple[str, int, int]] = []
         """Tables that were migrated: room, version before, version now."""
         self._idle: deque[sqlite3.Connection] = deque()
+        self.is_full = False
+        """Whether the disk was full when it was opened."""
         with self._faults():
             self._writer = self._connect(_CACHE_KIB)
             self._writer.execute("PRAGMA journal_mode = WAL")
-            _, pages, _ = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self.recovered: int = max(0, pages)
+            self.recovered: int = self._recover()
             """Pages that the log of a killed process gave back; ``wal.pages_promised`` says how many it should."""
             self._writer.execute("PRAGMA synchronous = FULL")
             self._writer.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
             self._writer.execute(_VERSIONS)
             self._check_schema(self._writer, [("first", (_VERSIONS,))])
+
+    def _recover(self) -> int:
+        """Merges the log, unless the disk is full, which stops no reader; returns the pages in it."""
+        try:
+            _, pages, _ = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                raise
+            self.is_full = True
+            with self.path.with_name(f"{self.path.name}-shm").open("rb") as index:
+                index.seek(_LOG_PAGES)
+                pages = int.from_bytes(index.read(4), sys.byteorder)
+        return max(0, int(pages))
 
     def _connect(self, cache_kib: int) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -314,7 +333,7 @@ class Database:
             yield
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", None)
-            known = None if code is None else _HINTS.get(code & 0xFF)
+            known = None if code is None else _HINTS.get(code) or _HINTS.get(code & 0xFF)
             if known is None and code == sqlite3.SQLITE_ERROR and self._is_damaged():
                 known = _HINTS[sqlite3.SQLITE_CORRUPT]
             if known is None:

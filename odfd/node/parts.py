@@ -310,10 +310,8 @@ class NodeParts:
     def _settle(self) -> None:
         """Settles imports that the last run left unfinished, and logs what it finds; the doctor reports it too."""
         found = self.home.recovery
-        if found.lost:
-            self.context.logger.error(
-                "what was committed last is lost: the database's log is damaged", pages=found.lost
-            )
+        if found.is_full or found.lost:
+            self.context.logger.error("the start found trouble", found=str(found), pages=found.lost)
         for room, here, now in found.brought_forward:
             self.context.logger.info("tables of an older version brought forward", tables=room, version=here, to=now)
         found.settled, found.unsettled = self.import_export.mend()

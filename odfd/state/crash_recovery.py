@@ -32,6 +32,8 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
     was_killed: bool = False
     is_first: bool = False
     """Whether there was no node in the directory before."""
+    is_full: bool = False
+    """Whether the disk was full at the start."""
     promised: int = 0
     """Number of pages that the database's log shows as committed."""
     lost: int = 0
@@ -52,6 +54,8 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
         """Describes the findings for people."""
         ended = "the node was killed" if self.was_killed else "the node was stopped in order"
         findings = ["none: this is the first start" if self.is_first else ended]
+        if self.is_full:
+            findings.append("the disk was full: what is here is served, and nothing new is written until there is room")
         if self.brought_forward:
             told = ", ".join(f"{room} {here} to {now}" for room, here, now in self.brought_forward)
             findings.append(f"tables of an older version were brought forward: {told}")

@@ -22,7 +22,7 @@ from chain.ids import DatasetId
 from chain.model.events import SetDataSchema, SetInfo
 from chain.model.portal import is_portal
 from chain.store import durable, schema
-from chain.store.database import Database, open_database
+from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import (
@@ -58,6 +58,7 @@ from odfd.runtime.filesystem import make_private
 from odfd.runtime.slots import KeyedLocks
 from odfd.state import access_tokens, idempotency
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
+from odfd.state.disk_reserve import open_reserved
 from odfd.state.slice_files import SliceFiles
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.keys.secret_keys import SecretKeys
@@ -420,7 +421,8 @@ def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterat
     with StateLock(directory):
         make_private(directory, is_entered=is_entered)
         recovery = look_back(directory, DATABASE)
-        database = open_database(directory / DATABASE)
+        database = open_reserved(directory, DATABASE)
+        recovery.is_full = database.is_full
         make_private(directory, is_entered=is_entered)  # the database may be new
         recovery.lost = max(0, recovery.promised - database.recovered)
         try:
