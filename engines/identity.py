@@ -16,7 +16,7 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -28,6 +28,9 @@ ENGINE: Final = "engines.spark.__main__"
 """Entry module of an engine process. Code of ours that it never imports affects no answers."""
 _PLATFORMS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _CHUNK: Final = 1 << 20
+
+
+_T = TypeVar("_T")
 
 
 class _Seen(msgspec.Struct, frozen=True, array_like=True):
@@ -48,8 +51,9 @@ class FileDigests:
 
     def __init__(self, memory: Path | None, installed: Path | None = None) -> None:
         self._memory = memory
-        self._own = _remembered(memory) if memory else {}
-        self._installed = _remembered(installed) if installed else {}
+        self._own = _remembered(memory, _Seen) if memory else {}
+        # Thousands of entries, few of which are asked for where no image is used: each is decoded when it is.
+        self._installed = _remembered(installed, msgspec.Raw) if installed else {}
         self._fresh: dict[str, _Seen] = {}
 
     def of(self, path: Path | str) -> str:
@@ -58,7 +62,7 @@ class FileDigests:
         A text costs less than a ``Path``, whose parts are interned.
         """
         name = str(path)
-        recorded = self._installed.get(name)
+        recorded = self._recorded(name)
         try:
             stat = os.stat(path)  # noqa: PTH116
             known = self._own.get(name, recorded)
@@ -79,6 +83,12 @@ class FileDigests:
         if known is not recorded:
             self._fresh[name] = known
         return known.digest
+
+    def _recorded(self, name: str) -> _Seen | None:
+        try:
+            return msgspec.json.decode(self._installed[name], type=_Seen)
+        except (KeyError, msgspec.DecodeError):
+            return None
 
     def save(self) -> None:
         """Saves the digests requested since the load, but for those of the installation, and drops the rest."""
@@ -149,9 +159,9 @@ def _platform() -> str:
     return f"{platform.system().lower()}/{_PLATFORMS.get(platform.machine(), platform.machine())}"
 
 
-def _remembered(memory: Path) -> dict[str, _Seen]:
+def _remembered(memory: Path, kind: type[_T]) -> dict[str, _T]:
     try:
-        return msgspec.json.decode(memory.read_bytes(), type=dict[str, _Seen])
+        return msgspec.json.decode(memory.read_bytes(), type=dict[str, kind])  # type: ignore[valid-type]
     except (OSError, msgspec.DecodeError):
         return {}
 
