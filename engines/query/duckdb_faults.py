@@ -34,20 +34,24 @@ _HINTS: Final[Mapping[str, str]] = {
 }
 
 
-def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> bytes:
+MAIN: Final = "memory.main."
+"""Prefix of names of views: with catalog and schema, no table of a WITH can be meant."""
+
+
+def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]], within: str = MAIN) -> bytes:
     """Returns the statement reading views in place of tables, each with the user's alias or the last
-    part of the table's name."""
+    part of the table's name. ``within``: prefix of the names of views."""
     parts: list[bytes] = []
     at = 0
     for table, view in edits:
-        parts += (statement[at : table.start], instead(table, view))
+        parts += (statement[at : table.start], instead(table, view, within))
         at = table.end
     return b"".join((*parts, statement[at:]))
 
 
-def instead(table: TableRef, view: str) -> bytes:
-    alias = "" if table.alias else f" AS {quoted(table.path[-1])}"
-    return f"{quoted(view)}{alias}".encode()
+def instead(table: TableRef, view: str, within: str = MAIN) -> bytes:
+    alias = " " if table.alias else f" AS {quoted(table.path[-1])}"  # before an alias in quotes there may be no blank
+    return f" {within}{quoted(view)}{alias}".encode()
 
 
 class Most(NamedTuple):
@@ -63,49 +67,63 @@ UNKNOWN: Final = Most()
 class translated_faults:  # noqa: N801  # it is used as a function is
     """Turns DuckDB's errors into faults, with the place in the statement before ``edits``."""
 
-    def __init__(self, statement: bytes, edits: Sequence[tuple[TableRef, str]], most: Most = UNKNOWN) -> None:
-        self._statement, self._edits, self._most = statement, edits, most
+    def __init__(
+        self,
+        statement: bytes,
+        edits: Sequence[tuple[TableRef, str]],
+        most: Most = UNKNOWN,
+        ahead: str = "",
+        *,
+        reads: bool = True,
+    ) -> None:
+        """``ahead``: what was put before the statement that runs; ``reads``: whether slices are read, and may be at
+        fault."""
+        self._statement, self._edits, self._most, self._ahead, self._reads = statement, edits, most, len(ahead), reads
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if isinstance(error, MemoryError | duckdb.Error | pa.ArrowException | OSError):
-            raise fault_of(error, self._statement, self._edits, self._most) from error
+            raise self._fault_of(error) from error
 
-
-def fault_of(
-    error: BaseException, statement: bytes, edits: Sequence[tuple[TableRef, str]], most: Most = UNKNOWN
-) -> Fault:
-    said = _details(error)
-    kind, message = str(said.get("exception_type", "")), _plain(str(said.get("exception_message", "")), edits)
-    at = said.get("position")
-    place = place_of(statement, _before(int(at), edits)) if isinstance(at, str) and at.isdecimal() else ""
-    if isinstance(error, MemoryError) or kind == "Out of Memory":
-        if "temp" in message and "directory" in message:
-            return Refused(
-                f"the query needs more temporary disk than {_mib(most.temporary)}",
-                rule="query-temporary", hint="query.temporary-mib sets the limit; ask for less, or sort less",
-            )  # fmt: skip
-        return Refused(
-            f"the query needs more memory than {_mib(most.memory)}",
-            rule="query-memory", hint="query.memory-mib sets the limit; ask for less, or group by less",
-        )  # fmt: skip
-    if _is_of_a_file(error, kind, message):
-        return Environment(f"a slice cannot be read: {message}", rule=UNREADABLE, hint="odfctl verify tells which")
-    if (unfit := _NO_FUNCTION.search(message)) is not None:
-        name, types = unfit[1], unfit[2].replace("_LITERAL", "")
-        return Invalid(
-            f"{name} takes no ({types})", rule="query-types", hint=_CAST, place=place or _called(name, statement)
+    def _fault_of(self, error: BaseException) -> Fault:
+        said = _details(error)
+        kind, message = str(said.get("exception_type", "")), _plain(str(said.get("exception_message", "")), self._edits)
+        at = said.get("position")
+        place = (
+            place_of(self._statement, _before(int(at) - self._ahead, self._edits))
+            if isinstance(at, str) and at.isdecimal()
+            else ""
         )
-    message, near = _near(message)
-    hint = f"did you mean {near}?" if near else _HINTS.get(kind, "odfctl docs sql shows what a query may say")
-    if kind == "Invalid Input" and "format specifier" in message:
-        hint = "try_strptime gives null where a text has another form"
-    if _OF_PARAMETERS.match(message):
-        hint = "each ? or $NAME takes one value; in odfctl sql: -p VALUE, or -p NAME=VALUE"
-    return Invalid(
-        message or "the query failed", rule=_rule(kind), hint=hint, place=place or _named(message, statement)
-    )
+        if isinstance(error, MemoryError) or kind == "Out of Memory":
+            if "temp" in message and "directory" in message:
+                return Refused(
+                    f"the query needs more temporary disk than {_mib(self._most.temporary)}",
+                    rule="query-temporary", hint="query.temporary-mib sets the limit; ask for less, or sort less",
+                )  # fmt: skip
+            return Refused(
+                f"the query needs more memory than {_mib(self._most.memory)}",
+                rule="query-memory", hint="query.memory-mib sets the limit; ask for less, or group by less",
+            )  # fmt: skip
+        if self._reads and _is_of_a_file(error, kind, message):
+            return Environment(f"a slice cannot be read: {message}", rule=UNREADABLE, hint="odfctl verify tells which")
+        if (unfit := _NO_FUNCTION.search(message)) is not None:
+            name, types = unfit[1], unfit[2].replace("_LITERAL", "")
+            return Invalid(
+                f"{name} takes no ({types})",
+                rule="query-types",
+                hint=_CAST,
+                place=place or _called(name, self._statement),
+            )
+        message, near = _near(message)
+        hint = f"did you mean {near}?" if near else _HINTS.get(kind, "odfctl docs sql shows what a query may say")
+        if kind == "Invalid Input" and "format specifier" in message:
+            hint = "try_strptime gives null where a text has another form"
+        if _OF_PARAMETERS.match(message):
+            hint = "each ? or $NAME takes one value; in odfctl sql: -p VALUE, or -p NAME=VALUE"
+        return Invalid(
+            message or "the query failed", rule=_rule(kind), hint=hint, place=place or _named(message, self._statement)
+        )
 
 
 def _mib(size: int) -> str:

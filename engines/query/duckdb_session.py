@@ -1,12 +1,12 @@
-"""Runs one query in DuckDB, on a connection that is locked before any text of a person runs in it.
+"""Runs one query in DuckDB, on a connection that is locked before it has any text of a person.
 
-It can read the files of its views and nothing else: external access is off, extensions are not loaded, settings are
-locked. Raises faults with the place in the person's own text.
+It can read files of its own folders and nothing else: external access is off, extensions are not loaded, settings are
+locked. A statement is bound to empty tables first, and what it reads then is checked; after that the views take the
+tables' places, and the same text runs. Raises faults with the place in the person's own text.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,11 +17,12 @@ import msgspec
 import pyarrow as pa
 
 from chain.errors import Invalid, Refused
-from engines.query.duckdb_faults import Most, replaced, translated_faults
+from engines.query.duckdb_faults import MAIN, Most, replaced, translated_faults
+from engines.query.plan_check import EXPLAINED, LOGICAL, PHYSICAL, check_bound
 from engines.query.repeatable import judge_plan, judge_text
 from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowSelection
-from engines.query.statement_check import TableRef, check_statement, without_schemas
-from engines.query.temporal import take_out
+from engines.query.statement_check import TableRef, check_statement, decoded, without_schemas
+from engines.query.temporal import take_out, with_plain_blanks
 from engines.query.views import (
     FOLD_TABLE,
     MOST_MARKED,
@@ -50,6 +51,9 @@ _MOST_ROWS: Final = 2**62
 MOST_CACHED: Final = 16
 """Most slices whose footers are kept in memory while a query is planned: a footer is parsed for the columns of a
 view, for the view and for the statement. For more slices that memory would have no bound."""
+_ENDS: Final = " ;\t\n\r"
+_NO_ROWS: Final = "LIMIT 0"
+"""Ends a statement whose parameters have no values: DuckDB computes one with parameters at once."""
 _STORAGE: Final = "v1.2.0"
 """Format of fold files, which DuckDB 1.2 and later read."""
 
@@ -80,6 +84,7 @@ class QuerySession:
     def __init__(self, limits: Limits, inputs: Path, temporary: Path) -> None:
         self._limits, self._most = limits, Most(limits.memory, limits.temporary)
         self._folds: dict[str, str] = {}
+        self._declared: set[str] = set()
         self._connection = duckdb.connect(
             ":memory:",
             config={
@@ -93,31 +98,40 @@ class QuerySession:
                 "python_enable_replacements": False,
             },
         )
-        self._connection.execute("SET errors_as_json = true")
-        self._connection.execute("SET enable_progress_bar = false")
-        self._connection.execute("SET TimeZone = 'UTC'")
-        self._connection.execute("SET preserve_insertion_order = true")
-        self._connection.execute(f"SET allowed_directories = [{text(str(inputs))}, {text(str(temporary))}]")
+        self._ahead = ""
+        """What was put before the person's statement in the one that runs."""
+        for setting in (
+            "errors_as_json = true",
+            "enable_progress_bar = false",
+            "TimeZone = 'UTC'",
+            "preserve_insertion_order = true",
+            "explain_output = 'ALL'",
+            f"allowed_directories = [{text(str(inputs))}, {text(str(temporary))}]",
+            "allowed_configs = ['parquet_metadata_cache']",
+            "enable_external_access = false",
+            "lock_configuration = true",
+        ):
+            self._connection.execute(f"SET {setting}")
 
     def warm(self) -> None:
         """Loads modules and runs each step of a query once, so that the first request need not wait for it."""
-        self._shape("odfd warm", pa.schema([("x", pa.int64())]))
-        self.prepare("SELECT 1")
-        self._connection.sql('SELECT * FROM "odfd warm"').to_arrow_reader(BATCH_ROWS).read_all()
-        self._connection.execute('DROP TABLE "odfd warm"')
+        view = SliceView(name="odfd warm", files=(), schema=pa.schema([("x", pa.int64())]).serialize().to_pybytes())
+        self.run(self.prepare("SELECT * FROM warm"), (view,), (0,), None).read_all()
+        self._connection.execute(f"DROP VIEW {quoted(view.name)}")
+        self._declared.clear()
 
     def prepare(self, sql: str) -> Prepared:
         """Parses and checks a statement. Raises Invalid."""
-        statement, clauses = take_out(sql.encode("utf-8", "surrogatepass"))
+        statement, clauses = take_out(with_plain_blanks(sql.encode("utf-8", "surrogatepass")))
         try:
             clean = statement.decode()
         except UnicodeDecodeError as error:
             raise Invalid("the query is not UTF-8", rule="query-text") from error
         if "\0" in clean:
             raise Invalid("the query holds a character of value zero", rule="query-text")
-        with translated_faults(statement, ()):
+        with translated_faults(statement, (), reads=False):
             ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [clean]).fetchall()
-        parsed = json.loads(tree)
+        parsed = decoded(tree)
         tables = check_statement(parsed, statement, clauses)
         statement = without_schemas(parsed, statement, tables)
         return Prepared(statement=statement, tables=tables, tree=parsed, parameters=_parameters(parsed))
@@ -137,38 +151,62 @@ class QuerySession:
 
         ``explain``: returns the plan as text instead. Raises Invalid, Refused, Environment.
         """
-        edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
-        with translated_faults(prepared.statement, edits, self._most):
+        statement = self.bind(prepared, views, places, parameters, wanted)
+        if explain:
+            self._ahead = "EXPLAIN "
+        elif wanted.prove or _is_unbound(prepared, wanted):
+            self._ahead = "SELECT * FROM ("
+            statement = f"{statement.rstrip(_ENDS)}\n) {'ORDER BY ALL' if wanted.prove else _NO_ROWS}"
+        with self.translated_faults(prepared, views, places):
             if sum(map(_file_count, views)) <= MOST_CACHED:
                 self._connection.execute("SET parquet_metadata_cache = true")
             for view in views:
                 self._make(view)
-            self._connection.execute("SET enable_external_access = false")
-            self._connection.execute("SET lock_configuration = true")
-            statement = ("EXPLAIN " if explain else "") + replaced(prepared.statement, edits).decode()
-            if wanted.unbound and prepared.parameters:
-                statement, parameters = _without_rows(statement), dict.fromkeys(prepared.parameters)
-            relation = self._connection.sql(statement, params=parameters or None)
-            if wanted.prove:
-                shapes = [(table, f"{view} shape") for table, view in edits]
-                self._judge_repeatable(prepared, replaced(prepared.statement, shapes).decode(), parameters)
-                relation = self._connection.sql(f"SELECT * FROM ({statement.rstrip().rstrip(';')}\n) ORDER BY ALL")
+            relation = self._connection.sql(self._ahead + statement, params=_values(prepared, parameters, wanted))
+            if explain:
+                relation = relation.filter(f"explain_key = '{PHYSICAL}'")
             if wanted.limit is not None or wanted.skip:
                 relation = relation.limit(_MOST_ROWS if wanted.limit is None else wanted.limit, wanted.skip)
             few = wanted.plain or wanted.layout is not None
             return relation.to_arrow_reader(BATCH_ROWS if few else batch_rows(map(str, relation.types)))
 
-    def _judge_repeatable(self, prepared: Prepared, over_shapes: str, parameters: Any) -> None:
-        """Raises Refused if a later run could give other rows. ``over_shapes``: the statement over empty tables."""
+    def bind(
+        self,
+        prepared: Prepared,
+        views: Sequence[SliceView],
+        places: Sequence[int],
+        parameters: Any = None,
+        wanted: RowSelection = ALL_ROWS,
+    ) -> str:
+        """Binds a statement to empty tables in place of the views, and checks what it reads then. Returns its text,
+        which reads the views once these are made.
+
+        Raises Invalid for one that reads anything but the views, Refused for one that is to be proven and may not be.
+        """
+        edits = _edits(prepared, views, places)
+        statement = replaced(prepared.statement, edits).decode()
+        with translated_faults(prepared.statement, edits, self._most, EXPLAINED, reads=False):
+            for view in views:
+                self._declare(view)
+            values = _values(prepared, parameters, wanted)
+            plans = dict(self._connection.execute(EXPLAINED + statement, values).fetchall())
+        check_bound(plans[LOGICAL], {MAIN + quoted(view.name) for view in views})
+        if wanted.prove:
+            self._judge_repeatable(prepared, statement, parameters)
+        return statement
+
+    def _judge_repeatable(self, prepared: Prepared, statement: str, parameters: Any) -> None:
+        """Raises Refused if a later run could give other rows. ``statement``: the one that reads empty tables."""
         if parameters:
             raise Refused("a proven query has its values in its text", rule="query-prove", hint="write them there")
         judge_text(prepared.tree, prepared.statement)
-        ((plan,),) = self._connection.execute("SELECT json_serialize_plan(?::VARCHAR)", [over_shapes]).fetchall()
-        judge_plan(json.loads(plan))
+        ((plan,),) = self._connection.execute("SELECT json_serialize_plan(?::VARCHAR)", [statement]).fetchall()
+        judge_plan(decoded(plan))
 
     def save(self, view: SliceView, path: Path) -> int:
         """Writes the rows of a view to a new file, unchanged. Returns their number. Raises Refused."""
         with translated_faults(b"", (), self._most):
+            self._declare(view)
             self._make(view)
             said = f"COPY (SELECT * FROM {quoted(view.name)}) TO {text(str(path))} (FORMAT parquet, COMPRESSION zstd)"
             ((rows,),) = self._connection.execute(said).fetchall()
@@ -182,6 +220,7 @@ class QuerySession:
         DuckDB reads its own files in half the time of Parquet, and they can hold any columns of a view.
         """
         with translated_faults(b"", (), self._most):
+            self._declare(view)
             self._make(view)
             self._connection.execute(f"ATTACH {text(str(path))} AS kept (STORAGE_VERSION {text(_STORAGE)})")
             said = f"CREATE TABLE kept.main.{FOLD_TABLE} AS SELECT * FROM {quoted(view.name)}"
@@ -212,24 +251,33 @@ class QuerySession:
         self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]
     ) -> AbstractContextManager[None]:
         """Rewords faults that occur within it, while rows are read, in terms of the user's statement."""
-        edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
-        return translated_faults(prepared.statement, edits, self._most)
+        return translated_faults(prepared.statement, _edits(prepared, views, places), self._most, self._ahead)
+
+    def _declare(self, view: SliceView) -> None:
+        """Makes an empty table with the name and the columns of a view, and those of its parts, once."""
+        if view.name in self._declared:
+            return
+        self._declared.add(view.name)
+        for each in view.parts:
+            self._declare(each)
+        schema = pa.ipc.read_schema(pa.py_buffer(view.schema))
+        self._connection.register("odfd shape", pa.Table.from_batches((), schema))
+        self._connection.execute(f'CREATE TABLE {quoted(view.name)} AS SELECT * FROM "odfd shape"')
+        self._connection.unregister("odfd shape")
 
     def _make(self, view: SliceView) -> None:
-        self._shape(view.name + " shape", pa.ipc.read_schema(pa.py_buffer(view.schema)))
+        """Puts a view in the place of its empty table."""
+        for each in view.parts:
+            self._make(each)
         if view.parts:
-            for each in view.parts:
-                self._make(each)
-            united = " UNION ALL ".join(f"SELECT * FROM {quoted(each.name)}" for each in view.parts)
-            self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {united}")
-            return
-        wanted = self._types(quoted(view.name + " shape"))
-        if not view.files:
-            source = f"SELECT * FROM {quoted(view.name + ' shape')}"
+            source = " UNION ALL ".join(f"SELECT * FROM {quoted(each.name)}" for each in view.parts)
         else:
+            wanted = self._types(quoted(view.name))
             described = view.files if view.mixed else view.files[:1]  # the first has the columns of all
-            source = rows_sql(view, wanted, self._types(files_sql(described, mixed=view.mixed)))
-        self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {self._folded(view, source, wanted)}")
+            have = self._types(files_sql(described, mixed=view.mixed)) if described else {}
+            source = self._folded(view, rows_sql(view, wanted, have), wanted)
+        self._connection.execute(f"DROP TABLE {quoted(view.name)}")
+        self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {source}")
 
     def _folded(self, view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
         """Returns SQL of a folded view. If possible, first marks the earlier rows that later ones change,
@@ -252,11 +300,6 @@ class QuerySession:
             self._folds[fold] = quoted(f"odfd fold {len(self._folds)}")
             self._connection.execute(f"ATTACH {text(fold)} AS {self._folds[fold]} (READ_ONLY)")
         return f"{self._folds[fold]}.main.{FOLD_TABLE}"
-
-    def _shape(self, name: str, schema: pa.Schema) -> None:
-        self._connection.register("odfd shape", pa.Table.from_batches((), schema))
-        self._connection.execute(f'CREATE TABLE {quoted(name)} AS SELECT * FROM "odfd shape"')
-        self._connection.unregister("odfd shape")
 
     def _types(self, source: str) -> dict[str, str]:
         return {row[0]: row[1] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
@@ -284,12 +327,20 @@ def _parameters(tree: Mapping[str, Any]) -> list[str]:
     return [str(each["key"]) for each in named]
 
 
-def _without_rows(statement: str) -> str:
-    """Limits a statement to no rows: DuckDB computes a statement with parameters at once, so there must
-    be nothing to compute."""
-    return f"SELECT * FROM ({statement.rstrip(' ;' + chr(9) + chr(10) + chr(13))}\n) LIMIT 0"
+def _is_unbound(prepared: Prepared, wanted: RowSelection) -> bool:
+    return wanted.unbound and bool(prepared.parameters)
+
+
+def _values(prepared: Prepared, parameters: Any, wanted: RowSelection) -> Any:
+    """Returns the values of the parameters, as DuckDB takes them; nulls, if there are none yet."""
+    return dict.fromkeys(prepared.parameters) if _is_unbound(prepared, wanted) else parameters or None
+
+
+def _edits(prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> list[tuple[TableRef, str]]:
+    """Returns the tables of a statement, each with the name of the view that it reads."""
+    return [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
 
 
 def over_views(prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> bytes:
-    edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
-    return replaced(prepared.statement, edits)
+    """Returns the statement with bare names of views, for an engine that has no others."""
+    return replaced(prepared.statement, _edits(prepared, views, places), within="")

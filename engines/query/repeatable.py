@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chain.errors import Refused
-from engines.query.statement_check import place_of
+from engines.query.statement_check import TABLE_FUNCTIONS, place_of
 
 _BY_ORDER: Final = {
     "first": "min", "last": "max", "any_value": "min", "arbitrary": "min", "first_value": "min", "last_value": "max",
@@ -47,6 +47,8 @@ _EXACT: Final = frozenset(
 """Aggregates whose result over floating-point numbers does not depend on their order."""
 _RANKS: Final = frozenset(("WINDOW_RANK", "WINDOW_RANK_DENSE", "WINDOW_PERCENT_RANK", "WINDOW_CUME_DIST"))
 _FLOATS: Final = ("FLOAT", "DOUBLE")
+_SOURCES: Final = TABLE_FUNCTIONS | {"seq_scan"}
+"""Functions by which a plan has rows: of the tables of a query, and computed from arguments."""
 
 
 def judge_text(tree: Mapping[str, Any], statement: bytes) -> None:
@@ -55,16 +57,23 @@ def judge_text(tree: Mapping[str, Any], statement: bytes) -> None:
 
 
 def judge_plan(plan: Mapping[str, Any]) -> None:
-    """Raises Refused for sums of floating-point numbers. ``plan``: result of ``json_serialize_plan``,
-    which has types."""
+    """Raises Refused for sums of floating-point numbers, and for rows from anywhere but tables and arguments.
+
+    ``plan``: result of ``json_serialize_plan``, which has types.
+    """
     if plan.get("error"):
         raise Refused(
             f"it cannot be told whether the answer repeats: {str(plan.get('error_message'))[:200]}",
             rule="query-prove", hint="ask without --prove, or more plainly",
         )  # fmt: skip
     for node in _nodes(plan):
+        if node.get("type") == "LOGICAL_GET" and (source := node["qname"]["path"][-1]) not in _SOURCES:
+            raise Refused(
+                f"a proven answer may not read {source}, which is another on each machine",
+                rule="query-prove", hint="read datasets alone",
+            )  # fmt: skip
+        name = str((node.get("qname") or {}).get("path", [""])[-1])
         if node.get("expression_class") in ("BOUND_AGGREGATE", "BOUND_WINDOW"):
-            name = str((node.get("qname") or {}).get("path", ["", "", ""])[-1])
             kinds = [each.get("id") for each in (node.get("arguments") or []) if isinstance(each, dict)]
             if name and name not in _EXACT and any(kind in _FLOATS for kind in kinds):
                 raise Refused(

@@ -2,17 +2,19 @@
 
 Permitted is one SELECT over tables, with functions that compute from their arguments. Which dataset a table is, is
 decided elsewhere: the tables are returned with their places in the text. Names of common table expressions are
-separated from tables by SQL's own scopes. Pure: the tree comes as JSON (``json_serialize_sql``).
+separated from tables by SQL's own scopes; ``plan_check`` judges what DuckDB takes the remaining names for.
+Pure: the tree comes as JSON (``json_serialize_sql``).
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from chain.errors import Invalid
 from engines.query.temporal import Clause, is_blank, name_end
@@ -42,6 +44,7 @@ _KEYWORDS: Final = (
     "VALUES", "WITH", "DISTINCT", "BETWEEN",
 )  # fmt: skip
 """Keywords that a misspelt word may stand for."""
+_Names: TypeAlias = frozenset[tuple[str, ...]]
 _MAX_DEPTH: Final = 200
 """Greatest depth of nested nodes: more than a person writes, and less than Python's stack."""
 
@@ -92,6 +95,18 @@ def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence
     return _with_clauses(walk.tables, statement, clauses)
 
 
+def decoded(document: str) -> Any:
+    """Decodes what DuckDB says of a statement as JSON. Raises Invalid for a statement that is nested too deeply."""
+    try:
+        return json.loads(document)
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> Invalid:
+    return Invalid("the query is nested too deeply", rule="query-depth", hint=f"at most {_MAX_DEPTH} levels")
+
+
 def without_schemas(tree: Mapping[str, Any], statement: bytes, tables: Sequence[TableRef]) -> bytes:
     """Blanks the schema of columns written as ``current.weather.celsius``, where that table is read without an alias.
 
@@ -105,7 +120,7 @@ def without_schemas(tree: Mapping[str, Any], statement: bytes, tables: Sequence[
         length = next((each for each in lengths if len(names) > each and names[:each] in paths), None)
         if length is None or not isinstance(start, int):
             continue
-        end = name_end(statement, start, length - 1)
+        end = name_end(statement, start, names[: length - 1])
         if end is not None:
             end = statement.index(b".", end) + 1
             left[start:end] = b" " * (end - start)
@@ -153,11 +168,11 @@ def _keyword(statement: bytes, at: int) -> str:
     return ""
 
 
-def _visit(walk: _Walk, node: Any, statement: bytes, known: frozenset[str]) -> None:
+def _visit(walk: _Walk, node: Any, statement: bytes, known: _Names) -> None:
     """Checks all nodes below a node. ``known``: names of common table expressions in scope."""
     walk.depth += 1
     if walk.depth > _MAX_DEPTH:
-        raise Invalid("the query is nested too deeply", rule="query-depth", hint=f"at most {_MAX_DEPTH} levels")
+        raise _too_deep()
     if isinstance(node, list):
         for each in node:
             _visit(walk, each, statement, known)
@@ -169,24 +184,32 @@ def _visit(walk: _Walk, node: Any, statement: bytes, known: frozenset[str]) -> N
             _table(walk, node, statement, known)
         for name, each in node.items():
             if name != "cte_map" and isinstance(each, dict | list):
-                inner = (
-                    known | {str(node.get("cte_name", "")).lower()}
-                    if node.get("type") == "RECURSIVE_CTE_NODE"
-                    else known
-                )
-                _visit(walk, each, statement, inner)
+                repeated = node.get("type") == "RECURSIVE_CTE_NODE" and name == "right"
+                # The rows it begins with are read before it has a name; the step that repeats has the name.
+                _visit(walk, each, statement, known | _recurring(node["cte_name"]) if repeated else known)
     walk.depth -= 1
 
 
-def _common_tables(walk: _Walk, node: dict[str, Any], statement: bytes, known: frozenset[str]) -> frozenset[str]:
+def _common_tables(walk: _Walk, node: dict[str, Any], statement: bytes, known: _Names) -> _Names:
     """Checks common table expressions, each of which sees those before it; returns the names in scope after them.
 
     An expression that refers to itself is a node of another kind.
     """
     for each in node["cte_map"]["map"]:
         _visit(walk, each["value"], statement, known)
-        known = known | {str(each["key"]).lower()}
+        known = known | {(_ascii_lower(each["key"]),)}
     return known
+
+
+def _recurring(name: str) -> _Names:
+    """Returns the names by which a recursive expression reads the rows of its last step, and all rows so far."""
+    own = _ascii_lower(name)
+    return frozenset(((own,), ("recurring", own)))
+
+
+def _ascii_lower(name: str) -> str:
+    """Lowers the letters that DuckDB does: those of ASCII. Python would take KELVIN SIGN for a ``k`` too."""
+    return name.encode().lower().decode()
 
 
 def _check(node: Mapping[str, Any], statement: bytes) -> None:
@@ -226,17 +249,18 @@ def _place(node: Mapping[str, Any], statement: bytes) -> str:
     return place_of(statement, at) if isinstance(at, int) and at <= len(statement) else ""
 
 
-def _table(walk: _Walk, node: Mapping[str, Any], statement: bytes, known: frozenset[str]) -> None:
+def _table(walk: _Walk, node: Mapping[str, Any], statement: bytes, known: _Names) -> None:
     path = tuple(str(part) for part in node["qualified_name"]["path"])
     if node.get("at_clause") is not None:
         hint = "write FOR SYSTEM_TIME AS OF '2024-05-01', or AT BLOCK '#12'"
         raise Invalid("AT (…) is not understood", rule="query-time", hint=hint, place=_place(node, statement))
-    if len(path) == 1 and path[0].lower() in known:
+    if tuple(map(_ascii_lower, path)) in known:
         return
     start = int(node["query_location"])
-    end = name_end(statement, start, len(path))
+    end = name_end(statement, start, path)
     if end is None:
-        raise Invalid(f"the place of {'.'.join(path)} is not known", rule="query-table", hint="write SELECT * FROM it")
+        hint = "write its name as DuckDB does, without escapes"
+        raise Invalid(f"the place of {'.'.join(path)} is not known", rule="query-table", hint=hint)
     walk.tables.append(TableRef(path, start, end, str(node["alias"])))
 
 

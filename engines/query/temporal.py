@@ -7,6 +7,7 @@ lexer here mistake text for a clause, no harm is done: only the remaining text i
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 """What is opened and never closed reaches to the end: each of many such would be looked for up to there."""
+_QUOTED: Final = re.compile(rb"""[eE]?'|"|\$""")
+_BLANK: Final = re.compile(rb"\xc2\xa0|\xe2\x80[\x80-\x8b\xaf]|\xe2\x81[\x9f\xa0]|\xe3\x80\x80|\xef\xbb\xbf")
+"""What DuckDB takes for blanks beyond ASCII, in UTF-8."""
 _SHAPES: Final[Sequence[tuple[str, tuple[bytes, ...]]]] = (
     (AS_OF, (b"for", b"system_time", b"as", b"of")),
     (AS_OF, (b"as", b"of")),
@@ -71,15 +75,29 @@ def is_blank(between: bytes) -> bool:
     return next(_words(between), None) is None
 
 
-def name_end(statement: bytes, start: int, parts: int) -> int | None:
-    """Returns the end of the name with so many parts that begins at ``start``; ``None`` if there is none."""
-    wanted = 2 * parts - 1
-    for number, word in enumerate(_words(statement, start)):
-        if (number % 2 == 1) != (word.text == b"."):
-            return None
-        if number + 1 == wanted:
-            return word.end
-    return None
+def name_end(statement: bytes, start: int, path: Sequence[str]) -> int | None:
+    """Returns the end of the name that begins at ``start``; ``None`` if that is not ``path``. Case does not matter."""
+    wanted = [each for part in path for each in (part.encode().lower(), b".")][:-1]
+    found = list(itertools.islice(_words(statement, start), len(wanted)))
+    return found[-1].end if [_unquoted(word.text).lower() for word in found] == wanted else None
+
+
+def _unquoted(word: bytes) -> bytes:
+    quote = word[:1]
+    return word[1:-1].replace(2 * quote, quote) if quote in (b'"', b"'") else word
+
+
+def with_plain_blanks(statement: bytes) -> bytes:
+    """Replaces blanks of Unicode by as many of ASCII as they have bytes, except in quotes.
+
+    DuckDB takes each for one blank, and would give the places of what follows in a text that nobody has.
+    """
+
+    def plain(token: re.Match[bytes]) -> bytes:
+        word = token[0]
+        return word if _QUOTED.match(word) else _BLANK.sub(lambda blank: b" " * len(blank[0]), word)
+
+    return _TOKEN.sub(plain, statement)
 
 
 def first_of(statement: bytes, name: str) -> int | None:

@@ -69,9 +69,12 @@ def files_sql(files: Sequence[str], *, mixed: bool) -> str:
 
 
 def rows_sql(view: SliceView, wanted: Mapping[str, str], have: Mapping[str, str]) -> str:
-    """Builds SQL for rows with columns ``wanted``, from files with columns ``have``; both are types by name."""
+    """Builds SQL for rows with columns ``wanted``, from files with columns ``have``; both are types by name.
+
+    Without files there are no rows.
+    """
     columns = ", ".join(_column(name, kind, have.get(name)) for name, kind in wanted.items())
-    source = f"SELECT {columns} FROM {files_sql(view.files, mixed=view.mixed)}"
+    source = f"SELECT {columns} " + (f"FROM {files_sql(view.files, mixed=view.mixed)}" if view.files else "WHERE false")
     if view.until is not None:
         moment = f"make_timestamp({view.until})"
         source = f"SELECT * FROM ({source}) WHERE CAST({quoted(view.event_time)} AS TIMESTAMP) <= {moment}"

