@@ -47,6 +47,9 @@ _EXACT: Final = frozenset(
 """Aggregates whose result over floating-point numbers does not depend on their order."""
 _RANKS: Final = frozenset(("WINDOW_RANK", "WINDOW_RANK_DENSE", "WINDOW_PERCENT_RANK", "WINDOW_CUME_DIST"))
 _FLOATS: Final = ("FLOAT", "DOUBLE")
+_CALLS: Final = ("BOUND_FUNCTION", "BOUND_AGGREGATE", "BOUND_WINDOW")
+_INNER: Final = (frozenset(_BY_ORDER) - _LISTS) | _BY_MOMENT | _BY_MACHINE
+"""Functions that no other may be made of; lists are judged where they are written, as they may be sorted."""
 _SOURCES: Final = TABLE_FUNCTIONS | {"seq_scan"}
 """Functions by which a plan has rows: of the tables of a query, and computed from arguments."""
 
@@ -57,7 +60,8 @@ def judge_text(tree: Mapping[str, Any], statement: bytes) -> None:
 
 
 def judge_plan(plan: Mapping[str, Any]) -> None:
-    """Raises Refused for sums of floating-point numbers, and for rows from anywhere but tables and arguments.
+    """Raises Refused for sums of floating-point numbers, rows from anywhere but tables and arguments, and functions
+    that a permitted one is made of, as ``json_group_structure`` is of ``string_agg``.
 
     ``plan``: result of ``json_serialize_plan``, which has types.
     """
@@ -73,6 +77,11 @@ def judge_plan(plan: Mapping[str, Any]) -> None:
                 rule="query-prove", hint="read datasets alone",
             )  # fmt: skip
         name = str((node.get("qname") or {}).get("path", [""])[-1])
+        if node.get("expression_class") in _CALLS and name in _INNER:
+            raise Refused(
+                f"a proven answer may not use what is computed by {name}",
+                rule="query-prove", hint="compute it outside of what is proven",
+            )  # fmt: skip
         if node.get("expression_class") in ("BOUND_AGGREGATE", "BOUND_WINDOW"):
             kinds = [each.get("id") for each in (node.get("arguments") or []) if isinstance(each, dict)]
             if name and name not in _EXACT and any(kind in _FLOATS for kind in kinds):
