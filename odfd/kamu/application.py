@@ -31,6 +31,7 @@ from odfd.queries.planning import Bound
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
 from odfd.site.requests import OWN, is_question, taken
+from odfd.site.server import caller_of
 
 
 class KamuApplication:
@@ -63,15 +64,15 @@ class KamuApplication:
         if method not in (("GET", "POST") if path == "query" else ("POST",) if path == "verify" else ("GET",)):
             await reply.whole(405, {"message": f"{method[:20]} is not understood at /{path[:300]}"})
         elif path == "verify":
-            await self._verify(await self._body(receive, reply), reply)
+            await self._verify(await self._body(receive, reply), reply, caller_of(scope))
         elif path == "query":
             question = requests.question_in(query) if method == "GET" else None
             if question is None and (body := await self._body(receive, reply)) is not None:
                 question = requests.question_of(body)
             if question is not None:
-                await self._query(question, reply)
+                await self._query(question, reply, caller_of(scope))
         elif rest == "tail":
-            await self._tail(first, requests.tail_in(query), reply)
+            await self._tail(first, requests.tail_in(query), reply, caller_of(scope))
         else:
             await self._metadata(first, requests.parts_in(query), reply)
 
@@ -80,24 +81,24 @@ class KamuApplication:
         path = scope["path"].removeprefix(OWN).strip("/")
         try:
             with sole_faults():
-                response = await self._own_response(scope["method"], path, receive)
+                response = await self._own_response(scope["method"], path, receive, caller_of(scope))
                 await response(scope, receive, send)
         except Fault as fault:
             await problem(self._for_visitor(fault, scope["path"]))(scope, receive, send)
 
-    async def _own_response(self, method: str, path: str, receive: Receive) -> Response:
+    async def _own_response(self, method: str, path: str, receive: Receive, caller: str) -> Response:
         if (method, path) == ("POST", "query"):
             body = await taken(receive, requests.MAX_BODY)
             request = requests.own_question_of(body if isinstance(body, bytes) else b"")
-            return FrameStream(lambda give: self._framed(request, give))
+            return FrameStream(lambda give: self._framed(request, give, caller))
         if method == "GET" and path.startswith("datasets"):
             return answer(await trio.to_thread.run_sync(self._shown, path.removeprefix("datasets").strip("/")))
         raise NotFound("there is no such question here", rule="question", hint="odfctl docs http tells which are")
 
-    async def _framed(self, request: wire.QueryRequest, give: SendFrame) -> None:
+    async def _framed(self, request: wire.QueryRequest, give: SendFrame, caller: str) -> None:
         try:
             with sole_faults():
-                await self._answers.answer(request, give, {}, ALL_ROWS)
+                await self._answers.answer(request, give, {}, ALL_ROWS, caller=caller)
         except Fault as fault:
             raise self._for_visitor(fault, "query") from None
 
@@ -115,10 +116,10 @@ class KamuApplication:
         await reply.whole(body, {"message": why}, {"connection": "close"})
         return None
 
-    async def _query(self, question: requests.SqlQuestion, reply: Reply) -> None:
+    async def _query(self, question: requests.SqlQuestion, reply: Reply, caller: str) -> None:
         if "Proof" in question.include:
             key = self._answers.key()
-            output, head = await self._output(question)
+            output, head = await self._output(question, caller)
             added = await trio.to_thread.run_sync(commitments.committed, question.said(head.pins), output, key)
             return await reply.whole(200, {"output": output, **added, "odfd": head})
 
@@ -127,9 +128,9 @@ class KamuApplication:
             return b"," + encode(members)[1:] + b"," + encode(added | {"odfd": head})[1:]
 
         rows = JsonRows(reply, b'{"output":{"data":', question.schema_format, after)
-        return await self._ask(question.request(), rows, question.bound(), question.rows())
+        return await self._ask(question.request(), rows, question.bound(), question.rows(), caller)
 
-    async def _output(self, question: requests.SqlQuestion) -> tuple[Any, wire.QueryHead]:
+    async def _output(self, question: requests.SqlQuestion, caller: str) -> tuple[Any, wire.QueryHead]:
         """Returns a whole output, which is the same whenever the query reads the same blocks. Raises Refused."""
         whole, heads = Whole(), []
 
@@ -139,10 +140,10 @@ class KamuApplication:
 
         rows = JsonRows(whole, b'{"data":', question.schema_format, after)
         wanted = msgspec.structs.replace(question.rows(), prove=True)
-        await self._ask(question.request(), rows, question.bound(), wanted)
+        await self._ask(question.request(), rows, question.bound(), wanted, caller)
         return await trio.to_thread.run_sync(json.loads, bytes(whole.data)), heads[0]
 
-    async def _tail(self, ref: str, wanted: requests.Tail, reply: Reply) -> None:
+    async def _tail(self, ref: str, wanted: requests.Tail, reply: Reply, caller: str) -> None:
         state = await trio.to_thread.run_sync(self._answers.state, ref)
         if state.schema is None:
             nothing: dict[str, Any] = {"data": {} if wanted.data_format == "JsonSoA" else []}
@@ -153,13 +154,14 @@ class KamuApplication:
 
         rows = JsonRows(reply, b'{"data":', wanted.schema_format, after)
         request = wire.QueryRequest(sql=tail_statement(state, wanted.skip, wanted.limit))
-        return await self._ask(request, rows, {}, RowSelection(layout=requests.layout(wanted.data_format)))
+        selection = RowSelection(layout=requests.layout(wanted.data_format))
+        return await self._ask(request, rows, {}, selection, caller)
 
     async def _ask(
-        self, request: wire.QueryRequest, rows: JsonRows, bound: Mapping[str, Bound], wanted: RowSelection
+        self, request: wire.QueryRequest, rows: JsonRows, bound: Mapping[str, Bound], wanted: RowSelection, caller: str
     ) -> None:
         rows.layout = wanted.layout or ""
-        await self._answers.answer(request, rows.take, bound, wanted)
+        await self._answers.answer(request, rows.take, bound, wanted, caller=caller)
         await rows.end()
 
     async def _metadata(self, ref: str, wanted: tuple[frozenset[str], str], reply: Reply) -> None:
@@ -167,7 +169,7 @@ class KamuApplication:
         state = await trio.to_thread.run_sync(self._answers.state, ref)
         await reply.whole(200, {"output": described(state, parts, form)})
 
-    async def _verify(self, body: bytes | None, reply: Reply) -> None:
+    async def _verify(self, body: bytes | None, reply: Reply, caller: str) -> None:
         if body is None:
             return None
         asked = commitments.verification_of(body)
@@ -176,7 +178,7 @@ class KamuApplication:
             question = requests.question_again(asked.input)
             wrong = await trio.to_thread.run_sync(self._lacking, question)
         if wrong is None:
-            output, _ = await self._output(question)
+            output, _ = await self._output(question, caller)
             wrong = await trio.to_thread.run_sync(commitments.mismatch, asked, output)
         told: dict[str, Any] = {"ok": True} if wrong is None else {"ok": False, "error": wrong}
         return await reply.whole(200 if wrong is None else 400, told)

@@ -23,9 +23,19 @@ class PublicAnswers(Protocol):
     """Answers queries over the data that the site serves."""
 
     async def answer(
-        self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowSelection
+        self,
+        request: wire.QueryRequest,
+        send: SendFrame,
+        bound: Mapping[str, Bound],
+        rows: RowSelection,
+        *,
+        caller: str,
     ) -> None:
-        """Sends frames (``engines.query.requests``). Raises Refused if too many queries run, and the query's fault."""
+        """Sends frames (``engines.query.requests``). ``caller``: block of addresses that asks; empty: not known.
+
+        Raises Refused if too many queries run, LimitExceeded if others wait for one that runs long, and the query's
+        fault.
+        """
 
     def key(self) -> SigningKey:
         """Returns the key that signs proofs. Raises Refused if the settings disable them."""

@@ -17,6 +17,7 @@ from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.http_server import CONNECTIONS, HttpServer, Response, listening, parsed, url_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.site.requests import is_question, is_transfer
+from p2p.address import prefix_of
 from p2p.budget.buckets import Rate
 from p2p.budget.work import SECOND, SITE_ANSWER, SITE_PACK, SITE_QUESTION, WorkBudget, WorkShares
 
@@ -35,6 +36,17 @@ PAY: Final = "odfd.pay"
 Pay: TypeAlias = Callable[[float], Awaitable[None]]
 """Waits until the visitor has paid for work, in microseconds of a core. Raises Refused if that takes too long."""
 LIMITS: Final = Limits(idle_seconds=20.0, stall_seconds=20.0, least_bytes=4096, drain_bytes=65_536)
+
+
+def caller_of(scope: Message) -> str:
+    """Returns the block of addresses that a request comes from; empty for this machine's: its owner, or a proxy in
+    front of many."""
+    visitor = str(scope.get(VISITOR, ""))
+    return "" if _is_here(visitor) else prefix_of(visitor)
+
+
+def _is_here(visitor: str) -> bool:
+    return not visitor or ipaddress.ip_address(visitor.partition("%")[0]).is_loopback
 
 
 class SiteServer:
@@ -76,7 +88,7 @@ class SiteServer:
 
         Visitors from this machine pay nothing: they are its owner, or a proxy in front of many.
         """
-        if ipaddress.ip_address(visitor.partition("%")[0]).is_loopback:
+        if _is_here(visitor):
             return self._application
 
         async def answer(scope: Message, receive: Receive, send: Send) -> None:

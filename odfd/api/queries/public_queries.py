@@ -1,4 +1,4 @@
-"""Answers queries of other people over the datasets that policy serves, on half of the query processes at most.
+"""Answers queries of other people over the datasets that policy serves, on half of the query processes, in fair turns.
 
 A dataset that is not served is reported as absent, and so is the part that is not served of a dataset served in part.
 A Flight client with a valid token is answered as the node's owner.
@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, Literal
-
-import trio
+from typing import Literal
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.state import ChainState, load_state
 from chain.statements.keys import SigningKey
 from engines.query.requests import RowSelection
+from odfd.api.queries.fair_turns import FairTurns
 from odfd.api.queries.service import GiveFiles, QueryService, SendFrame
 from odfd.control import wire
-from odfd.kamu.ports import BUSY, UNPROVEN
+from odfd.kamu.ports import UNPROVEN
 from odfd.queries.planning import HINT_READABLE, OWNER, Asker, Bound
 from odfd.state.directory import StateDirectory
-
-WAITING: Final = 16
-"""Queries that wait for a turn; more are refused."""
 
 
 class PublicQueries:
@@ -41,7 +37,7 @@ class PublicQueries:
     ) -> None:
         """``readers``: concurrent queries of the node; callers other than its owner get half of them, at least one."""
         self._home, self._queries, self._served, self._proves = home, queries, served, proves
-        self._turns = trio.CapacityLimiter(max(1, readers // 2))
+        self._turns = FairTurns(max(1, readers // 2))
 
     async def answer(
         self,
@@ -50,15 +46,22 @@ class PublicQueries:
         bound: Mapping[str, Bound],
         rows: RowSelection,
         piped: GiveFiles | None = None,
+        *,
+        caller: str = "",
     ) -> None:
-        """Sends frames, as ``QueryService.answer``. Raises Refused if too many queries wait (``query-busy``), and for a
-        proof: this node signs answers only for its owner.
+        """Sends frames, as ``QueryService.answer``. ``caller``: as ``FairTurns`` knows it.
+
+        Raises Refused if too many queries wait (``query-busy``), and for a proof: this node signs answers only for its
+        owner; LimitExceeded if others wait and the query had its share (``query-share``).
         """
         check_public(request)
-        if self._turns.statistics().tasks_waiting >= WAITING:
-            raise Refused("too many questions wait for their turn", rule=BUSY, hint="ask again in a while")
-        async with self._turns:
-            await self._queries.answer(request, send, Asker(served=self._served, bound=bound), rows, piped)
+        async with self._turns.one(caller) as sending:
+
+            async def send_whole(data: bytes | memoryview) -> None:
+                with sending():
+                    await send(data)
+
+            await self._queries.answer(request, send_whole, Asker(served=self._served, bound=bound), rows, piped)
 
     def key(self) -> SigningKey:
         """Returns the key that signs answers for others. Raises Refused."""

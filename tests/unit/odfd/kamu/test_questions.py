@@ -27,6 +27,7 @@ from odfd.kamu.ports import UNPROVEN
 from odfd.kamu.schemas import FORMATS
 from odfd.queries.planning import Bound
 from odfd.site.requests import is_question
+from odfd.site.server import VISITOR
 from worlds.mutation import walk
 
 MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 1500
@@ -41,11 +42,19 @@ class Answers:
 
     def __init__(self, fault: Exception | None = None, *, late: bool = False, proves: bool = False) -> None:
         self.fault, self.late, self.proves = fault, late, proves
+        self.callers: list[str] = []
         self.asked: list[tuple[wire.QueryRequest, Mapping[str, Bound], RowSelection]] = []
 
     async def answer(
-        self, request: wire.QueryRequest, send: Any, bound: Mapping[str, Bound], rows: RowSelection
+        self,
+        request: wire.QueryRequest,
+        send: Any,
+        bound: Mapping[str, Bound],
+        rows: RowSelection,
+        *,
+        caller: str,
     ) -> None:
+        self.callers.append(caller)
         self.asked.append((request, bound, rows))
         if self.fault is not None and not self.late:
             raise self.fault
@@ -92,7 +101,12 @@ async def site(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def ask(
-    answers: Answers, path: str, body: bytes | None = None, method: str | None = None, logger: Any = None
+    answers: Answers,
+    path: str,
+    body: bytes | None = None,
+    method: str | None = None,
+    logger: Any = None,
+    visitor: str = "127.0.0.1",
 ) -> tuple[int, Any, bool]:
     """Status, JSON (or bytes that are none), and whether the answer is whole."""
     path, _, query = path.partition("?")
@@ -106,7 +120,7 @@ async def ask(
 
     scope = {
         "method": method or ("GET" if body is None else "POST"), "path": path, "query_string": query.encode(),
-        "headers": [],
+        "type": "http", "headers": [], VISITOR: visitor,
     }  # fmt: skip
     await KamuApplication(answers, site, logger or Lines())(scope, receive, send)
     text = b"".join(each["body"] for each in messages[1:])
@@ -278,6 +292,17 @@ async def test_a_commitment_is_checked_before_its_query_runs() -> None:
     ):
         status, told, _ = await ask(Answers(), "/verify", body)
         assert (status, told["ok"], told["error"]["kind"]) == (400, False, f"InvalidRequest::{kind}")
+
+
+async def test_each_question_is_of_the_block_that_it_comes_from() -> None:
+    """Of none from this machine: a proxy stands before many."""
+    for visitor, caller in (("203.0.113.9", "203.0.113.0/24"), ("2001:db8:1:2::3", "2001:db8:1::/48"), ("::1", "")):
+        answers, refusing = Answers(proves=True), Answers(Refused("x"))
+        await ask(answers, "/query?query=select%201", visitor=visitor)
+        await ask(answers, "/query", b'{"query": "select 1", "include": ["Proof"]}', visitor=visitor)
+        await ask(answers, "/verify", signed(await proven()), visitor=visitor)
+        await ask(refusing, "/node/v1alpha1/query", b'{"sql": "select 1"}', visitor=visitor)
+        assert (answers.callers, refusing.callers) == ([caller] * 3, [caller])
 
 
 async def test_mutated_http_requests_are_answered_in_words() -> None:

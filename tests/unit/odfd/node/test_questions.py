@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from functools import partial
 from typing import Any
 
 import httpx
@@ -16,12 +17,15 @@ import odfd_client
 from chain.errors import Refused
 from chain.multihash import Multihash
 from config import model
+from engines.query.reader import QueryProcess
 from engines.query.requests import ALL_ROWS, RowSelection
-from odfd.api.queries.public_queries import WAITING, FlightQueries
+from odfd.api.queries.fair_turns import WAITING
+from odfd.api.queries.public_queries import FlightQueries
 from odfd.control import wire
 from odfd.kamu.ports import BUSY
 from odfd.queries.planning import HINT_READABLE
 from worlds.eventually import PATIENCE
+from worlds.node_world import until
 
 ASKED = model.Http(listen=("127.0.0.1:0",), query=True)
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
@@ -207,6 +211,31 @@ async def test_a_crowd_of_questions_leaves_readers_to_the_owner(world: Any, worl
                 await alice.api.queries.answer(wire.QueryRequest(sql=CITIES), take)
                 assert rows
                 nursery.cancel_scope.cancel()
+
+
+async def test_an_endless_query_ends_with_its_client(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process too, while DuckDB computes and nothing is sent."""
+    ended: list[QueryProcess] = []
+    stop = QueryProcess.stop
+
+    async def stopped(process: QueryProcess) -> None:
+        await stop(process)
+        ended.append(process)
+
+    monkeypatch.setattr(QueryProcess, "stop", stopped)
+    async with world.running("alice", private=True, http=ASKED) as alice:
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+        readers = alice.parts.readers
+        async with httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client:
+            async with trio.open_nursery() as nursery:
+                endless = "with recursive r as (select 1 n union all select n from r) select count(*) from r, cities"
+                nursery.start_soon(partial(client.post, "/query", json={"query": endless}))
+                await until(lambda: readers.counts == (0, 1))
+                nursery.cancel_scope.cancel()
+            await until(lambda: readers.counts == (0, 0) and bool(ended))
+            assert not ended[0].is_alive
+            assert (await client.post("/query", json={"query": CITIES})).status_code == 200
 
 
 async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:

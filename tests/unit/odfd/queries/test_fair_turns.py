@@ -1,0 +1,146 @@
+"""Turns of strangers' queries, in virtual time: who asks without end keeps nobody out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from chain.errors import Refused
+from engines.errors import LimitExceeded
+from odfd.api.queries.fair_turns import SHARE, WAITING, FairTurns
+from odfd.api.queries.service import LAST_FRAME
+from odfd.kamu.ports import BUSY
+
+MOST = 2
+
+
+class Crowd:
+    """Callers of two turns, and what became of each of their queries."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.turns = FairTurns(MOST)
+        self._nursery = nursery
+        self.told: list[tuple[str, str, float]] = []
+        """Caller, the rule by which its query ended (empty: answered), and when."""
+
+    async def ask(self, caller: str, seconds: float, *, sends: bool = False) -> None:
+        try:
+            async with self.turns.one(caller) as sending:
+                if sends:
+                    with sending():
+                        await trio.sleep(seconds)
+                await trio.sleep(seconds)
+        except (LimitExceeded, Refused) as fault:
+            self.told.append((caller, fault.rule, trio.current_time() - self.began))
+        else:
+            self.told.append((caller, "", trio.current_time() - self.began))
+
+    async def begin(self, caller: str, seconds: float = 1e6, *, again: bool = False, sends: bool = False) -> None:
+        """Lets a caller ask, and ``again`` as soon as it is told anything. Returns when it waits, or is at work."""
+        self.began = getattr(self, "began", trio.current_time())
+
+        async def asking() -> None:
+            await self.ask(caller, seconds, sends=sends)
+            while again:
+                if self.told[-1][1] == BUSY:
+                    await trio.sleep(0.1)
+                await self.ask(caller, seconds)
+
+        self._nursery.start_soon(asking)
+        await trio.testing.wait_all_tasks_blocked()
+
+    def ends(self, caller: str) -> list[tuple[str, float]]:
+        return [(rule, when) for who, rule, when in self.told if who == caller]
+
+
+@pytest.mark.parametrize("strangers", [("1.1.1.0/24", "2.2.2.0/24"), ("", "")])
+async def test_two_endless_queries_keep_nobody_out(
+    autojump_clock: trio.testing.MockClock, strangers: tuple[str, str]
+) -> None:
+    """Each is ended when another waits, however soon it asks again. Without a name it is one of a proxy's clients."""
+    async with trio.open_nursery() as nursery:
+        crowd = Crowd(nursery)
+        for stranger in strangers:
+            await crowd.begin(stranger, again=True)
+        await trio.sleep(100 * SHARE)
+        assert not crowd.told, "while nobody waits they go on"
+        for number in range(10):
+            asked = trio.current_time()
+            await crowd.ask(f"9.9.{number}.0/24", 1.0)
+            assert trio.current_time() - asked <= SHARE + 1.0
+        assert [rule for who, rule, _ in crowd.told if who.startswith("9.")] == [""] * 10
+        assert {rule for who, rule, _ in crowd.told if not who.startswith("9.")} == {"query-share"}
+        nursery.cancel_scope.cancel()
+
+
+async def test_queries_of_one_caller_end_each_other_not(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        crowd = Crowd(nursery)
+        for _ in range(3):
+            await crowd.begin("1.1.1.0/24", 5 * SHARE)
+        await trio.sleep(20 * SHARE)
+        assert crowd.ends("1.1.1.0/24") == [("", 5 * SHARE), ("", 5 * SHARE), ("", 10 * SHARE)]
+
+
+async def test_the_turn_is_of_who_had_the_fewest(autojump_clock: trio.testing.MockClock) -> None:
+    """Sixteen of one caller in line: one of another is answered before all but those at work."""
+    async with trio.open_nursery() as nursery:
+        crowd = Crowd(nursery)
+        for _ in range(MOST + WAITING):
+            await crowd.begin("1.1.1.0/24", again=True)
+        await crowd.begin("2.2.2.0/24", 1.0)
+        await crowd.begin("3.3.3.0/24", 1.0)
+        await trio.sleep(SHARE + 2.0)
+        assert crowd.ends("2.2.2.0/24") == crowd.ends("3.3.3.0/24") == [("", SHARE + 1.0)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_full_line_is_left_by_who_fills_it(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        crowd = Crowd(nursery)
+        for _ in range(MOST + WAITING + 3):
+            await crowd.begin("1.1.1.0/24")
+        assert [rule for rule, _ in crowd.ends("1.1.1.0/24")] == [BUSY] * 3
+        for number in range(WAITING - 1):
+            await crowd.begin(f"9.9.{number}.0/24")
+        assert [rule for rule, _ in crowd.ends("1.1.1.0/24")] == [BUSY] * (3 + WAITING - 1)
+        await crowd.begin("8.8.8.0/24")
+        assert crowd.ends("8.8.8.0/24")[0][0] == BUSY, "sixteen others wait, with one query each"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_frame_that_is_sent_is_sent_whole(autojump_clock: trio.testing.MockClock) -> None:
+    """Its share is over in the middle of it: the rest goes out, but for a client that does not read."""
+    async with trio.open_nursery() as nursery:
+        crowd = Crowd(nursery)
+        await crowd.begin("1.1.1.0/24", SHARE + 3.0, sends=True)
+        await crowd.begin("2.2.2.0/24", sends=True)
+        await crowd.begin("3.3.3.0/24")
+        await crowd.begin("4.4.4.0/24")
+        await trio.sleep(10 * SHARE)
+        assert crowd.ends("1.1.1.0/24") == [("query-share", SHARE + 3.0)]
+        assert crowd.ends("2.2.2.0/24") == [("query-share", SHARE + LAST_FRAME)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_leaves_gives_the_turn_back(autojump_clock: trio.testing.MockClock) -> None:
+    turns = FairTurns(1)
+    async with trio.open_nursery() as nursery:
+        crowd = Crowd(nursery)
+        crowd.turns = turns
+        with trio.CancelScope() as leaving:
+            async with trio.open_nursery() as clients:
+
+                async def stay(begun: Callable[[], None] = leaving.cancel) -> None:
+                    async with turns.one("1.1.1.0/24"):
+                        await trio.sleep(1.0)
+                        begun()
+                        await trio.sleep_forever()
+
+                clients.start_soon(stay)
+                clients.start_soon(stay)
+        await crowd.begin("1.1.1.0/24", 1.0)
+        await trio.sleep(2.0)
+        assert crowd.ends("1.1.1.0/24") == [("", 1.0)]
