@@ -294,8 +294,8 @@ def _date_add(node: Node, scope: Scope) -> Influence | None:
 
 
 def _to_local(node: Node, scope: Scope) -> Influence | None:
-    """Converts to or from the local time of a zone: at most 16 hours from UTC. It falls back in autumn,
-    so it is enclosed."""
+    """Converts to or from the local time of a zone, which may be written in a column: at most ``FURTHEST`` from UTC. It
+    falls back in autumn, so it is enclosed."""
     return _local_floor(node, scope) or _enclosed(node, scope)
 
 

@@ -19,8 +19,9 @@ DAY: Final = 86_400 * SECOND
 EARLIEST: Final = -(2**62)
 LATEST: Final = 2**62
 """The bounds of time in searches: 146,000 years each way, half of what 64 bits of microseconds can hold."""
-FURTHEST: Final = 16 * 3600 * SECOND
-"""Greatest distance of any zone from UTC ever, in microseconds: local mean time at the date line."""
+FURTHEST: Final = 18 * 3600 * SECOND
+"""Greatest distance of a zone from UTC that can be written (``java.time.ZoneOffset.MAX``), in microseconds. No place
+ever had one beyond 16 hours."""
 _BACK: Final = 26 * 3600 * SECOND
 """The most by which a clock was ever put back: a day, where a place changed its side of the date line."""
 
