@@ -13,7 +13,7 @@ from engines.spark.analysis.determinism import Finding
 from engines.spark.analysis.influence import Influence, influence
 from engines.spark.analysis.joins import LEFT_ONLY, kind_of
 from engines.spark.analysis.monotone import Function, Shift
-from engines.spark.analysis.relation import Relation, time_of
+from engines.spark.analysis.relation import Relation, field_of_time, time_of
 from engines.spark.analysis.tables import Core, TableShape, table_shape
 from engines.spark.analysis.tree import PASSING, Node
 from engines.spark.analysis.walk import JOINS, Walk
@@ -94,15 +94,14 @@ def _windows(root: Node, walk: Walk, relation: Relation, times: Influence, colum
     exact = _exact_key(core, times, walk.paths) if core is not None else None
     if core is None or exact is None or len(set(walk.paths)) != len(walk.paths):
         return _TOO_MUCH
-    known = {
-        place: column
-        for place, time in _timed_keys(core).items()
-        if core.node.kind == "Window" or _follows(time, times)
-    }  # fmt: skip
+    known = {key.place: column for key in _timed_keys(core)
+             if core.node.kind == "Window" or _follows(key.time, times)}  # fmt: skip
     shape = table_shape(root, walk.shared, [core], relation, walk.paths, known=known)
     if not isinstance(shape, TableShape):
         return replace(shape, node=None) if shape.code == "key-not-selected" else _TOO_MUCH
-    return Windows(shape, {walk.paths[path]: interval.low for path, interval in exact.items()})
+    if shape.bare:
+        shape = replace(shape, window=(exact.place, exact.field))
+    return Windows(shape, {walk.paths[path]: interval.low for path, interval in exact.time.items()})
 
 
 _TOO_MUCH = Finding(
@@ -113,22 +112,33 @@ _TOO_MUCH = Finding(
 )
 
 
-def _timed_keys(core: Core) -> dict[int, Influence]:
-    """Returns the keys that hold a time, by position."""
-    field = {"Aggregate": "groupingExpressions", "Window": "partitionSpec"}.get(core.node.kind, "")
-    keys: Sequence[Node] = core.node.expressions(field) if field else ()
-    found = {place: time_of(influence(key, core.below.scope)) for place, key in enumerate(keys)}
-    return {place: time for place, time in found.items() if time}
+@dataclass(frozen=True, slots=True)
+class _TimedKey:
+    """A key that holds a time: its position, that of the time in it if it is a structure, and the time."""
+
+    place: int
+    field: int
+    time: Influence
 
 
-def _exact_key(core: Core, times: Influence, paths: Collection[str]) -> Influence | None:
-    """Returns the window of a row as a function of its event time: preferably that in the output's
-    event time column."""
-    keys = list(_timed_keys(core).values())
+def _timed_keys(core: Core) -> list[_TimedKey]:
     if core.node.kind == "Distinct":
-        keys = [time for _, identity in core.below.columns if (time := time_of(core.below.scope.get(identity)))]
-    found = next((key for key in keys if _follows(key, times)), keys[0] if keys else {})
-    return found if set(found) == set(range(len(paths))) and _is_exact(found) else None
+        values = [core.below.scope.get(identity) for _, identity in core.below.columns]
+    else:
+        field = {"Aggregate": "groupingExpressions", "Window": "partitionSpec"}.get(core.node.kind, "")
+        keys: Sequence[Node] = core.node.expressions(field) if field else ()
+        values = [influence(key, core.below.scope) for key in keys]
+    return [_TimedKey(place, field_of_time(value), time)
+            for place, value in enumerate(values) if (time := time_of(value))]  # fmt: skip
+
+
+def _exact_key(core: Core, times: Influence, paths: Collection[str]) -> _TimedKey | None:
+    """Returns the window of a row, whose time is an exact function of its event time: preferably that in the output's
+    event time column."""
+    keys = _timed_keys(core)
+    found = next((key for key in keys if _follows(key.time, times)), keys[0] if keys else None)
+    exact = found is not None and set(found.time) == set(range(len(paths))) and _is_exact(found.time)
+    return found if exact else None
 
 
 def _is_exact(time: Influence) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.exact import MEANS, MOMENTS, ROOM, digits_of, is_exact
+from engines.spark.analysis.exact import MEANS, MOMENTS, ROOM, is_exact, may_overflow
 from engines.spark.analysis.functions import (
     ALLOWED,
     BY_ORDER,
@@ -246,7 +246,7 @@ def _aggregate(node: Node) -> Finding | None:
             f"{name}({distinct}cast(x as decimal(20,0)))",
             function,
         )
-    if distinct and function.kind in ("Sum", "Average") and _may_overflow(function.only):
+    if distinct and function.kind in ("Sum", "Average") and may_overflow(function.only):
         return Finding(
             "overflow-by-order",
             f"{name}(distinct …) may leave its type on the way, or not, as the order of the rows has it",
@@ -262,12 +262,6 @@ def computed_exactly(node: Node) -> bool:
     if node.kind != "AggregateExpression":
         return False
     return is_exact(node, any(is_float(child) for child in node.children[0].children))
-
-
-def _may_overflow(node: Node) -> bool:
-    """Whether a sum of distinct values may overflow: it is not known to be of a decimal with digits to spare."""
-    digits = digits_of(node.fields.get("dataType"))
-    return digits is None or digits > ROOM
 
 
 def _integer(node: Node) -> bool:

@@ -107,6 +107,8 @@ QUICK: Final = Grids(Grid(-96, 40, 4), Grid(-192, 40, 8))
 """For groups of up to 8 million rows."""
 COMPLETE: Final = Grids(Grid(-96, 32, 5), Grid(-192, 32, 10))
 """For groups of up to two thousand million rows; numbers that are not on the grid are collected."""
+_NARROW: Final = frozenset({"byte", "short", "integer"})
+"""Types whose sums are BIGINT, with room for two thousand million rows."""
 ROOM: Final = 28
 """Most digits of a decimal whose sum has ten more digits, enough for ten thousand million rows."""
 
@@ -116,12 +118,12 @@ def digits_of(data_type: object) -> int | None:
     return None if found is None else int(found[1])
 
 
-def may_be_wide(node: Node) -> bool:
-    """Whether an intermediate sum may exceed DECIMAL(38): true if decimals are involved and it is not known to fit."""
-    digits = digits_of(node.fields.get("dataType"))
-    if digits is not None:
-        return digits > ROOM
-    return any(digits_of(part.fields.get("dataType")) is not None for part in node.preorder())
+def may_overflow(node: Node) -> bool:
+    """Whether an intermediate sum of values may leave the type of the sum though the sum fits: true unless the values
+    are known to have room to spare."""
+    kind = node.fields.get("dataType")
+    digits = digits_of(kind)
+    return digits > ROOM if digits is not None else kind not in _NARROW
 
 
 FINEST: Final = -1074

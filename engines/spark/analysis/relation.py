@@ -78,6 +78,11 @@ def time_of(value: Value) -> Influence:
     return path_of(value)
 
 
+def field_of_time(value: Value) -> int:
+    """Returns the position of the field of a structure that ``time_of`` gives; 0 for other values."""
+    return next((at for at, part in enumerate(value.of) if part), 0) if isinstance(value, Fields) else 0
+
+
 def path_of(value: Value) -> Influence:
     """Returns the influence of a plain column; empty when there is none."""
     return value if isinstance(value, Mapping) else {}

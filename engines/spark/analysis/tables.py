@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.spark.analysis.determinism import Finding, computed_exactly
-from engines.spark.analysis.exact import may_be_wide
+from engines.spark.analysis.exact import may_overflow
 from engines.spark.analysis.joins import conjuncts
 from engines.spark.analysis.locality import Locality
 from engines.spark.analysis.refusals import MIXED_MODE, NOT_KEY_LOCAL
@@ -51,6 +51,8 @@ class TableShape:
     bare: bool = False
     """Whether ``merge`` is of the bare aggregates, named ``BARE_PART`` and a number, from which the query computes its
     result. How exact aggregates are merged is then up to their plan."""
+    window: tuple[int, int] | None = None
+    """Of windows with ``bare``: the position of the key that is the window, and of its field with the time."""
     first: bool = False
     """Whether it has the first rows of each key in some order: other rows never get into it unless rows
     are taken back."""
@@ -96,12 +98,11 @@ def _of_one(
         return _not_selected(core.node)
     selected = tuple(dict.fromkeys(name for name in names if name is not None))
     merge = _merge(above, relation, selected, shared)
-    # Bare aggregates do not have their window, so it would be unknown when to drop them.
-    bare = _bare(core.node) if merge is None and known is None else None
+    bare = _bare(core.node) if merge is None else None
     single = core.node.kind != "Window"
     grouping = _grouping(keys, core.below, paths)
     first = core.node.kind == "Window" and _are_first(above[:-1], core.node)
-    return TableShape(selected, single, merge if bare is None else bare, grouping, bare is not None, first)
+    return TableShape(selected, single, merge if bare is None else bare, grouping, bare is not None, first=first)
 
 
 def _of_several(
@@ -264,7 +265,7 @@ def _bare(core: Node) -> Mapping[str, str] | None:
 def merged_by(part: Node) -> str | None:
     """Returns the function that merges an aggregate over parts; ``None`` if there is none."""
     function = part.children[0]
-    wide = function.kind == "Sum" and may_be_wide(function.only)
+    wide = function.kind == "Sum" and may_overflow(function.only)
     return EXACTLY if wide or computed_exactly(part) else MERGED_BY.get(function.kind)
 
 

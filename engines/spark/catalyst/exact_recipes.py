@@ -295,8 +295,10 @@ def _result(call: Call, grids: Grids) -> str:
     if call.kind in EXTREMES:
         return ""
     if call.kind == "Sum" and not call.floating and call.digits is None:
-        whole = f"cast({call.name('hi')} as decimal(20, 0)) * cast(4294967296 as decimal(10, 0))"
-        return f"{'try_cast' if call.tries else 'cast'}({whole} + {call.name('lo')} as bigint) as {result}"
+        # The low half's carry goes to the high one first, so only a total that is no BIGINT overflows.
+        low, high = call.name("lo"), f"({call.name('hi')} + shiftright({call.name('lo')}, 32))"
+        times = f"try_multiply({high}, 4294967296L)" if call.tries else f"{high} * 4294967296L"
+        return f"{times} + ({low} & 4294967295L) as {result}"
     if not call.floating:
         return f"case when {count} > 0 then {value} end as {result}"
     cases = [f"when {flags} & {_NAN} <> 0 or {flags} & 3 = 3 then double('NaN')"]

@@ -196,11 +196,11 @@ def accumulate(
         return Outcome(None, np.empty(0, np.int32), {**untouched, **state})
     bare = split(ready, scans) if shape.bare else None
     parts = evaluate(ready, scans) if bare is None else bare.parts()
-    by = shape.keys if bare is None else tuple(name for name in parts.column_names if name.startswith(BARE_KEY))
+    by = _keys_of(shape, parts)
     written = parts.drop_columns([HIDDEN_ROUND]).schema
     bucketed = BucketedTable(WRITTEN, written, former.stored)
     opened = bucketed.take(_hashes(parts, by)) if step.closing is None else bucketed.take_all()
-    olds = [each.select(written.names).cast(written) for each in opened]
+    olds = [_kept_before(each, written) for each in opened]
     old = pa.concat_tables([written.empty_table(), *olds])
     old = old.append_column(HIDDEN_ROUND, pa.array(np.zeros(old.num_rows, np.int64))).select(parts.column_names)
     both = pa.concat_tables([old.cast(parts.schema), parts])
@@ -223,8 +223,30 @@ def accumulate(
     still = both.select(written.names).filter(pa.array(~touched))
     rows_now = pa.concat_tables([still, visible.filter(pa.array(last[at]))])
     if step.closing is not None:
-        rows_now = step.closing.open_rows(rows_now)
+        rows_now = _still_open(shape, rows_now, step.closing)
     return Outcome(changed, ops, {**state, **bucketed.keep(rows_now, partial(_hashes, names=by))})
+
+
+def _kept_before(rows: pa.Table, written: pa.Schema) -> pa.Table:
+    """Returns rows of the state with the columns that it has now. Raises Invalid."""
+    if not set(written.names) <= set(rows.column_names):
+        raise Invalid(
+            "another engine kept the rows of this table in another form", rule="checkpoint",
+            hint="replay the transform from its start, as `odfctl engine prove` does",
+        )  # fmt: skip
+    return rows.select(written.names).cast(written)
+
+
+def _still_open(shape: TableShape, written: pa.Table, closing: Closing) -> pa.Table:
+    if shape.window is None:
+        return closing.open_rows(written)
+    place, field = shape.window
+    return closing.open_groups(written, f"{BARE_KEY}{place}", field)
+
+
+def _keys_of(shape: TableShape, written: pa.Table) -> tuple[str, ...]:
+    """Returns the columns of the state by which its rows are told apart."""
+    return shape.keys if not shape.bare else tuple(name for name in written.column_names if name.startswith(BARE_KEY))
 
 
 def _without_closed(shape: TableShape, former: Tables, closing: Closing) -> dict[str, Kept]:
@@ -232,7 +254,7 @@ def _without_closed(shape: TableShape, former: Tables, closing: Closing) -> dict
     rows = pa.concat_tables([each.table() for name, each in former.stored.items() if name.startswith(f"{WRITTEN}/")])
     bucketed = BucketedTable(WRITTEN, rows.schema, former.stored)
     bucketed.take_all()
-    return bucketed.keep(closing.open_rows(rows), partial(_hashes, names=shape.keys))
+    return bucketed.keep(_still_open(shape, rows, closing), partial(_hashes, names=_keys_of(shape, rows)))
 
 
 def _hashes(rows: pa.Table, names: Sequence[str]) -> np.ndarray:

@@ -69,8 +69,7 @@ def rule(query: Query, shape: Classification, changelogs: Mapping[str, bool | No
     grows = all(changelog is False for changelog in changelogs.values())
     if windows.table.merge is None and grows and None in reach.values():
         raise Invalid(
-            "late rows need all rows of a window for ever, unless it is made of aggregates that can be merged, under "
-            "names of their own and nothing else",
+            "late rows need all rows of a window for ever, unless it is made of aggregates that can be merged",
             rule="history-per-key", hint="SET odf.late = 'apply within 90 days', or as far back as it takes",
         )  # fmt: skip
     return Ruling(replace(shape, mode=Mode.TABLE, table=windows.table), reach=reach, windows=windows, grows=grows)

@@ -270,3 +270,10 @@ class Closing:
         """Returns the output rows of windows that are still open, for output whose rows are never retracted."""
         times = microseconds(written.column(self.column).combine_chunks())
         return written.filter(pc.greater_equal(times, self.earliest))
+
+    def open_groups(self, groups: pa.Table, key: str, field: int) -> pa.Table:
+        """Returns the groups of windows that are still open. The window is the column ``key``, or a field of it."""
+        windows = groups.column(key).combine_chunks()
+        if pa.types.is_struct(windows.type):
+            windows = pc.struct_field(windows, field)
+        return groups.filter(pc.greater_equal(microseconds(windows), self.oldest))

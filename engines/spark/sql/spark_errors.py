@@ -15,7 +15,7 @@ from engines.contract import InvalidQuery
 
 _CONF_ADVICE: Final = re.compile(r" (If necessary set|To tolerate the error|If you did not qualify) .*?(?=SQLSTATE|$)")
 """Advice in Spark's messages that would not help: a query cannot change settings."""
-_TRY_ADVICE: Final = re.compile(r" (Use|Try) `?(try_\w+|get)\b.*?(?= SQLSTATE|$)")
+_TRY_ADVICE: Final = re.compile(r" (Use|Try) [`']?(try_\w+|get)\b.*?(?= SQLSTATE|$)")
 """Advice in Spark's messages that our hint gives in fewer words."""
 _LABELS: Final = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w{5}")
 """Names of the condition in a message, which the rule repeats."""
@@ -66,6 +66,10 @@ _HINTS: Final[Mapping[str, str]] = {
     "INVALID_TYPED_LITERAL": "write it like date'2024-05-01', timestamp'2024-05-01 12:30:00' or interval '1' day",
 }
 _OVERFLOW: Final = "cast to a wider type first: cast(x as decimal(38, 0)); or try_add, try_multiply give null"
+_OWN: Final = "__odf_"
+_SUM: Final = f"{_OWN}hi"
+"""In texts of the engine itself, which computes aggregates exactly in words of its own; so it is in no query."""
+_WIDER: Final = "sum a wider type: sum(cast(x as decimal(38, 0))); or try_sum(x), which is null then"
 _TIMESTAMP: Final = "try_to_timestamp(x, pattern) gives null where a text is not written so"
 _OTHERWISE: Final = "change the words at this place; what Spark says names the part that it cannot take"
 _DATA_HINTS: Final[Mapping[str, str]] = {
@@ -123,9 +127,11 @@ def fault_of(fault: PySparkException, transform: Transform) -> Invalid:
     becomes the rule; place and text of the expression are given where Spark knows them, with a remedy."""
     condition = fault.getCondition()
     context, position = _CONTEXT.search(str(fault)), place_in(fault)
-    place, named = "", ""
-    if context is not None:
-        line, column, text = int(context[1]), int(context[2]), _fragment(fault)
+    place, named, text = "", "", _fragment(fault)
+    if _SUM in text:
+        return Invalid("a sum does not fit its type, BIGINT", rule=rule_of(condition), hint=_WIDER)
+    if context is not None and _OWN not in text:
+        line, column = int(context[1]), int(context[2])
         place = f"{_query_with(text, line, column, transform)}line {line}, column {column}"
         named = _in(text)
     elif position is not None:

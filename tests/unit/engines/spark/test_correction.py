@@ -22,14 +22,15 @@ from engines.spark.planning.lateness import rule
 PLANS = Path(__file__).parents[3] / "golden" / "plans"
 TIMES = {"a": "event_time", "b": "event_time"}
 DAILY, MONTHLY = (Floor(DAY),), (FloorMonths(1),)
+SUM = {"__odf_part0": "exactly"}
 WINDOWS = {
-    "bucket-day": (("event_time", "k"), True, {"s": "sum", "c": "sum"}, {"a": DAILY}),
+    "bucket-day": (("event_time", "k"), True, {**SUM, "__odf_part1": "sum"}, {"a": DAILY}),
     "bucket-month": (("event_time", "k"), True, None, {"a": MONTHLY}),
-    "window-start": (("event_time", "k"), True, {"s": "sum"}, {"a": DAILY}),
-    "window-end": (("event_time",), True, None, {"a": DAILY}),
-    "common-table": (("event_time",), True, {"s": "sum"}, {"a": DAILY}),
+    "window-start": (("event_time", "k"), True, SUM, {"a": DAILY}),
+    "window-end": (("event_time",), True, SUM, {"a": DAILY}),
+    "common-table": (("event_time",), True, SUM, {"a": DAILY}),
     "distinct": (("event_time", "k"), True, {}, {"a": DAILY}),
-    "daily-union": (("event_time",), True, {"s": "sum"}, {"a": DAILY, "b": DAILY}),
+    "daily-union": (("event_time",), True, SUM, {"a": DAILY, "b": DAILY}),
     "top-n": (("event_time", "k"), False, None, {"a": DAILY}),
 }
 """Keys of the table, whether each has one row, how rows are merged, windows by input."""
