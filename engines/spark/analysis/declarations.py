@@ -15,7 +15,7 @@ from typing import Final
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, Transform
-from engines.spark.analysis.monotone import DAY, MILLISECOND, SECOND, Floor, FloorMonths
+from engines.spark.analysis.monotone import DAY, LATEST, MILLISECOND, SECOND, Floor, FloorMonths
 
 MAX_STEPS: Final = 64
 """Most queries in one transform."""
@@ -150,9 +150,10 @@ def leading_declarations(text: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def span_of(value: str) -> int | None:
-    """Parses a duration like ``2 days`` to microseconds; ``None`` for other texts."""
+    """Parses a duration like ``2 days`` to microseconds; ``None`` for other texts, and for one beyond all times."""
     span = _SPAN.match(value)
-    return None if span is None else _micros(span)
+    found = None if span is None else _micros(span)
+    return found if found is not None and found < LATEST else None
 
 
 def micros_behind(name: str, value: str) -> int:

@@ -59,6 +59,7 @@ _TRUNCATED: Final = frozenset({"year", "yyyy", "yy", "quarter", "month", "mon", 
 """Units of ``trunc``, which gives a date."""
 _OF_TIMES: Final = frozenset({"day", "dd", "hour", "minute", "second", "millisecond", "microsecond"})
 """Further units, which only ``date_trunc`` has."""
+_UNITS_OF: Final = {"TruncDate": _TRUNCATED, "TruncTimestamp": _TRUNCATED | _OF_TIMES}
 _A_CONSTANT: Final = "write the day itself, like date'2024-05-01', or use a column"
 
 
@@ -293,13 +294,17 @@ def _misused(node: Node) -> Finding | None:
                 "format_string prints where lists, structures and bytes lie in memory, and %h numbers like them",
                 "to_json(x), array_join(x, ',') or hex(x), and a constant format without %h", node,
             )  # fmt: skip
-    if node.kind == "TruncDate" and node.children[1].kind == "Literal":
-        unit = str(node.children[1].fields.get("value")).lower()
-        if unit not in _TRUNCATED:
-            finer = unit if unit in _OF_TIMES else "day"
-            message = f"trunc(…, '{unit[:40]}') is null for every row"
-            return Finding("always-null", message, f"date_trunc('{finer}', x)", node)
+    if node.kind in _UNITS_OF and (unit := _unit_of(node)) not in (None, *_UNITS_OF[node.kind]):
+        finer = unit if unit in _OF_TIMES else "day" if node.kind == "TruncDate" else "year"
+        named = f"trunc(…, '{unit}')" if node.kind == "TruncDate" else f"date_trunc('{unit}', …)"
+        return Finding("always-null", f"{named} is null for every row", f"date_trunc('{finer}', x)", node)
     return None
+
+
+def _unit_of(node: Node) -> str | None:
+    """Returns the constant unit to which a date or time is cut; ``None`` if it is a column."""
+    unit = node.children[node.kind == "TruncDate"]
+    return str(unit.fields.get("value")).lower()[:40] if unit.kind == "Literal" else None
 
 
 def _is_nested(node: Node) -> bool:

@@ -22,7 +22,7 @@ from engines.contract import InputBlock, TransformInput, Vocabulary
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.declarations import Query, Reading
 from engines.spark.analysis.influence import VersionedInput
-from engines.spark.analysis.monotone import MILLISECOND
+from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_OF_ADDITIONS, HIDDEN_OF_ONE
 from engines.spark.planning.lateness import Ruling, check_late_stated, check_ledger
 from engines.spark.planning.slice_facts import SliceFacts, SliceReader, only_adds
@@ -226,5 +226,9 @@ def _input_schema(given: TransformInput) -> pa.Schema:
 
 
 def micros(instant: Instant) -> int:
-    """Converts to whole milliseconds, rounded down: an earlier watermark promises less, so it is always true."""
-    return instant // _NANOS * MILLISECOND
+    """Converts to whole milliseconds, rounded down: an earlier watermark promises less, so it is always true.
+
+    A time further away than any row can be placed at is the furthest that can: bounds made of it stay within 64 bits.
+    """
+    millis = min(max(instant // _NANOS, -(-EARLIEST // MILLISECOND)), LATEST // MILLISECOND)
+    return millis * MILLISECOND

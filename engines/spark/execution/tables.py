@@ -31,7 +31,7 @@ from engines.spark.catalyst.plans import HIDDEN_ROUND, HIDDEN_ROW
 from engines.spark.execution.scans import Scan, in_rounds, is_crowded, scan_of
 from engines.spark.planning.slice_facts import Closing, InputWindows
 from engines.spark.planning.table_transaction import TableStep
-from engines.spark.rows.changelog import LONG_AGO, NEVER, cancelled_by, data_of, positive, row_codes
+from engines.spark.rows.changelog import LONG_AGO, NEVER, cancelled_by, data_of, key_codes, positive, row_codes
 from engines.spark.rows.tables import arrow_columns, event_times, frame_of_rows, read_rows
 from engines.spark.rows.ticks import Rounds, differences, lived, rounds_of, stretches
 from engines.spark.state.buckets import BucketedTable, hashes_of
@@ -444,5 +444,5 @@ def _common_codes(keys: Sequence[pa.Table]) -> list[np.ndarray]:
     renamed = [table.rename_columns([str(at) for at in range(table.num_columns)]) for table in keys]
     if not renamed[0].num_columns:
         return [np.zeros(size, np.int64) for size in sizes]
-    codes = row_codes(pa.concat_tables(renamed, promote_options="permissive"))
+    codes = key_codes(pa.concat_tables(renamed, promote_options="permissive"))
     return np.split(codes, np.cumsum(sizes)[:-1])

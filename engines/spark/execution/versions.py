@@ -22,7 +22,7 @@ from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.planning.transaction import VersionStep
-from engines.spark.rows.changelog import NEVER, effective_times, positive, row_codes, valid_until
+from engines.spark.rows.changelog import NEVER, effective_times, key_codes, positive, valid_until
 from engines.spark.rows.tables import arrow_columns, event_times, read_rows
 
 TAU: Final = "__odf_tau"
@@ -70,7 +70,7 @@ def advance(
     old = len(known)
     taus = np.append(known, np.full(fresh.num_rows, NEVER))[by_offset]
     since, then = (np.append(np.full(old, -NEVER), side)[by_offset] for side in (before, after))
-    keys = row_codes(rows.select(step.life.keys))
+    keys = key_codes(rows.select(step.life.keys))
     fresh_ops = np.where(taus == NEVER, ops, 0)
     taus = effective_times(ops, times, since, then, keys, taus)
     if by_time:

@@ -445,7 +445,8 @@ def _reaching(path: Path, judged: Mapping[str, Judged], oldest: Oldest, time: in
 def _needed(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tuple[Read, ...]:
     """Returns the accepted rows from ``low`` on whose influence begins before ``bound``; slices with equal bounds
     together."""
-    high = max((least(path.low, bound) for path in paths), default=EARLIEST)
+    # Below LATEST, so that there is a bound, which rows without a time are never within.
+    high = min(max((least(path.low, bound) for path in paths), default=EARLIEST), LATEST - 1)
     groups: dict[int, list[str]] = {}
     for block, threshold in judged:
         if block.path is None or block.first is None or block.last is None:

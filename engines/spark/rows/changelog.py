@@ -26,11 +26,16 @@ def positive(ops: np.ndarray) -> np.ndarray:
     return asserted
 
 
-def row_codes(rows: pa.Table) -> np.ndarray:
+def key_codes(keys: pa.Table) -> np.ndarray:
+    """Returns a number for each row, equal where SQL calls all columns equal: 0.0 and -0.0 are one key."""
+    return row_codes(keys, one_zero=True)
+
+
+def row_codes(rows: pa.Table, one_zero: bool = False) -> np.ndarray:
     """Returns a number for each row, equal exactly where all columns, nested ones too, have the same value."""
     codes: np.ndarray | None = None
     for name in rows.column_names:
-        for key in order_keys(rows.column(name), name):
+        for key in order_keys(rows.column(name), name, one_zero):
             values = _codes(key)
             if codes is None:
                 codes = values

@@ -27,19 +27,22 @@ def total_order(table: pa.Table, columns: Sequence[str]) -> pa.Array:
     return pc.sort_indices(pa.table(keys, names=names), sort_keys=sort_keys)
 
 
-def order_keys(column: pa.Array | pa.ChunkedArray, name: str) -> Iterator[pa.Array]:
+def order_keys(column: pa.Array | pa.ChunkedArray, name: str, one_zero: bool = False) -> Iterator[pa.Array]:
     """Yields columns that sort as the values do, one after another; they are all equal exactly where
-    the values are the same."""
+    the values are the same.
+
+    ``one_zero``: -0.0 is 0.0, so that they are equal where SQL calls the values equal.
+    """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = array.type
     if pa.types.is_floating(kind):
-        yield _float_key(array)
+        yield _float_key(array, one_zero)
     elif pa.types.is_struct(kind):
         yield array.is_valid()
         for position in range(kind.num_fields):
-            yield from order_keys(pc.struct_field(array, position), name)
+            yield from order_keys(pc.struct_field(array, position), name, one_zero)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _list_keys(array, name)
+        yield from _list_keys(array, name, one_zero)
     elif pa.types.is_null(kind):
         return
     elif pa.types.is_map(kind) or pa.types.is_dictionary(kind) or pa.types.is_interval(kind):
@@ -48,17 +51,18 @@ def order_keys(column: pa.Array | pa.ChunkedArray, name: str) -> Iterator[pa.Arr
         yield array
 
 
-def _float_key(array: pa.Array) -> pa.Array:
+def _float_key(array: pa.Array, one_zero: bool) -> pa.Array:
     """Converts floats to whole numbers of the same order, by their bits; all NaN become one number, the greatest."""
     valid = np.asarray(array.is_valid())
     numbers = np.asarray(array.cast(pa.float64()).fill_null(0.0)).copy()
     numbers[np.isnan(numbers)] = np.nan
+    numbers[(numbers == 0) & one_zero] = 0.0
     bits = numbers.view(np.int64)
     turned = np.where(bits < 0, bits ^ np.int64(0x7FFF_FFFF_FFFF_FFFF), bits)
     return pa.array(turned, mask=~valid)
 
 
-def _list_keys(array: pa.Array, name: str) -> Iterator[pa.Array]:
+def _list_keys(array: pa.Array, name: str, one_zero: bool) -> Iterator[pa.Array]:
     """Yields keys for whether a list is null, then for each position: a list that has ended comes
     before one that goes on."""
     yield array.is_valid()
@@ -73,7 +77,7 @@ def _list_keys(array: pa.Array, name: str) -> Iterator[pa.Array]:
         present = counts > position
         picked = pa.array(np.where(present, starts + position, 0), mask=~present)
         yield pa.array(present)
-        yield from order_keys(values.take(picked), name)
+        yield from order_keys(values.take(picked), name, one_zero)
 
 
 def distinct(numbers: np.ndarray) -> np.ndarray:

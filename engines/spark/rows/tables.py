@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from chain.data.parquet import open_slice
 from chain.errors import Invalid
 from engines.contract import Vocabulary
+from engines.spark.analysis.monotone import EARLIEST, LATEST
+
+_MICROSECONDS: Final = {"us": 1, "ms": 1_000, "s": 1_000_000}
 
 
 def arrow_columns(schema: st.StructType) -> pa.Schema:
@@ -54,24 +58,32 @@ def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:
     """Makes a DataFrame over rows in memory; an empty one keeps its columns.
 
     The only way from Arrow into Spark: given an empty batch among others, Spark 4.3 stops there, and later rows are
-    lost.
+    lost; given a nested column without any chunk, it fails.
     """
     batches = rows.to_batches()
     held = [batch for batch in batches if batch.num_rows]
+    if not held:
+        return session.createDataFrame(rows.schema.empty_table())
     whole = rows if len(held) == len(batches) else pa.Table.from_batches(held, rows.schema)
     return session.createDataFrame(whole)
 
 
 def microseconds(times: pa.Array) -> pa.Array:
     """Converts dates or timestamps to int64 microseconds; rounds nanoseconds towards the past, as
-    Spark does. Raises Invalid."""
+    Spark does. A time further away than ``LATEST`` has no place, as if it were null. Raises Invalid."""
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("ms"))
     if not pa.types.is_timestamp(times.type):
         raise Invalid(f"an event time is a date or a timestamp, not {times.type}", rule="event-time-type")
     if times.type.unit == "ns":
-        times = pc.floor_temporal(times, unit="microsecond")
-    return times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+        times = pc.floor_temporal(times, unit="microsecond").cast(pa.timestamp("us", times.type.tz))
+    scale = _MICROSECONDS[times.type.unit]
+    found, first, last = times.cast(pa.int64()), -(-EARLIEST // scale), (LATEST - 1) // scale
+    ends = pc.min_max(found)
+    if ends["min"].is_valid and (ends["min"].as_py() < first or ends["max"].as_py() > last):
+        inside = pc.and_(pc.greater_equal(found, first), pc.less_equal(found, last))
+        found = pc.if_else(inside, found, pa.scalar(None, pa.int64()))
+    return found if scale == 1 else pc.multiply(found, scale)
 
 
 def event_times(rows: pa.Table, vocab: Vocabulary) -> tuple[np.ndarray, np.ndarray]:

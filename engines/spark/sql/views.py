@@ -242,10 +242,8 @@ def _scan(
     # As texts, since every Column object takes several calls into the JVM, longer than a small query. And all at once,
     # since Spark analyses each step anew.
     time = f"cast({_quoted(vocab.event_time_column)} as timestamp)"
-    bounds = [f"{time} >= timestamp_micros({read.low})"] if read.low > EARLIEST else []
-    bounds += [f"{time} < timestamp_micros({read.high})"] if read.high < LATEST else []
-    if bounds:
-        frame = frame.where(" and ".join(bounds))
+    if read.low > EARLIEST or read.high < LATEST:
+        frame = frame.where(f"{time} >= timestamp_micros({read.low}) and {time} < timestamp_micros({read.high})")
     return frame.selectExpr(*(_column(field, stored) for field in schema), *hidden)
 
 
