@@ -46,7 +46,6 @@ from engines.request_control import RequestCancelled, RequestControl
 from engines.session import SessionRequest, SessionState
 from engines.spark.analysis.declarations import Query, Reading, read_query
 from engines.spark.analysis.determinism import misplaced
-from engines.spark.analysis.functions import Use
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.catalyst.plans import frame_of
@@ -253,7 +252,7 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
         sizes[step.alias or ""] = query.judgement.size
         plan = analysed(session, query)
         root = parse_plan(as_json(plan))
-        found = misplaced(root, Use.QUERY)
+        found = misplaced(root)
         if found:
             raise refusal([diagnostic_at(finding, plan, root, number) for finding in found], len(steps))
         frame = frame_of(session, plan)

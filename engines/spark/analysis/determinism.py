@@ -87,12 +87,17 @@ def literals(undated: Iterable[tuple[str, int, int]]) -> list[Finding]:
     ]
 
 
-def examine(expression: Node) -> list[Finding]:
+def examine(expression: Node, use: Use = Use.TRANSFORM) -> list[Finding]:
+    """Lists what is not permitted in an expression of a transform, or of an ingest's query.
+
+    The difference is which functions the table permits in each, and that an ingest may have subqueries, since it reads
+    all rows there are; their own operators are not looked at here.
+    """
     found: list[Finding] = []
     stack = [(expression, False)]
     while stack:
         node, ours = stack.pop()
-        if node.kind in SUBQUERIES:
+        if node.kind in SUBQUERIES and use is Use.TRANSFORM:
             found.append(_subquery(node))
             continue
         if _sorted_at_once(node):
@@ -102,7 +107,7 @@ def examine(expression: Node) -> list[Finding]:
             # ``window_functions`` checks whether rows may tie.
             stack.extend((part, ours) for part in (*_aggregated(node.children[0]).children, node.children[1]))
             continue
-        finding = _function(node, ours) or _aggregate(node) or _cast(node) or _misused(node)
+        finding = _function(node, ours, use) or _aggregate(node) or _cast(node) or _misused(node)
         if finding is not None:
             found.append(finding)
             continue
@@ -115,28 +120,24 @@ def examine(expression: Node) -> list[Finding]:
     return found
 
 
-def misplaced(plan: Node, use: Use) -> list[Finding]:
-    """Lists uses anywhere in a plan that are not permitted for this use, which is not a transform.
-
-    Floating point in any order is allowed: others never repeat the computation of a person's query or of an ingest.
-    """
+def misplaced(plan: Node) -> list[Finding]:
+    """Lists what is not permitted anywhere in a person's own query. Others never repeat it, so it may read a clock, and
+    add floating point in any order."""
     found = []
     for operator in plan.preorder():
         for expression in arguments(operator):
-            found.extend(_misplaced_parts(expression, use))
+            found.extend(_misplaced_parts(expression))
     return found
 
 
-def _misplaced_parts(expression: Node, use: Use) -> list[Finding]:
+def _misplaced_parts(expression: Node) -> list[Finding]:
     found = []
     stack = [(expression, False)]
     while stack:
         node, ours = stack.pop()
-        uses, denial = DENIALS.get(node.kind, (use, None))
-        if denial is not None and use not in uses and not (ours and node.kind.endswith("Invoke")):
+        uses, denial = DENIALS.get(node.kind, (Use.QUERY, None))
+        if denial is not None and Use.QUERY not in uses and not (ours and node.kind.endswith("Invoke")):
             found.append(Finding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node))
-        if use is Use.PREPROCESS and (moving := _cast(node)) is not None:
-            found.append(moving)
         below = [*node.children, *arguments(node)]
         stack.extend((child, ours or "replacement" in node.fields) for child in below)
     return found
@@ -200,13 +201,13 @@ def _decimal(node: Node) -> bool:
     return bool(stated) and stated[0].startswith("decimal")
 
 
-def _function(node: Node, ours: bool) -> Finding | None:
-    _, denial = DENIALS.get(node.kind, (None, None))
+def _function(node: Node, ours: bool, use: Use) -> Finding | None:
+    uses, denial = DENIALS.get(node.kind, (use, None))
     if node.kind == "ListAgg" and _ordered_by_itself(node):
         return None
-    if denial is not None and not (ours and node.kind in ("StaticInvoke", "Invoke")):
+    if denial is not None and use not in uses and not (ours and node.kind in ("StaticInvoke", "Invoke")):
         return Finding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node)
-    if ours or denial is not None or node.kind in ALLOWED:
+    if ours or denial is not None or node.kind in ALLOWED[use] or node.kind in SUBQUERIES:
         return None
     return Finding(
         "unknown-function",

@@ -219,7 +219,11 @@ DENIALS: Final[Mapping[str, tuple[Use, Denial]]] = {
     kind: (row.uses, row.denial) for row in TABLE if row.denial is not None for kind in row.becomes
 }
 """Expressions that are not allowed everywhere -> the uses in which they are, and the message for others."""
-ALLOWED: Final = _classes(lambda row: Use.TRANSFORM in row.uses)
+ALLOWED: Final[Mapping[Use, frozenset[str]]] = {
+    Use.TRANSFORM: _classes(lambda row: Use.TRANSFORM in row.uses),
+    Use.PREPROCESS: _classes(lambda row: Use.PREPROCESS in row.uses),
+}
+"""Expressions that are known to give the same everywhere, by use; all others are refused."""
 ORDER_FREE: Final = _classes(lambda row: row.depends == "group")
 """Aggregates that give the same for floating point inputs in any order."""
 BY_ORDER: Final = _classes(lambda row: row.depends == "position")

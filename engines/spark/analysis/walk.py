@@ -141,9 +141,8 @@ class Walk:
             return self._input(alias, node)
         for name in _EXPRESSIONS.get(node.kind, ()):
             for expression in node.expressions(name):
-                self.findings.extend(examine(expression))
-                self.exact = self.exact or any(map(computed_exactly, expression.preorder()))
-        rule = _RULES.get(node.kind)
+                self._examine(expression)
+        rule = self._rule(node.kind)
         if rule is not None:
             relation = rule(self, node)
             self._find_operations(node)
@@ -158,6 +157,13 @@ class Walk:
             )  # fmt: skip
         self._refuse(refusal, node)
         return self._opaque(node)
+
+    def _examine(self, expression: Node) -> None:
+        self.findings.extend(examine(expression))
+        self.exact = self.exact or any(map(computed_exactly, expression.preorder()))
+
+    def _rule(self, kind: str) -> Callable[[Walk, Node], Relation] | None:
+        return _RULES.get(kind)
 
     def _find_operations(self, node: Node) -> None:
         for name in _EXPRESSIONS.get(node.kind, ()) if self._ops else ():

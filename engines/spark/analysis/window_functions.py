@@ -18,6 +18,7 @@ from engines.spark.analysis.tree import PASSING, Node
 
 ORDERED: Final = frozenset({"RowNumber", "NTile", "Lag", "Lead", "First", "Last", "NthValue"})
 """Functions whose result depends on the order of rows that tie in ORDER BY."""
+LIMITS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +112,50 @@ def undecided(
     point does not separate rows fully: 0.0 and -0.0 tie. ``offsets``: by path, the column whose values are unique in
     its input; so rows of inputs that are separated by these have a fixed order.
     """
-    given = _decided(window, {
-        part.id
-        for field in ("partitionSpec", "orderSpec")
-        for expression in window.expressions(field)
-        for part in [expression.only if expression.kind == "SortOrder" else expression]
-        if part.kind == "AttributeReference" and part.id is not None and part.id not in below.floats
-    })  # fmt: skip
-    missing = [name for name, identity in below.columns if (live is None or identity in live) and identity not in given]
-    if not missing or _decided_by_offsets(below, given, offsets):
-        return []
+    by = (*window.expressions("partitionSpec"), *window.expressions("orderSpec"))
+    missing = _left_open(window, by, live, below, offsets)
+    return [
+        _partial_order(_called(frame), missing, below, frame.node)
+        for frame in frames_of(window)
+        if missing and (frame.function in ORDERED or _by_rows(frame))
+    ]
+
+
+def undecided_limit(limit: Node, below: Relation, offsets: Sequence[str | None]) -> Finding | None:
+    """Returns a finding for a LIMIT or OFFSET unless it is directly over an ORDER BY that tells all rows apart."""
+    inner = limit
+    while inner.kind in LIMITS | PASSING | {"Project"} and inner.children:
+        inner = inner.only
+    if inner.kind != "Sort":
+        return Finding(
+            "partial-order", "which rows LIMIT keeps depends on their order, and nothing decides it",
+            "order by …, all columns, and LIMIT behind it", limit,
+        )  # fmt: skip
+    missing = _left_open(inner, inner.expressions("order"), None, below, offsets)
+    return _partial_order("LIMIT", missing, below, limit) if missing else None
+
+
+def _partial_order(called: str, missing: Sequence[str], below: Relation, node: Node) -> Finding:
     names = ", ".join(dict.fromkeys(missing))
     floats = [name for name, identity in below.columns if identity in below.floats and name in missing]
     exact = "".join(f", over a query that selects cast({name} as decimal(38,12)) as {name}" for name in floats)
-    return [
-        Finding(
-            "partial-order",
-            f"{_called(frame)} depends on the order of rows that ORDER BY does not tell apart",
-            f"order by …, {names}{exact}",
-            frame.node,
-        )
-        for frame in frames_of(window)
-        if frame.function in ORDERED or _by_rows(frame)
-    ]
+    return Finding(
+        "partial-order", f"{called} depends on the order of rows that ORDER BY does not tell apart",
+        f"order by …, {names}{exact}", node,
+    )  # fmt: skip
+
+
+def _left_open(
+    ordering: Node, by: Iterable[Node], live: frozenset[int] | None, below: Relation, offsets: Sequence[str | None]
+) -> list[str]:
+    """Names the columns in which rows may still differ that are equal in all expressions ``by``."""
+    parts = [each.only if each.kind == "SortOrder" else each for each in by]
+    given = _decided(ordering, {
+        part.id for part in parts
+        if part.kind == "AttributeReference" and part.id is not None and part.id not in below.floats
+    })  # fmt: skip
+    missing = [name for name, identity in below.columns if (live is None or identity in live) and identity not in given]
+    return [] if missing and _decided_by_offsets(below, given, offsets) else missing
 
 
 def _decided_by_offsets(below: Relation, given: set[int], offsets: Sequence[str | None]) -> bool:

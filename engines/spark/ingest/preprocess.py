@@ -21,10 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, Transform
-from engines.spark.analysis.determinism import literals, misplaced
-from engines.spark.analysis.functions import Use
+from engines.spark.analysis.determinism import literals
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.tree import parse_plan
+from engines.spark.analysis.walk_of_ingest import walk_of_ingest
+from engines.spark.catalyst.exact import run_exactly
 from engines.spark.catalyst.plans import frame_of
 from engines.spark.catalyst.types import as_written, slice_types, struct_type
 from engines.spark.sql.parsing import analysed, as_json, parsed
@@ -46,7 +47,9 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
     frames = [spark.read.schema(struct_type(schema)).parquet(str(path)) for path in parts]
     source = functools.reduce(DataFrame.unionAll, frames) if frames else empty_view(spark, struct_type(schema))
     with _queried(spark, source, transform) as (result, plan):
-        table = as_written(result.toArrow(), slice_types(result.schema))
+        analysed_plan = result._jdf.queryExecution().analyzed()
+        rows = run_exactly(spark, analysed_plan, lambda made: frame_of(spark, made).toArrow())
+        table = as_written(rows, slice_types(result.schema))
         return table if _keeps_order(plan) else _totally_ordered(table)
 
 
@@ -115,13 +118,11 @@ def _steps(transform: Transform) -> tuple[SqlQueryStep, ...]:
 
 
 def _check_plan(spark: SparkSession, plan: Any) -> str:
-    """Returns the analysed plan's JSON. Raises Invalid if rows could depend on a clock, chance or the machine.
-
-    Floating point is allowed, unlike in transforms: an ingest is not computed again by others.
-    """
+    """Returns the analysed plan's JSON. Raises Invalid if rows could depend on a clock, chance or the machine, as the
+    walk of a transform finds it (``walk_of_ingest`` says what differs)."""
     text = as_json(plan)
     root = parse_plan(text)
-    for finding in misplaced(root, Use.PREPROCESS):
+    for finding in walk_of_ingest(root, INPUT):
         raise _refusal(finding.message, finding.replace)
     for finding in unreadable(spark, root):
         raise Invalid(finding.message, rule=finding.code, hint=finding.replace or "")

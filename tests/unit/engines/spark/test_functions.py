@@ -73,7 +73,8 @@ def test_rows_that_become_one_class_are_judged_alike():
         for kind in row.becomes:
             judged.setdefault(kind, set()).add(row.depends)
     assert not {kind: depends for kind, depends in judged.items() if len(depends) > 1}
-    assert not ALLOWED & set(DENIALS)
+    assert not ALLOWED[Use.TRANSFORM] & set(DENIALS)
+    assert ALLOWED[Use.TRANSFORM] < ALLOWED[Use.PREPROCESS]
 
 
 def test_what_follows_from_the_results():
