@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 import trio
+import trio.testing
 
 from chain.errors import Fault
 from chain.instant import Instant
@@ -196,9 +197,18 @@ async def test_nobody_waits_for_what_nobody_wants_any_more(
     endless: None, name: str, manner: Manner, tmp_path: Path
 ) -> None:
     """Cancelled in the middle."""
-    async with tried(manner) as server:
-        with trio.move_on_after(0.1), suppress(Fault, AssertionError):
+
+    async def ask() -> None:
+        with suppress(Fault, AssertionError):
             await ASKS[name](server, tmp_path)
+
+    async with tried(manner) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        if manner is Manner.DEAF:
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        else:
+            assert await trio.to_thread.run_sync(server.taken.wait, PATIENCE), "nobody asked"
+        nursery.cancel_scope.cancel()
 
 
 class Leaving(trio.abc.Instrument):
@@ -224,15 +234,19 @@ def test_who_leaves_at_any_moment_leaves_nothing_open(
 ) -> None:
     """No socket and no generator is left for the garbage collector, which finds it in the middle of other work."""
 
+    asked = 0
+
     async def leave(step: int) -> bool:
+        nonlocal asked
         async with tried(manner) as server:
-            with trio.move_on_after(0.05) as scope, suppress(Fault, AssertionError):
+            with trio.move_on_after(0.5) as scope, suppress(Fault, AssertionError):
                 leaving = Leaving(step, scope)
                 trio.lowlevel.add_instrument(leaving)
                 try:
                     await ASKS[name](server, tmp_path)
                 finally:
                     trio.lowlevel.remove_instrument(leaving)
+        asked += server.asked
         return leaving.left > 0
 
     told: list[object] = []
@@ -243,3 +257,4 @@ def test_who_leaves_at_any_moment_leaves_nothing_open(
         assert not told, (step, told)
         if over:
             break
+    assert asked, "everybody left before the server was asked"

@@ -1,13 +1,13 @@
-"""``kill -9`` at any moment of pulling and mirroring: the next start finds all well, and work goes on."""
+"""``kill -9`` at durable steps of pulling and mirroring: the next start finds all well, and work goes on."""
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ pytestmark = pytest.mark.e2e
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
 FILES = 12
 ROWS = 3000
+STEPS = 30
+"""Durable steps of a pull of all files, of which some are left to a second one."""
 VOLUME = """
 $schema: PersistentVolume
 headers: {{name: cellar, annotations: {{volumePolicy: {{datasets: [{datasets}]}}}}}}
@@ -27,16 +29,21 @@ spec: {{kind: HostPath, path: {path}}}
 """
 
 
-def interrupted(daemon: Any, rng: random.Random, *words: str) -> None:
-    """Begin a command, and kill the daemon at some moment of it."""
+def interrupted(daemon: Any, step: int, *words: str) -> bool:
+    """Starts, is asked for a command, and dies at a durable step of it; whether there were so many steps."""
+    daemon.more["KILL_AT"] = str(step)
+    daemon.start()
+    del daemon.more["KILL_AT"]
     command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), *words]
-    with subprocess.Popen(
-        command, env={**os.environ, **daemon.environ}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as asking:
-        with suppress(subprocess.TimeoutExpired):
-            asking.wait(rng.uniform(0.3, 2.5))
+    done = subprocess.run(
+        command, env={**os.environ, **daemon.environ}, capture_output=True, timeout=PATIENCE, check=False
+    )
+    if done.returncode == 0:
         daemon.kill()
-        asking.wait(PATIENCE)
+        return False
+    assert daemon.process.wait(PATIENCE) == -signal.SIGKILL, done.stderr
+    daemon.process = None
+    return True
 
 
 def is_well(daemon: Any, *names: str) -> None:
@@ -61,9 +68,8 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
     alice, bob = (make_daemon(name, listens=True, ODFD_NODE_NAME=name) for name in ("a", "b"))
     for daemon in (alice, bob):
         daemon.program = program
-    alice.start()
     (alice.folder / "m.yaml").write_text(BOTH)
-    interrupted(alice, rng, "apply", "-f", str(alice.folder / "m.yaml"))
+    kills = interrupted(alice, rng.randint(1, 4), "apply", "-f", str(alice.folder / "m.yaml"))
     alice.start()
     assert {item["action"] for item in alice.ask("apply", "-f", str(alice.folder / "m.yaml"))["items"]} <= {
         "created",
@@ -71,7 +77,8 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
     }
     write_files(alice.folder, ROWS)
     for _ in range(2):
-        interrupted(alice, rng, "pull", "--all")
+        alice.kill()
+        kills += interrupted(alice, rng.randint(1, STEPS), "pull", "--all")
         alice.start()
         is_well(alice, "cities", "towns")
     while any(item["outcome"] == "updated" for item in alice.ask("pull", "--all")["items"]):
@@ -86,8 +93,10 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
     bob.start()
     bob.ask("network", "join", "n", "--bootstrap", alice.ask("status")["listen"][0])
     for name in held:
-        interrupted(bob, rng, "mirror", "add", held[name]["id"], "--as", name)
+        bob.kill()
+        kills += interrupted(bob, rng.randint(1, 4), "mirror", "add", held[name]["id"], "--as", name)
         bob.start()
+    assert kills >= 4, "most lives ended before their step"
     for name in held:
         assert bob.ask("mirror", "add", held[name]["id"], "--as", name)["state"] == "current"
     is_well(bob, "cities", "towns")
