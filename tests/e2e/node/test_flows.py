@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import random
-import subprocess
+import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from worlds.eventually import PATIENCE
 from worlds.manifests import BOTH
 
 pytestmark = pytest.mark.e2e
 FILES = 6
 ROWS = 2000
+STEPS = 8
+"""Durable steps of a pull, at least."""
 FLOW = """$schema: Flow
 headers: {name: poll}
 spec:
@@ -33,13 +35,17 @@ def test_what_was_declared_appears_over_kills(make_daemon: Callable[..., Any]) -
     (alice.folder / "m.yaml").write_text(f"{BOTH}---\n{FLOW}")
     assert {item["action"] for item in alice.ask("apply", "-f", str(alice.folder / "m.yaml"))["items"]} == {"created"}
     for number in range(FILES):
+        if number % 2:
+            alice.kill()
+            alice.more["KILL_AT"] = str(rng.randint(1, STEPS))
+            alice.start()
+            del alice.more["KILL_AT"]
         rows = [f"2024-01-{number + 1:02}T00:00:00Z,c{row * 7919 % 10007},{row}" for row in range(ROWS)]
         (alice.folder / f"{number:02}.csv").write_text("\n".join(["event_time,city,population", *rows, ""]))
         if number % 2:
             assert alice.process is not None
-            with suppress(subprocess.TimeoutExpired):
-                alice.process.wait(rng.uniform(0.2, 2.5))
-            alice.kill()
+            assert alice.process.wait(PATIENCE) == -signal.SIGKILL, "the flow took the file, and died of it"
+            alice.process = None
             alice.start()
     for name in ("cities", "towns"):
         alice.ask("wait", "dataset", name, "--for", f"records>={FILES * ROWS}", "--timeout", "60s")

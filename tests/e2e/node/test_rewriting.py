@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
+import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,13 @@ import pytest
 from odfd.control import wire
 from odfd.control.client import Client
 from worlds import manifests
-from worlds.eventually import until
+from worlds.eventually import PATIENCE, until
 
 pytestmark = pytest.mark.e2e
 FILES, ROWS = 4, 3000
 """Slices are larger than what the database takes in: they are files."""
+STEPS = 12
+"""Durable steps of a rewrite, at least."""
 
 
 def published(daemon: Any) -> list[Any]:
@@ -114,12 +115,17 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
     alice.start()
     rows = published(alice)
     before = alice.ask("get", "dataset", "cities")["blocks"]
+    kills = 0
     for _ in range(3):
+        alice.kill()
+        alice.more["KILL_AT"] = str(lot.randint(1, STEPS))
+        alice.start()
+        del alice.more["KILL_AT"]
         request = wire.RewriteRequest(action="compact", max_slice_rows=20000)
         Client(alice.socket).post("/dataset/v1alpha1/datasets/cities/rewrite", wire.TaskRef, request)
-        with suppress(subprocess.TimeoutExpired):
-            alice.process.wait(lot.uniform(0, 0.1))
-        alice.kill()
+        assert alice.process.wait(PATIENCE) == -signal.SIGKILL
+        alice.process = None
+        kills += 1
         alice.start()
         probes = {probe["name"]: probe["result"] for probe in alice.ask("doctor")}
         assert {probes["database"], probes["trust ledger"]} == {"ok"}, probes
@@ -131,6 +137,7 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
         assert alice.ask("verify", "cities", "--full")["ok"]
         if rewritten:
             break
+    assert kills
     alice.ask("compact", "cities", "--max-slice-rows", "20000")
     assert alice.ask("get", "dataset", "cities")["blocks"] == before - FILES + 1
     assert records(alice, "cities") == rows
