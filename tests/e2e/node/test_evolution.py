@@ -56,3 +56,31 @@ def test_a_new_query_takes_over_and_every_range_is_reproduced(make_daemon: Calla
     alice.ask("pull", "--all")
     assert [row[4] for row in alice.ask("tail", "towns")["rows"]] == [15]
     assert alice.ask("verify", "towns", "--level", "reproduced")["ok"]
+
+
+def test_nothing_is_made_under_the_pin_of_an_engine_that_is_not_here(make_daemon: Callable[..., Any]) -> None:
+    alice, made_up = make_daemon("a").start(), "sha256:" + "d" * 64
+    (alice.folder / "cities.yaml").write_text(manifests.ROOT)
+    write(alice, 1)
+    alice.ask("apply", "-f", str(alice.folder / "cities.yaml"))
+    text = manifests.DERIVED.replace("engine: spark", f"engine: spark\n        version: '{made_up}'")
+    (alice.folder / "towns.yaml").write_text(text)
+    refused = alice.ctl("apply", "-f", str(alice.folder / "towns.yaml"))
+    assert (refused.code, "(rule engine-not-here)" in refused.err, "--force" in refused.err) == (4, True, True)
+    forced = alice.ctl("apply", "--force", "-f", str(alice.folder / "towns.yaml"))
+    assert (forced.code, "nothing is computed until it is (rule engine-changed)" in forced.err) == (0, True)
+    pulled = alice.ctl("pull", "--all")
+    assert (pulled.code, "(rule engine-changed)" in pulled.err) == (4, True), pulled.err
+    assert "odfctl engine prove towns" in pulled.err
+    told = alice.ctl("doctor").out
+    assert "odfctl engine prove towns" in told
+    assert "blocked" in alice.ctl("status").out
+    assert "blocked" in alice.ctl("get", "datasets").out
+    assert "it is another here" in alice.ctl("describe", "dataset", "towns").out
+    proven = alice.ctl("engine", "prove", "towns")
+    digest = alice.ask("get", "engines")[0]["digest"]
+    assert (proven.code, made_up in proven.out, digest in proven.out) == (0, True, True), proven.out
+    assert alice.ctl("pull", "--all").code == 0
+    assert len(alice.ask("tail", "towns")["rows"]) == 3
+    assert alice.ask("verify", "towns", "--level", "reproduced")["ok"]
+    assert "blocked" not in alice.ctl("status").out

@@ -74,7 +74,7 @@ async def test_other_columns_are_refused_with_the_way_to_derive_anew(world: Any,
         size = alice.size("towns")
         (item,) = (await alice.apply(derived(worlds, "hamlets"))).items
         assert (item.action, item.fault.rule, alice.size("towns")) == ("failed", "transform-evolution", size)
-        assert "no population" in item.fault.detail
+        assert "no 'population'" in item.fault.detail
         assert "odfctl reset towns '#1', then apply it again and odfctl pull towns" in item.fault.hint
 
 
