@@ -92,11 +92,6 @@ def pin_stretches(chain: ChainReader, size: int) -> Iterator[PinStretch]:
         stop = block.sequence_number
 
 
-def pin_in_force(chain: ChainReader, size: int) -> str | None:
-    """Returns the pin under which block number ``size`` is appended; ``None`` without one."""
-    return next((each.pin for each in pin_stretches(chain, size)), None)
-
-
 def short(digest: str | None) -> str:
     """Returns a digest for messages."""
     return "of no name" if digest is None else digest if len(digest) <= _SHOWN else f"{digest[:_SHOWN]}…"

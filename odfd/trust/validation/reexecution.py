@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -20,13 +21,14 @@ from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.model.events import ExecuteTransform
+from chain.model.source import Transform
 from chain.multihash import Multihash
 from chain.statements.statement import Actual, EngineUsed
 from chain.store.base import ChainStore, ObjectReader
 from engines.contract import Engine
 from engines.errors import LimitExceeded
 from engines.provision.warm import EnginePool
-from odfd.datasets.engine_pins import EngineInUse, PinStretch, engine_for, pin_stretches
+from odfd.datasets.engine_pins import EngineInUse, engine_for, pin_stretches
 from odfd.runtime.spans import span
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
@@ -199,23 +201,31 @@ class Reexecution:
         return run
 
     async def begin_anew(self, dataset: DatasetId) -> None:
-        """Forgets runs on another engine of steps whose pinned engine has come here since: they are to be run by it."""
-        for stretch, first, before in await trio.to_thread.run_sync(self._run_by_others, dataset):
-            _, by = await engine_for(self._means.deps.engines, stretch.transform)
-            if by.is_pinned:
+        """Forgets runs on another engine of steps whose pinned engine has come here since: they are to be run by it.
+
+        Only the last ones: what the pinned engine gave of later steps stays, and needs those before it. An engine that
+        could not go on up to its own steps is not tried again.
+        """
+        for run, transform, first, before in await trio.to_thread.run_sync(self._run_by_others, dataset):
+            _, by = await engine_for(self._means.deps.engines, transform)
+            if by.is_pinned and run.engine.digest != by.identity.digest:
                 await trio.to_thread.run_sync(self._forget, dataset, first, before)
 
-    def _run_by_others(self, dataset: DatasetId) -> list[tuple[PinStretch, Block, Block | None]]:
-        """Lists the pins under which steps were run by another engine, newest first, each with its first such step."""
+    def _run_by_others(self, dataset: DatasetId) -> list[tuple[Run, Transform, Block, Block | None]]:
+        """Lists the transforms of which the last steps were run by another engine, newest first.
+
+        Each with the run, the first such step, and the step before it.
+        """
         chain, found = self._chains.chain(dataset), []
         with self._signer.database.read() as connection:
-            runs = [each for each in Runs(connection).of(dataset).values() if not each.engine.pinned]
-        for stretch in pin_stretches(chain, runs[-1].sequence_number + 1) if runs else ():
-            starts = (max(each.starts, stretch.first) for each in runs if each.sequence_number >= stretch.first)
-            start = min(starts, default=stretch.last + 1)
+            runs = list(Runs(connection).of(dataset).values())
+        last = list(takewhile(lambda run: not run.engine.pinned, reversed(runs)))
+        for stretch in pin_stretches(chain, last[0].sequence_number + 1) if last else ():
+            start = max(stretch.first, last[-1].starts)
             step = first_step(chain, start, stretch.last + 1)
-            if step is not None:
-                found.append((stretch, step, chain.last_of(STEP, step.sequence_number)))
+            run = None if step is None else next((each for each in last if each.starts <= step.sequence_number), None)
+            if step is not None and run is not None:
+                found.append((run, stretch.transform, step, chain.last_of(STEP, step.sequence_number)))
         return found
 
     def _forget(self, dataset: DatasetId, first: Block, before: Block | None) -> None:
@@ -338,19 +348,22 @@ class Reexecution:
             if run.engine.pinned or run_at(known, run.sequence_number) is None:
                 kept.keep(dataset, run)
             elif place is None:  # what the pinned engine gave stays; but this one has no state to go on from
-                self._stop_after(kept, dataset, max(known), run)
+                return self._stop_after(kept, dataset, max(known), run)
             if place is not None:
                 kept.keep_place(dataset, place)
         return run
 
-    def _stop_after(self, kept: Runs, dataset: DatasetId, last: int, run: Run) -> None:
+    def _stop_after(self, kept: Runs, dataset: DatasetId, last: int, run: Run) -> Run | None:
         """Keeps the finding that this engine cannot go on at the first step on which nothing is recorded."""
         chain = self._chains.chain(dataset)
         head = chain.head()
         step = first_step(chain, last + 1, head.size if head else 0)
-        if step is not None:
-            moved = {"sequence_number": step.sequence_number, "block": step.hash, "evidence": None}
-            kept.keep(dataset, msgspec.structs.replace(run, **moved))
+        if step is None:
+            return None
+        moved = {"sequence_number": step.sequence_number, "block": step.hash, "evidence": None}
+        found = msgspec.structs.replace(run, **moved)
+        kept.keep(dataset, found)
+        return found
 
     def _is_held(self, dataset: DatasetId, block: Block) -> bool:
         found = next(self._chains.chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)

@@ -282,10 +282,34 @@ async def test_what_a_validator_said_with_the_engine_that_it_had_stays(world: An
         await mirror_on(bob)
         await bob.heard("verdict.reproduced", 2)
         assert bob.size("towns") == 7
+        runs, bob.engine.digest = bob.engine.transforms, OLD
+        assert await bob.parts.validator.validate(alice.dataset("towns"))
+        assert (reproduced_steps(bob), bob.engine.transforms) == ([3, 6], runs), "it loses nothing for #4"
+
+
+@pytest.mark.slow
+async def test_an_engine_that_cannot_go_on_from_the_old_ones_blocks_ends_there(world: Any, worlds: Any) -> None:
+    """It gives other rows for a block of another engine: nobody is accused, and what that engine gave stays."""
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await made(world, worlds, alice)
         bob.engine.digest = OLD
-        bob.parts.validator.loop.touch(alice.dataset("towns"))
-        await became(lambda: reproduced_steps(bob) == [3, 4])
-        bob.engine.digest = NEW
+        await mirrored(world, alice, bob)
+        await bob.heard("verdict.reproduced")
+        alice.engine.digest = NEW
+        await proven(alice)
+        world.write("alice", "b.csv", *MORE)
+        await alice.pull()
+        await mirror_on(bob)
+        await bob.heard("verdict.not-reproducible-here")
+        bob.engine.digest, bob.engine.wrong = NEW, partial(worlds.add_to_first, "population", 1)
+        assert await bob.parts.validator.validate(alice.dataset("towns"))
+        runs = bob.engine.transforms
+        assert reproduced_steps(bob) == [3]
+        assert "verdict.mismatch" not in bob.kinds()
+        trust = await bob.api.trust.show("towns")
+        assert (trust.why.rule, trust.why.block) == ("engine-not-pinned", 5)
+        assert await bob.parts.validator.validate(alice.dataset("towns"))
+        assert bob.engine.transforms == runs, "it is not tried again"
 
 
 async def remarks(node: Any, sql: str) -> tuple[str, ...]:
@@ -308,4 +332,4 @@ async def mirror_on(node: Any) -> None:
 def reproduced_steps(node: Any) -> list[int]:
     evaluator, dataset = node.parts.evaluator, node.dataset("towns")
     known = evaluator.known(dataset)
-    return [step for step in (3, 4, 6) if step < known.size and evaluator.decision(known, step).reproduced]
+    return [step for step in (3, 4, 5, 6) if step < known.size and evaluator.decision(known, step).reproduced]
