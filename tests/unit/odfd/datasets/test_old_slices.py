@@ -172,5 +172,5 @@ def test_a_schema_grows_by_optional_columns_in_the_order_given() -> None:
     assert [field.name for field in made.fields] == ["b", "n", "a"]
     assert (made.fields[0], made.fields[2]) == (held.fields[1], held.fields[0])
     assert isinstance(made.fields[1].type, Option)
-    with pytest.raises(Invalid, match="no b"):
+    with pytest.raises(Invalid, match="no 'b'"):
         enlarged(held, pa.schema([same.field("a"), pa.field("n", pa.int64())]))
