@@ -41,8 +41,9 @@ def repeating(footer: ParquetFooter, schema: pa.Schema) -> tuple[str, ...]:
 
 def check(batch: pa.RecordBatch, columns: tuple[str, ...]) -> None:
     """Raises ValueError if the dictionary of one of ``columns`` is larger than MAX_DICTIONARY."""
-    for name in set(columns).intersection(batch.schema.names):
-        if batch.column(name).dictionary.nbytes > MAX_DICTIONARY:
+    there = set(batch.schema.names)
+    for name in columns:
+        if name in there and batch.column(name).dictionary.nbytes > MAX_DICTIONARY:
             raise ValueError(f"column {name!r} is larger than the footer says")
 
 

@@ -7,6 +7,7 @@ Spec: docs/spec/engine-semantics.md#operations, #output.
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.schema import DataSchema
-from chain.wording import listed, plural
+from chain.wording import plural, some
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
@@ -56,11 +57,10 @@ def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | N
     if force is None:
         return made
     wanted = to_arrow(force).remove_metadata()
-    more, fewer = (
-        list(dict.fromkeys(one.names).keys() - set(other.names)) for one, other in ((made, wanted), (wanted, made))
-    )
+    names = dict.fromkeys(made.names), dict.fromkeys(wanted.names)
+    more, fewer = ([name for name in one if name not in other] for one, other in itertools.permutations(names))
     if more or fewer:
-        told = [f"{listed(sorted(more))} besides" if more else "", f"no {listed(sorted(fewer))}" if fewer else ""]
+        told = [f"{some(more)} besides" if more else "", f"no {some(fewer)}" if fewer else ""]
         raise Invalid(
             f"the query gives not the columns of the dataset, but {' and '.join(filter(None, told))}",
             rule="schema-in-force",
