@@ -78,7 +78,9 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     counts: RowCounts
     """Counts of all rows that were read by their result, with the files that were skipped."""
     repeated: int = 0
-    """How many of ``blocks`` an earlier, identical push had appended."""
+    """How many of ``blocks`` an earlier, identical push had appended,"""
+    repeated_rows: int = 0
+    """and how many of ``rows``."""
 
 
 class NothingNew(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +131,7 @@ class IngestTotals:
     files: int = 0
     counts: RowCounts = NOTHING_READ
     repeated: int = 0
+    repeated_rows: int = 0
 
     def repeat(self, head: Head, push: Push) -> None:
         """Counts a push that was ingested before, with the numbers of that time."""
@@ -136,6 +139,7 @@ class IngestTotals:
         self.rows += push.answer.records
         self.blocks += push.answer.blocks
         self.repeated += push.answer.blocks
+        self.repeated_rows += push.answer.records
         self.count(push.answer.counts)
 
     def add(self, before: Head, after: Head, done: IngestOutcome) -> None:
@@ -150,13 +154,9 @@ class IngestTotals:
         if self.head is None:
             return NothingNew(reason=otherwise, counts=self.counts)
         return Ingested(
-            head=self.head,
-            blocks=self.blocks,
-            rows=self.rows,
-            files=self.files,
-            counts=self.counts,
-            repeated=self.repeated,
-        )
+            head=self.head, blocks=self.blocks, rows=self.rows, files=self.files, counts=self.counts,
+            repeated=self.repeated, repeated_rows=self.repeated_rows,
+        )  # fmt: skip
 
 
 async def pull_root(

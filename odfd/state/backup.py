@@ -64,6 +64,8 @@ class BackupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     objects: int
     bytes: int
     """Bytes of the objects."""
+    small: int = 0
+    """Number of further objects, which are in the database; zero also in snapshots of older versions."""
 
 
 class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,10 @@ class BackupOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that were written."""
     dropped: int = 0
     """Older snapshots that were removed."""
+    small: int = 0
+    """Number of further objects, which are in the database."""
+    database: int = 0
+    """Bytes of the copied database."""
 
 
 class BackupFolder:
@@ -125,6 +131,7 @@ class BackupFolder:
                 (partial / DATABASE).chmod(0o600)
                 for folder in FOLDERS:
                     _copy_folder(home.directory / folder, partial / folder)
+            small, database = _small_objects(home), (partial / DATABASE).stat().st_size
             report.begin("copying objects", None, "bytes")
             found, copied = self._copy_objects(home.directory / OBJECTS, report)
             durable.write(partial / LISTING, "".join(f"{path} {size}\n" for path, size in found).encode())
@@ -135,6 +142,7 @@ class BackupFolder:
                 files=tuple(_saved(partial)),
                 objects=len(found),
                 bytes=sum(size for _, size in found),
+                small=small,
             )
             durable.write(partial / DESCRIPTION, msgspec.json.format(msgspec.json.encode(description)))
             durable.sync_tree(partial)
@@ -143,7 +151,15 @@ class BackupFolder:
             last = LastBackup(time=description.time, place=str(self.folder))
             durable.write(home.directory / LAST, msgspec.json.encode(last))
         sizes = sum(size for _, size in copied)
-        return BackupOutcome(snapshot=whole, objects=len(found), copied=len(copied), bytes=sizes, dropped=dropped)
+        return BackupOutcome(
+            snapshot=whole,
+            objects=len(found),
+            copied=len(copied),
+            bytes=sizes,
+            dropped=dropped,
+            small=small,
+            database=database,
+        )
 
     def _copy_objects(self, objects: Path, report: Report) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
         """Copies new objects; returns path and size of all, and of those copied."""
@@ -174,6 +190,13 @@ class BackupFolder:
                 if str(file.relative_to(self.folder / OBJECTS)) not in listed:
                     file.unlink()
         return len(old)
+
+
+def _small_objects(home: StateDirectory) -> int:
+    """Counts the objects that the database holds itself."""
+    with home.database.read() as connection:
+        count: int = connection.execute("SELECT count(*) FROM small_objects").fetchone()[0]
+        return count
 
 
 def snapshots_in(folder: Path) -> list[Path]:

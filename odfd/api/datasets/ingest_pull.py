@@ -383,18 +383,19 @@ class IngestPullService:
         if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
             self._meter.rows("ingest", outcome.counts)
         if isinstance(outcome, Ingested):
-            if outcome.blocks > outcome.repeated:
-                self._meter.committed("ingest", outcome.blocks - outcome.repeated, outcome.rows)
-                text, blocks = plural(outcome.rows, "record"), outcome.blocks
+            blocks, records = outcome.blocks - outcome.repeated, outcome.rows - outcome.repeated_rows
+            if blocks:
+                self._meter.committed("ingest", blocks, records)
+                text = plural(records, "record")
                 self._events.emit(
-                    "dataset.appended", entry.name, text, about=about(entry.id), blocks=blocks, records=outcome.rows
+                    "dataset.appended", entry.name, text, about=about(entry.id), blocks=blocks, records=records
                 )
             return wire.PullItem(
                 ref=entry.name,
-                outcome="updated",
+                outcome="updated" if blocks else "up-to-date",
                 message="; ".join(part for part in (repeated(outcome), told) if part),
-                blocks=outcome.blocks,
-                records=outcome.rows,
+                blocks=blocks,
+                records=records,
                 head=str(outcome.head.hash),
                 rows=rows_view(outcome.counts),
             )

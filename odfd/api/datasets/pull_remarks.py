@@ -24,9 +24,10 @@ def repeated(outcome: Ingested) -> str:
     """Returns a remark that some or all files of a push were pushed before; empty if none was."""
     if not outcome.repeated:
         return ""
+    held = f"{plural(outcome.repeated, 'block')} with {plural(outcome.repeated_rows, 'record')}"
     if outcome.repeated == outcome.blocks:
-        return "this was pushed before, and nothing is appended twice; --again appends it once more"
-    return f"{outcome.repeated} of the blocks are of the same push before; --again appends its files once more"
+        return f"pushed before, as {held}, and nothing was appended now; --again appends it once more"
+    return f"some files were pushed before, as {held}, and were not appended again; --again appends them once more"
 
 
 LONG_PAUSE: Final = 366 * 86_400 * instant.SECOND

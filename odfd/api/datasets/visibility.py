@@ -77,7 +77,9 @@ class VisibilityService:
         )
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
-        kept = [self._view(entry, False, [_is_theirs(entry).message]) for entry in theirs]
+        kept = [
+            await trio.to_thread.run_sync(self._view, entry, False, [_is_theirs(entry).message]) for entry in theirs
+        ]
         mine = [each for each in wanted if each not in theirs]
         if change:
             await trio.to_thread.run_sync(self._check_own, mine, change)
@@ -228,6 +230,7 @@ class VisibilityService:
             name=entry.name,
             id=str(entry.id),
             published=self._visibility.is_told(entry.id),
+            unsigned=not self._is_signed(entry.id),
             sample=self._visibility.shown_rows(entry.id),
             words=words_view(self._visibility.card_words(entry.id)),
             networks=self._limits(entry.id),

@@ -55,4 +55,6 @@ class BackupService:
             copied=done.copied,
             bytes=done.bytes,
             dropped=done.dropped,
+            small=done.small,
+            database=done.database,
         )

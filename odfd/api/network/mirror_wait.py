@@ -56,7 +56,7 @@ class MirrorWait:
 
     def _tried(self) -> tuple[str, str]:
         """Returns what was tried, and what a person can do."""
-        if not self._scheduler.is_joined() and self._mirror.spec.via is None:
+        if self._is_in_no_network():
             return "this node is in no network, so nobody was asked", "join one: odfctl join INVITATION"
         seconds = round(trio.current_time() - self._began)
         if self._mirror.spec.peers:
@@ -74,6 +74,10 @@ class MirrorWait:
             "check its id (odfctl search, odfctl network show), and whether its publisher is online",
         )
 
+    def _is_in_no_network(self) -> bool:
+        """Whether nobody can be asked for the dataset before this node joins a network."""
+        return not self._scheduler.is_joined() and self._mirror.spec.via is None
+
     async def _until_settled(self) -> None:
         mirror = self._mirror
         seen, since = mirror.tally.progress(), trio.current_time()
@@ -85,8 +89,8 @@ class MirrorWait:
                 if not has_asked and mirror.passes >= mirror.fresh:
                     has_asked = True
                     await self._ask()
-                elif mirror.rests and mirror.passes >= mirror.fresh:
-                    return  # in no network: nothing can come
+                elif mirror.passes >= mirror.fresh and (mirror.rests or self._is_in_no_network()):
+                    return  # nothing can come
                 else:
                     await turned.wait()
             if patience.cancelled_caught and mirror.state is not SchedulerState.SYNCING:

@@ -282,5 +282,8 @@ def _backup(session: Session, args: argparse.Namespace) -> None:
 
 def backup_text(done: wire.BackupResult) -> str:
     dropped = f", {formatting.plural(done.dropped, 'older snapshot')} removed" if done.dropped else ""
-    copied = f"{formatting.plural(done.copied, 'object')} copied ({formatting.size(done.bytes)}) of {done.objects:,}"
-    return f"backed up to {done.snapshot}: {copied}{dropped}\nodfctl restore {Path(done.snapshot).parent.parent} DIR"
+    large = formatting.plural(done.copied, "large object")
+    copied = f"{large} copied ({formatting.size(done.bytes)}) of {done.objects:,}"
+    small = f"the database ({formatting.size(done.database)}) with {formatting.plural(done.small, 'small object')}"
+    restore = f"odfctl restore {Path(done.snapshot).parent.parent} DIR"
+    return f"backed up to {done.snapshot}: {small}, {copied}{dropped}\n{restore}"

@@ -114,7 +114,8 @@ def _done(row: wire.VisibilityView) -> str:
         return "private" if row.changed else "unchanged"
     where = "" if row.networks is None else f" to {', '.join(row.networks)}"
     rows = f", with {formatting.plural(row.sample, 'row')} on its card at most" if row.sample else ""
-    return f"published{where}{rows}" if row.changed else "unchanged"
+    seen = ", but its head is not signed: others see nothing of it yet" if row.unsigned else ""
+    return f"published{where}{rows}{seen}" if row.changed or seen else "unchanged"
 
 
 _COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (

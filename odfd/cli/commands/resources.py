@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from chain.errors import NotFound
+from chain.errors import Fault, NotFound
 from odfd import output
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
@@ -42,6 +42,29 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
 
 
+def meant(session: Session, word: str, names: Sequence[str]) -> tuple[kinds.Kind[Any], list[str]]:
+    """Returns a kind and names as ``kinds.named``; the kind may be left out before a name that only one thing has.
+
+    Raises Usage, which names the kinds of several such things.
+    """
+    try:
+        return kinds.named(word, names)
+    except Usage:
+        if names or "/" in word:
+            raise
+        try:
+            every = session.client.get(kinds.RESOURCE.path, list[wire.ResourceManifest]).value
+        except Fault:  # without a daemon it is said that there is no such kind
+            every = []
+        found = [kinds.find(each.type) for each in every if each.name.casefold() == word.casefold()]
+        if not found:
+            raise
+        if len(found) > 1:
+            ways = " or ".join(f"{kind.name} {word}" for kind in found)
+            raise Usage(f"{len(found)} things are named {word[:100]}", hint=f"say which: {ways}") from None
+        return found[0], [word]
+
+
 @commands.add(
     "get",
     argument("kind", metavar="KIND"),
@@ -57,7 +80,7 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     lists_things=True,
 )
 def _get(session: Session, args: argparse.Namespace) -> int:
-    kind, args.names = kinds.named(args.kind, args.names)
+    kind, args.names = meant(session, args.kind, args.names)
     _check_selection(kind, args)
     if args.watch and session.output in SHAPES:
         raise Usage(f"a watch has no -o {session.output}", hint="leave one of them out")
@@ -219,7 +242,7 @@ def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> 
 def _describe(session: Session, args: argparse.Namespace) -> None:
     from odfd.cli import details
 
-    kind, names = kinds.named(args.kind, filter(None, [args.name]))
+    kind, names = meant(session, args.kind, [args.name] if args.name else [])
     if len(names) != 1:
         raise Usage(
             f"which {kind.name}?", hint=f"odfctl describe {kind.name} NAME; odfctl get {kind.plural} lists them"

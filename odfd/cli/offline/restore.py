@@ -86,7 +86,8 @@ def _value(done: Restored) -> dict[str, Any]:
 
 def _text(done: Restored) -> str:
     copy = done.snapshot
-    counted = f"{formatting.plural(copy.objects - len(done.damaged), 'object')} ({formatting.size(copy.bytes)})"
+    files = f"{formatting.plural(copy.objects - len(done.damaged), 'large object')} ({formatting.size(copy.bytes)})"
+    counted = f"the database with {formatting.plural(copy.small, 'small object')}, {files}"
     lines = [
         f"restored the state of {formatting.moment(copy.time)} to {done.directory}: {counted}, all of it as backed up",
         *([f"left out, damaged: {', '.join(done.damaged)}"] if done.damaged else []),

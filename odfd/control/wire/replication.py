@@ -395,6 +395,8 @@ class VisibilityView(Value, frozen=True, kw_only=True):
     id: str
     published: bool
     """Whether anything of it is announced or served to others."""
+    unsigned: bool = False
+    """Whether its head is signed by nobody, so that others see nothing of it yet."""
     shared_with: tuple[str, ...] = ()
     """Peers that get it although it is private."""
     changed: bool

@@ -38,6 +38,10 @@ class BackupResult(Value, frozen=True, kw_only=True):
     """Bytes of those."""
     dropped: int = 0
     """Number of older snapshots that were removed."""
+    small: int = 0
+    """Number of further objects, which are in the database."""
+    database: int = 0
+    """Bytes of the copied database."""
 
 
 class RewriteRequest(Request, frozen=True, kw_only=True):

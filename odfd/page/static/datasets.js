@@ -44,8 +44,8 @@ function needs(datasets, probes, status, tasks) {
   const failing = (status && status.flows && status.flows.failing) || {};
   for (const [name, times] of Object.entries(failing))
     found.push({ rank: 1, state: "failed", name, means: `This flow failed ${plural(times, "time")} in a row.`, told: "", href: "#/work", to: "See flows" });
-  for (const task of unmended(tasks).slice(0, 5))
-    found.push({ rank: 3, state: task.finding ? "not ok" : "failed", tone: task.finding ? "bad" : "warn", name: `${task.kind} ${task.target}`, means: task.fault ? task.fault.detail : task.finding, told: "", href: "#/work", to: "See tasks" });
+  for (const task of unmended(tasks).filter((one) => !dismissed.has(one.id)).slice(0, 5))
+    found.push({ task: task.id, rank: 3, state: task.finding ? "not ok" : "failed", tone: task.finding ? "bad" : "warn", name: `${task.kind} ${task.target}`, means: task.fault ? task.fault.detail : task.finding, told: "", href: "#/work", to: "See tasks" });
   return found.sort((one, other) => one.rank - other.rank);
 }
 
@@ -58,16 +58,28 @@ function unmended(tasks) {
   return tasks.filter((one) => (one.state === "failed" || one.finding) && !well(one));
 }
 
+/** Tasks that a person read of and dismissed, in this browser: nothing else ends those that no later work mends. */
+const DISMISSED = "odfd.dismissed";
+const dismissed = new Set(JSON.parse(localStorage.getItem(DISMISSED) || "[]"));
+
+function dismiss(task) {
+  dismissed.add(task);
+  localStorage.setItem(DISMISSED, JSON.stringify([...dismissed].slice(-500))); // more than the node keeps tasks
+}
+
 const FIRST = 6;
 
 function Needed({ needs: found, looked }) {
   const [all, set] = useState(false);
+  const [gone, hide] = useState([]);
+  found = found.filter((one) => !gone.includes(one.task));
   if (!found.length) return looked ? html`<p class="note good">Nothing needs you.</p>` : null;
   return html`<section class="needs" aria-labelledby="needs">
     <h2 id="needs">Needs you <span class="quiet">${count(found.length)}</span></h2>
     <ul>${(all ? found : found.slice(0, FIRST)).map((one) => html`<li class=${one.rank ? "" : "bad"}>
       <${State} of=${one.state} tone=${one.tone} />
       <p><strong><${Text} of=${one.name} most=${120} /></strong>${" "}<span><${Text} of=${one.means} most=${300} />${one.told && html` <span class="quiet"><${Text} of=${one.told} most=${300} /></span>`}</span></p>
+      ${one.task && html`<button type="button" class="plain" onClick=${() => (dismiss(one.task), hide([...gone, one.task]))}>Dismiss<span class="apart"> ${shown(one.name, 120)}</span></button>`}
       ${one.href && html`<a class="button" href=${one.href}>${one.to}<span class="apart"> ${shown(one.name, 120)}</span></a>`}
     </li>`)}</ul>
     ${found.length > FIRST && html`<button type="button" class="plain" aria-expanded=${all} onClick=${() => set(!all)}>${all ? "Fewer" : `All ${count(found.length)}`}</button>`}

@@ -19,6 +19,8 @@ from chain.instant import SECOND, Instant
 from chain.terminal_text import is_visible
 from odfd.cli import conditions, formatting, kinds
 from odfd.cli.command import seconds
+from odfd.cli.commands.publishing import _done
+from odfd.cli.commands.resources import meant
 from odfd.cli.commands.verify import doubt_of, report_text
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
@@ -396,6 +398,36 @@ def test_an_id_of_a_dataset_says_its_kind() -> None:
     assert kinds.named("did:odf:fed01ab", ["weather"]) == (kinds.DATASET, ["did:odf:fed01ab", "weather"])
     with pytest.raises(Usage, match="there is no kind 'did:key:z6Mk'"):
         kinds.named("did:key:z6Mk", [])
+
+
+def test_a_kind_is_left_out_before_a_name_that_one_thing_has() -> None:
+    def named(type_: str, name: str) -> wire.ResourceManifest:
+        return wire.ResourceManifest(schema=f"https://odf.example/{type_}", headers={"name": name})
+
+    things = [named("Dataset", "sales"), named("Mirror", "rain"), named("Dataset", "rain")]
+
+    class Client:
+        def get(self, path: str, _: object) -> Answer[Any]:
+            assert path == kinds.RESOURCE.path
+            return Answer(things, [])
+
+    session: Any = argparse.Namespace(client=Client())
+    assert meant(session, "Sales", []) == (kinds.DATASET, ["Sales"])
+    assert meant(session, "dataset", ["sales"]) == (kinds.DATASET, ["sales"])
+    with pytest.raises(Usage, match="2 things are named rain") as several:
+        meant(session, "rain", [])
+    assert several.value.hint == "say which: mirror rain or dataset rain"
+    for word, names in (("nothing", []), ("sales", ["more"])):
+        with pytest.raises(Usage, match="there is no kind"):
+            meant(session, word, names)
+
+
+def test_what_is_published_and_unsigned_is_not_called_done() -> None:
+    view = wire.VisibilityView(name="sales", id="did:odf:fed01", published=True, changed=True)
+    assert _done(view) == "published"
+    unsigned = msgspec.structs.replace(view, unsigned=True)
+    assert _done(unsigned) == "published, but its head is not signed: others see nothing of it yet"
+    assert _done(msgspec.structs.replace(unsigned, changed=False)) == _done(unsigned)
 
 
 def test_a_daemon_that_is_silent_is_told_while_it_is_waited_for(

@@ -13,7 +13,9 @@ import pytest
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.instant import Instant
 from chain.store.objects import SMALL
+from chain.wording import plural
 from odfd.access.relations import Role
+from odfd.cli.commands.node import backup_text
 from odfd.cli.offline.restore import what_is_wrong
 from odfd.control import wire
 from odfd.runtime.tasks import Report
@@ -49,6 +51,10 @@ async def test_what_was_there_comes_back_and_keys_sign_nothing(world: Any, world
         large = await filled(world, worlds, alice)
         done = await backed_up(alice, backup)
         assert (done.objects, done.copied) == (1, 1)
+        with alice.home.database.read() as connection:
+            small = connection.execute("SELECT count(*) FROM small_objects").fetchone()[0]
+        assert done.small == small > 0, "what is in the database is in the backup too, and counted"
+        assert f"with {plural(small, 'small object')}, 1 large object copied" in backup_text(done)
         head, dataset = alice.home.chains.chain(alice.dataset("cities")).head(), alice.dataset("cities")
         node_key = alice.key
         world.write("alice", "9.csv", "2024-01-09T00:00:00Z,Graz,9")

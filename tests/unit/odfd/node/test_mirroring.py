@@ -483,7 +483,9 @@ async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: Any, monkeypat
         monkeypatch.setattr("odfd.api.network.mirror_wait.PATIENCE_SECONDS", 3600.0)
         with trio.fail_after(PATIENCE):
             lack = (await carol.mirror(nowhere, "nowhere")).lack
+            kept = (await carol.mirror(nowhere, "nowhere", keep="30d")).lack
         assert lack.detail.endswith("this node is in no network, so nobody was asked")
+        assert kept == lack, "a part of the data is not waited for either"
 
 
 async def test_whoever_hears_a_head_may_ask_for_all_that_it_names(

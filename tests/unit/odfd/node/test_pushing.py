@@ -39,8 +39,10 @@ async def test_once_over_restarts_and_told_as_the_first_time(world: Any) -> None
         assert (first.outcome, first.records, first.message) == ("updated", 1, "")
     async with world.running("alice") as alice:
         again = await push(alice, "a.csv")
-        assert (again.outcome, again.records, again.head, again.rows) == ("updated", 1, first.head, first.rows)
-        assert "pushed before" in again.message
+        assert (again.outcome, again.blocks, again.records) == ("up-to-date", 0, 0), "what happened now"
+        assert (again.head, again.rows) == (first.head, first.rows), "and what did when it was pushed"
+        told = "pushed before, as 2 blocks with 1 record, and nothing was appended now"
+        assert again.message == f"{told}; --again appends it once more"
         assert alice.size("readings") == 4
         assert alice.kinds().count("dataset.appended") == 0
         assert (await push(alice, "a.csv", again=True)).head != first.head
