@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from chain.model.block import Block
 from chain.model.defaults import same
@@ -10,6 +11,12 @@ from chain.model.events import AddPushSource, DisablePollingSource, DisablePushS
 from chain.model.source import FetchEthereumLogs
 from chain.rules.rule import Rule, Violation
 from chain.state import ChainState
+
+_ANOTHER: Final = (
+    "declare another dataset with the push source, and a derived dataset for the rows of both: other nodes would "
+    "refuse this chain with it"
+)
+"""What to do instead: chains in which a push source follows are refused by every reader, so none is written."""
 
 
 class OneFormOfSchema(Rule):
@@ -57,15 +64,22 @@ class NoPollingBesidePush(Rule):
 
 
 class NoPushBesidePolling(Rule):
-    """A dataset with a polling source has no push sources."""
+    """A dataset that has a polling source, or had one that is disabled, has no push sources."""
 
     name = "push-beside-polling"
     clause = "AddPushSource; polling source still active"
     concerns = (AddPushSource,)
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        if state.set_polling_source is not None:
-            yield self.broken("a push source in a dataset that has a polling source")
+        if state.set_polling_source is None:
+            return
+        if state.polling_source is None:
+            yield self.broken(
+                "a push source in a dataset that had a polling source: that is disabled; the format lets none follow",
+                hint=_ANOTHER,
+            )
+        else:
+            yield self.broken("a push source in a dataset that has a polling source", hint=_ANOTHER)
 
 
 class PushSourceChanges(Rule):
@@ -85,7 +99,7 @@ class PushSourceChanges(Rule):
 
 
 class NoSourceAfterDisable(Rule):
-    """No source is added after one was disabled, since the format does not define its meaning yet."""
+    """No push source is added after a source was disabled, since the format does not define its meaning yet."""
 
     name = "source-after-disable"
     clause = "AddPushSource; source evolution is not fully supported"
@@ -93,7 +107,9 @@ class NoSourceAfterDisable(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         if state.disabled_push_sources or state.polling_disabled:
-            yield self.broken("a push source after a source was disabled, which the format gives no meaning yet")
+            yield self.broken(
+                "a push source after a source was disabled, which the format gives no meaning yet", hint=_ANOTHER
+            )
 
 
 class DisabledSourceExists(Rule):

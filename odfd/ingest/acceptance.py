@@ -17,13 +17,13 @@ from chain.errors import Invalid, Refused
 from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.fetch_options import KafkaTopic, ServerEvents, SqlQuery, fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options
-from chain.model.schema import DataSchema, DataType, List, Map, Option, Struct, Timestamp
+from chain.model.schema import DataSchema, DataType, Duration, List, Map, Option, Struct, Timestamp
 from chain.model.source import (
     FetchEthereumLogs,
     FetchMqtt,
     FetchStep,
     MergeAppend,
-    MergeStrategy,
+    MergeSnapshot,
     ReadCsv,
     ReadJson,
     ReadNdJson,
@@ -32,6 +32,7 @@ from chain.model.source import (
     SqlQueryStep,
     Transform,
 )
+from chain.wording import a, listed
 from engines.spark.analysis.source_declarations import read_source
 from engines.spark.ingest.dialect import check_text_options, csv_dialect
 from odfd.ingest.fetch.dispatch import check_fetch
@@ -60,9 +61,10 @@ def check_source(
         parts["fetch"] = lambda: _check_fetch(fetch, event.read, settings)
         parts["prepare"] = lambda: check_prepare(steps, settings)
     parts["read"] = lambda: _check_read(event.read)
+    parts["read.schema"] = lambda: _check_types(event)
     parts["preprocess"] = lambda: _check_preprocess(event.preprocess)
     parts["read.onError"] = lambda: refuse_quarantine(event.read, event.merge)
-    parts["merge"] = lambda: _check_merge(event.merge)
+    parts["merge"] = lambda: _check_merge(event)
     for name, check in parts.items():
         try:
             check()
@@ -104,7 +106,7 @@ def _check_read(read: ReadStep) -> None:
     refuse_links(read)
     _check_on_error(read)
     check_kind(read_options(read.schema), str(type(read).__struct_config__.tag))
-    declared = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
+    declared = _declared(read)
     if declared is not None:
         check_schema(declared)
         _check_zones(declared)
@@ -125,6 +127,42 @@ def _check_on_error(read: ReadStep) -> None:
             rule="on-error",
             hint="declare the schema: it says which records cannot be read",
         )
+
+
+def _check_types(event: SetPollingSource | AddPushSource) -> None:
+    """Raises Invalid for columns that no row can have, whatever the files hold."""
+    declared, read = _declared(event.read), event.read
+    is_text = not isinstance(read, ReadParquet) or read_options(read.schema).format is not None
+    for field in () if declared is None else declared.fields:
+        name = _unfit(field.type)
+        if name is None or (event.preprocess is not None and (name == _STRUCTS or not is_text)):
+            continue  # a query may convert what the file has
+        raise Invalid(
+            f"column {field.name!r} is {a(name)}, which no dataset holds",
+            rule="column-type",
+            hint="declare it as String or BIGINT, if the file has it so; a query of preprocess may convert it",
+        )
+
+
+_STRUCTS: Final = "List of Struct"
+
+
+def _unfit(type_: DataType) -> str | None:
+    """Returns the name of the first type in a type of which no dataset has columns; ``None`` if it has none."""
+    match type_:
+        case Map() | Duration():
+            return type(type_).__name__
+        case List(item_type=Struct() | Option(inner=Struct())):
+            return _STRUCTS
+        case Option(inner=inner) | List(item_type=inner):
+            return _unfit(inner)
+        case Struct(fields=fields):
+            return next((name for field in fields if (name := _unfit(field.type)) is not None), None)
+    return None
+
+
+def _declared(read: ReadStep) -> DataSchema | None:
+    return read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
 
 
 def _check_zones(schema: DataSchema) -> None:
@@ -172,6 +210,20 @@ def _check_preprocess(transform: Transform | None) -> None:
     read_source(transform)
 
 
-def _check_merge(merge: MergeStrategy) -> None:
-    if not isinstance(merge, MergeAppend) and not merge.primary_key:
+def _check_merge(event: SetPollingSource | AddPushSource) -> None:
+    merge, declared = event.merge, _declared(event.read)
+    if isinstance(merge, MergeAppend):
+        return
+    if not merge.primary_key:
         raise Invalid("primaryKey is empty", rule="primary-key", hint="name the columns that identify a row")
+    if event.preprocess is not None or declared is None or not declared.fields:
+        return  # the columns are those of a query, or guessed from files
+    columns = [field.name for field in declared.fields]
+    compared = (merge.compare_columns or ()) if isinstance(merge, MergeSnapshot) else ()
+    for what, names in (("primaryKey", merge.primary_key), ("compareColumns", compared)):
+        if missing := [name for name in names if name not in columns]:
+            raise Invalid(
+                f"{what} names {listed(missing)}, and the read schema has {listed(columns)}",
+                rule="primary-key",
+                hint="name columns of the read schema; without a schema the files decide",
+            )

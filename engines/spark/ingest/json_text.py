@@ -20,7 +20,7 @@ import pyarrow.json as pa_json
 
 from chain.data.uuids import is_marked, named
 from chain.errors import Invalid
-from chain.wording import a
+from chain.wording import a, listed
 from engines.spark.ingest.nested_nulls import REFUSED, first_missing, loosened, needs_loosening, tightened
 from engines.spark.ingest.records import Records
 from engines.spark.ingest.text_columns import (
@@ -81,10 +81,14 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class JsonTable(NamedTuple):
-    """A table of JSON records; ``unknown``: fields that the schema lacks, with the number of records."""
+    """A table of JSON records; ``unknown``: fields that the schema lacks, with the number of records.
+
+    ``matches``: whether a field of any record is in the schema, as far as that is known.
+    """
 
     table: pa.Table
     unknown: Mapping[str, int]
+    matches: bool = True
 
 
 class _Unknown(Exception):
@@ -107,11 +111,12 @@ def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
     check_utf8(records.text, place)
     wanted = pa.schema([(field.name, pa.string() if is_marked(field) else _read_as(field.type)) for field in schema])
     unknown: Mapping[str, int] = {}
+    matches = True
     try:
         table = read_objects(records, wanted, place, "error", schema)
     except _Unknown:
         table = read_objects(records, wanted, place, "ignore", schema)
-        unknown = _count_unknown(records.text, schema)
+        unknown, matches = _count_unknown(records.text, schema)
     columns = []
     for field in schema:
         column = table.column(field.name)
@@ -123,11 +128,27 @@ def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
             fault = misfit_fault(f"{place}:{line}", field.name, named(field).type, misfit.value)
             raise RowFault(fault, misfit.row) from misfit
     out = pa.schema([field.with_type(column.type) for field, column in zip(schema, columns, strict=True)])
-    return JsonTable(pa.Table.from_arrays(columns, schema=out), unknown)
+    return JsonTable(pa.Table.from_arrays(columns, schema=out), unknown, matches)
 
 
-def _count_unknown(text: bytes, schema: pa.Schema) -> dict[str, int]:
-    """Returns names of fields that no column has, with the number of objects that have them, most frequent first."""
+def check_matches(table: JsonTable, schema: pa.Schema, place: str) -> None:
+    """Raises Invalid if no field of any record is in the schema: such a file would become rows of nulls."""
+    if table.matches:
+        return
+    raise Invalid(
+        f"no field of any record is in the schema; they have {listed(list(table.unknown))}, and the schema has "
+        f"{listed(schema.names)}",
+        rule="read-columns",
+        hint="call the columns of the read schema as the file calls its fields, and rename them in preprocess",
+        place=place,
+    )
+
+
+def _count_unknown(text: bytes, schema: pa.Schema) -> tuple[dict[str, int], bool]:
+    """Returns names of fields that no column has, with the number of objects that have them, most frequent first.
+
+    Also returns whether any field has a column.
+    """
     counts: Counter[str] = Counter()
     known = set(schema.names)
     start = 0
@@ -136,10 +157,10 @@ def _count_unknown(text: bytes, schema: pa.Schema) -> dict[str, int]:
         try:
             counts.update(chain.from_iterable(_FIELDS.decode_lines(text[start:stop])))
         except (msgspec.DecodeError, RecursionError):
-            return {"fields of records that are not one a line": 1}
+            return {"fields of records that are not one a line": 1}, True
         start = stop
     unknown = {name: count for name, count in counts.most_common() if name not in known}
-    return unknown or {"fields within nested values": 1}
+    return unknown or {"fields within nested values": 1}, len(unknown) < len(counts)
 
 
 def _read_as(type_: pa.DataType) -> pa.DataType:

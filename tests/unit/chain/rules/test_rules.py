@@ -59,6 +59,7 @@ from chain.model.source import (
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, Multihash
 from chain.rules import Binds, check_block
 from chain.rules.check import ChainChecker
+from chain.rules.sources import NoPushBesidePolling
 from chain.state import ChainState
 
 ME, ONE, TWO = (DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2, 3))
@@ -540,3 +541,13 @@ def test_what_the_reference_writes_in_honest_use_breaks_nothing(events: list[Any
 def test_violations_say_what_was_expected() -> None:
     [found] = check_block(GROWN, following(GROWN, msgspec.structs.replace(MORE, prev_offset=8)), True)[1:]
     assert (found.rule, found.expected, found.actual) == ("prev-offset", "9", "8")
+
+
+def test_a_disabled_polling_source_is_not_said_to_be_there() -> None:
+    """The chain is refused, as every reader does; the message is true, and says the way out."""
+    chain, rule = after(ROOT, POLL, DisablePollingSource()), NoPushBesidePolling()
+    (told,) = rule.check(chain, following(chain, PUSH))
+    assert "had a polling source: that is disabled" in told.message
+    (there,) = rule.check(after(ROOT, POLL), following(after(ROOT, POLL), PUSH))
+    assert "has a polling source" in there.message
+    assert "another dataset" in told.hint == there.hint

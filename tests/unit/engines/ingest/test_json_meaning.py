@@ -161,6 +161,24 @@ def test_unknown_fields_are_counted_by_name(tmp_path: Path, text: str, step: Any
     assert got.unknown == {"b": 2, "c": 1}
 
 
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ('{"foo": 1, "bar": "a"}\n{"foo": 2}\n', ReadNdJson(ddl_schema=("id BIGINT, v STRING",))),
+        ('[{"foo": 1}, {"bar": 2}]', ReadJson(ddl_schema=("id BIGINT, v STRING",))),
+    ],
+)
+def test_a_file_in_which_no_field_matches_is_refused(tmp_path: Path, text: str, step: Any) -> None:
+    """As a header of CSV in which no column does: it would become rows of nulls."""
+    with pytest.raises(Invalid, match="no field of any record is in the schema") as told:
+        read(tmp_path, text, step)
+    assert told.value.rule == "read-columns"
+    assert "'foo'" in told.value.message
+    assert "rename them in preprocess" in told.value.hint
+    matching = text.replace("bar", "v").replace('"v": 2', '"v": "2"')
+    assert read(tmp_path, matching, step).unknown == {"foo": 2 - text.count("[")}
+
+
 def test_unknown_fields_within_values_are_told(tmp_path: Path) -> None:
     step = ReadNdJson(schema=from_arrow(pa.schema([("a", pa.struct([("x", pa.int64())]))])))
     assert read(tmp_path, '{"a": {"x": 1}}', step).unknown == {}

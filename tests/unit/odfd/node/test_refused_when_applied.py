@@ -5,13 +5,26 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 from chain.codec.manifest import parse_manifests
 from chain.errors import Fault, Invalid
 from chain.instant import Instant
-from chain.model.events import SetPollingSource
+from chain.model.events import AddPushSource, SetPollingSource
+from chain.model.schema import DataField, DataSchema, Duration, Int64, List, Map, Option, String, Struct, TimeUnit
+from chain.model.source import (
+    MergeAppend,
+    MergeChangelogStream,
+    MergeLedger,
+    MergeSnapshot,
+    MergeUpsertStream,
+    ReadCsv,
+    ReadJson,
+    ReadNdJson,
+    ReadParquet,
+)
 from config import model
 from odfd.api.resources.desired_state import read_desired_state
 from odfd.control import wire
@@ -287,3 +300,39 @@ async def test_a_pull_refuses_the_same(tmp_path: Any, rule: str, part: str, text
     with trio.fail_after(PATIENCE), pytest.raises(Fault) as caught:
         await way()
     assert caught.value.rule == rule
+
+
+COLUMNS = (ReadNdJson, ReadCsv, ReadJson, ReadParquet)
+STRUCTS = List(item_type=Struct(fields=(DataField(name="x", type=Int64()),)))
+
+
+@pytest.mark.parametrize("read", COLUMNS)
+@pytest.mark.parametrize(
+    "type_",
+    [Map(key_type=String(), value_type=Int64()), Duration(unit=TimeUnit.SECOND), STRUCTS, Option(inner=STRUCTS),
+     Struct(fields=(DataField(name="in", type=Map(key_type=String(), value_type=Int64())),))],
+)  # fmt: skip
+def test_columns_that_no_dataset_holds_are_refused_by_every_reader(read: Any, type_: Any, tmp_path: Any) -> None:
+    schema = DataSchema(fields=(DataField(name="a", type=Int64()), DataField(name="m", type=type_)))
+    event = AddPushSource(source_name="s", read=read(schema=schema), merge=MergeAppend())
+    refused = check_source(event, IngestSettings(staging=tmp_path))
+    assert refused is not None
+    assert (refused[0], refused[1].rule) == ("read.schema", "column-type")
+    assert "column 'm' is a " in refused[1].message
+    assert refused[1].hint
+
+
+@pytest.mark.parametrize(
+    "merge",
+    [MergeLedger(primary_key=("zz",)), MergeSnapshot(primary_key=("a",), compare_columns=("zz",)),
+     MergeChangelogStream(primary_key=("a", "zz")), MergeUpsertStream(primary_key=("zz",))],
+)  # fmt: skip
+def test_keys_that_no_row_has_are_refused(merge: Any, tmp_path: Any) -> None:
+    """Where the columns are known: without a schema the files decide, and with a query its rows."""
+    event = AddPushSource(source_name="s", read=ReadNdJson(ddl_schema=("a BIGINT, b STRING",)), merge=merge)
+    refused = check_source(event, IngestSettings(staging=tmp_path))
+    assert refused is not None
+    assert (refused[0], refused[1].rule) == ("merge", "primary-key")
+    assert "'zz', and the read schema has 'a', 'b'" in refused[1].message
+    open_ = msgspec.structs.replace(event, read=ReadNdJson())
+    assert check_source(open_, IngestSettings(staging=tmp_path)) is None
