@@ -265,6 +265,8 @@ class WebhookController(AsDeclared):
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         calls, waiting = await self._webhooks.state(resource)
+        if not calls.said:  # nothing was sent yet: whether it answers is not known before somebody asks
+            await self._webhooks.reach(resource)
         failing = calls.failures >= FAILING
         lost = f"{plural(calls.dead, 'delivery', 'deliveries')} given up" if calls.dead else ""
         repeated = f"a call failed, and is repeated: {calls.said}" if calls.failures and not failing else ""
@@ -379,7 +381,8 @@ class VolumeController(AsDeclared):
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         state = self._volumes.state(resource)
         usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
-        if state is None:  # the worker reports after its first look
+        if state is None:  # the worker reports after its first look: until then its place is asked here
+            await trio.to_thread.run_sync(self._volumes.volumes.claimed, resource)
             return ObservedState(told={"Usage": _usage_condition(usage, 0)})
         return ObservedState(told={"Usage": _usage_condition(usage, state.waiting)}, fault=state.fault)
 

@@ -53,6 +53,8 @@ class Entry:
     due: Instant | None = None
     held_since: Instant | None = None
     """Since when it waits for an input that is itself about to run; ``None`` if it does not wait."""
+    logged_at: Instant | None = None
+    """When the log was last told that it failed; ``None``: not since it is known."""
     ticket: int = 0
     """Number of its valid place in the heap; places with other numbers are out of date."""
 
@@ -105,6 +107,7 @@ class Scheduler:
         entry = Entry(plan, _not_ahead(record, now) if record is not None else Record(since=now))
         if before is not None:
             entry.running, entry.touched, entry.awaited = before.running, before.touched, before.awaited
+            entry.logged_at = before.logged_at
         if touched:
             entry.touched = entry.touched if entry.touched is not None else now
         self._entries[key] = entry

@@ -107,9 +107,8 @@ def handle_of(resource: DeclaredResource) -> ResourceHandle:
     return ResourceHandle(resource.id, resource.name, resource.did)
 
 
-KEPT: Final = 100_000
-"""Number of the newest events that are kept in any case."""
-KEPT_FOR: Final = 24 * 3600 * SECOND
+KEPT, MOST, MOST_BYTES, KEPT_FOR = 10_000, 100_000, 64 << 20, 24 * 3600 * SECOND
+"""The newest ``KEPT`` events are kept, and others for ``KEPT_FOR``, while they are ``MOST`` and fill ``MOST_BYTES``."""
 TRIMMED_EVERY: Final = 1_000
 """Number of new events after which old ones are removed."""
 _AMONG: Final = "id IN (SELECT value FROM json_each(?))"
@@ -393,14 +392,15 @@ class DeclaredStore:
         found, key = (_decoded(row[5]) for row in rows), name.casefold()
         return next((each for each in found if key in (each.id, each.did, each.name.casefold())), None)
 
-    def trim(self, now: Instant, kept: int = KEPT, kept_for: int = KEPT_FOR) -> int:
-        """Removes events both older than ``kept_for`` and not among the newest, except one; returns their number."""
-        cut = self._db.execute(
+    def trim(self, now: Instant, kept: int, kept_for: int) -> int:
+        """Removes events that need not be kept, except one; returns their number."""
+        return self._db.execute(
             "DELETE FROM res_events WHERE rv <= (SELECT max(rv) FROM res_events) - ?"
-            " AND rv < coalesce((SELECT rv FROM res_events WHERE at > ? ORDER BY rv LIMIT 1), 9223372036854775807)",
-            (kept, now - kept_for),
-        )
-        return cut.rowcount
+            " AND rv < coalesce((SELECT rv FROM res_events WHERE at > ? ORDER BY rv LIMIT 1), 9223372036854775807)"
+            " OR rv IN (SELECT rv FROM (SELECT rv, row_number() OVER w AS nth, sum(length(body)) OVER w - length(body)"
+            " AS later FROM res_events WINDOW w AS (ORDER BY rv DESC)) WHERE later >= ? OR nth > ?)",
+            (kept, now - kept_for, MOST_BYTES, MOST),
+        ).rowcount
 
     def floor(self) -> int:
         """Returns the number after which the log is complete; events up to it were removed."""
@@ -463,7 +463,7 @@ class DeclaredStore:
         rv = self._next()
         EVENTS.put(self._db, rv, now, op, resource.id, resource.type, body)
         if rv % TRIMMED_EVERY == 0:
-            self.trim(now)
+            self.trim(now, KEPT, KEPT_FOR)
         return rv, body
 
     def _next(self) -> int:

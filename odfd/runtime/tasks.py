@@ -121,6 +121,8 @@ class Task:
     submitted_at: Instant | None = None
     is_declared: bool = False
     """Whether a resource of the same id declares the task."""
+    is_routine: bool = False
+    """Whether it is one of many that are logged at level debug."""
 
     def progress(self) -> tuple[object, ...]:
         """Returns a value that differs whenever there is something new to show."""
@@ -160,6 +162,19 @@ def named(task_id: str) -> Iterator[None]:
         yield
     finally:
         _NAMED.reset(token)
+
+
+_ROUTINE: Final = ContextVar("routine", default=False)
+
+
+@contextmanager
+def routine() -> Iterator[None]:
+    """Logs the tasks that are submitted in the block at level debug: they are many, and another part tells of them."""
+    token = _ROUTINE.set(True)
+    try:
+        yield
+    finally:
+        _ROUTINE.reset(token)
 
 
 _OUTSIDE: Final[ContextVar[_Outside | None]] = ContextVar("outside", default=None)
@@ -275,7 +290,7 @@ class TaskBoard:
         if given in self._live:
             text = f"the task {given} that was cancelled is still ending"
             raise Environment(text, rule="task-ending", hint="it is begun when that is over")
-        made = Task(given or self._new_id(), kind, target, is_declared=given is not None)
+        made = Task(given or self._new_id(), kind, target, is_declared=given is not None, is_routine=_ROUTINE.get())
         made.submitted_at = self._clock.now()
         return made
 
@@ -336,18 +351,20 @@ class TaskBoard:
     async def _perform(self, task: Task, work: Work) -> None:
         _OUTSIDE.set(self._outside)
         _NAMED.set(None)
+        _ROUTINE.set(False)
+        log = self._logger.debug if task.is_routine else self._logger.info
         structlog.contextvars.bind_contextvars(task=task.id)  # each log line of the task has its id
         try:
             with task.scope:
                 async with self._slots.one():
                     task.state, task.started_at = TaskState.RUNNING, self._clock.now()
                     self.changed()
-                    self._logger.info("task begun", kind=task.kind, target=task.target)
+                    log("task begun", kind=task.kind, target=task.target)
                     await self._attempt(task, work)
         finally:
             if task.state in (TaskState.WAITING, TaskState.RUNNING):
                 task.state = TaskState.CANCELLED
-            self._logger.info("task ended", kind=task.kind, target=task.target, state=task.state.value)
+            log("task ended", kind=task.kind, target=task.target, state=task.state.value)
             self._finish(task)
 
     async def _attempt(self, task: Task, work: Work) -> None:

@@ -69,8 +69,7 @@ class VolumeMover:
         """Does all that is due for one of ``volumes``. ``touched``: the datasets to look at; ``None`` for all."""
         moved, returned, fault, resource = 0, 0, None, volumes[at]
         try:
-            volume = self._volumes.open(resource)
-            self._claim(volume)
+            volume = self._volumes.claimed(resource)
             self._clear(volume)
             wanted, others = self._sorted(at, volumes, touched)
             returned = self._return(volume, others)
@@ -88,14 +87,6 @@ class VolumeMover:
             moved=moved,
             returned=returned,
         )
-
-    def _claim(self, volume: OpenVolume) -> None:
-        """Marks the place of a new volume, then writes its row: after a crash in between it finds its own mark."""
-        key, place = volume.resource.id, volume.spec.place()
-        is_claimed = self._index.is_claimed(key, place)
-        volume.place.claim(key, is_new=not is_claimed)
-        if not is_claimed:
-            self._index.claim(key, place)
 
     def _sorted(
         self, at: int, volumes: Sequence[DeclaredResource], touched: Collection[DatasetId] | None

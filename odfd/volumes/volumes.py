@@ -47,6 +47,8 @@ class Volumes:
     def __init__(self, home: StateDirectory, now: Callable[[], float] = time.monotonic) -> None:
         self._home, self._now = home, now
         self._lock = threading.Lock()
+        self._claiming = threading.Lock()
+        """Held while a place is marked: who asks in between would find a draft of the mark, as of another's."""
         self._opened: dict[str, tuple[object, float, OpenVolume]] = {}
         self._caches: dict[str, VolumeCache] = {}
         self.fetched = 0
@@ -95,11 +97,19 @@ class Volumes:
             self._opened[resource.id] = (said, self._now(), volume)
         return volume
 
-    def check(self, resource: DeclaredResource) -> None:
-        """Asks the place of a volume whether it is there and this volume's. Raises Environment, NotFound, Invalid."""
-        volume = self.open(resource)
-        is_claimed = self._home.objects.volumes.is_claimed(resource.id, volume.spec.place())
-        volume.place.claim(resource.id, is_new=not is_claimed)
+    def claimed(self, resource: DeclaredResource) -> OpenVolume:
+        """Opens a volume and asks its place whether it is there and its own. Raises Environment, NotFound, Invalid.
+
+        Marks the place of a new volume, then writes its row: after a crash in between it finds its own mark.
+        """
+        volume, index = self.open(resource), self._home.objects.volumes
+        place = volume.spec.place()
+        with self._claiming:
+            is_claimed = index.is_claimed(resource.id, place)
+            volume.place.claim(resource.id, is_new=not is_claimed)
+            if not is_claimed:
+                index.claim(resource.id, place)
+        return volume
 
     def release(self, resource: DeclaredResource) -> None:
         """Gives up the place and the cache of a volume that is deleted."""

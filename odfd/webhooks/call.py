@@ -35,13 +35,26 @@ def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
 
 async def call(url: str, headers: Mapping[str, str], body: bytes, allows: Allows) -> int:
     """Makes the call and returns the status, which is 2xx. Raises Remote for another status, or without an answer."""
+    status = await _asked("POST", url, headers, body, allows)
+    if not 200 <= status < 300:
+        raise Remote(f"it answered {status}", rule=_RULE, hint=_HINT)
+    return status
+
+
+async def reach(url: str, allows: Allows) -> None:
+    """Asks whether a server answers at all, whatever it says to a HEAD. Raises Remote."""
+    await _asked("HEAD", url, {}, b"", allows)
+
+
+async def _asked(method: str, url: str, headers: Mapping[str, str], body: bytes, allows: Allows) -> int:
+    """Makes a request and returns the status of the answer. Raises Remote without one."""
     try:
         with trio.fail_after(CALL_SECONDS):
             async with (
                 new_client(allows, timeout=CALL_SECONDS, verify=machine_authorities(), trust_env=False) as client,
-                client.stream("POST", url, headers=dict(headers), content=body) as response,
+                client.stream(method, url, headers=dict(headers), content=body) as response,
             ):
-                status = response.status_code
+                return response.status_code
     except NotAllowed as error:
         hint = "name its network in webhooks.inside, if it is right; http:// is for such networks alone"
         raise Remote(
@@ -51,6 +64,3 @@ async def call(url: str, headers: Mapping[str, str], body: bytes, allows: Allows
         raise Remote(f"no answer in {CALL_SECONDS:g} seconds", rule=_RULE, hint=_HINT) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise Remote((str(error) or type(error).__name__)[:300], rule=_RULE, hint=_HINT) from error
-    if not 200 <= status < 300:
-        raise Remote(f"it answered {status}", rule=_RULE, hint=_HINT)
-    return status

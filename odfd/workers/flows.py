@@ -42,6 +42,9 @@ RUNNING: Final = 128
 tasks, and a run that waits long for a source takes no place from others there."""
 START_SECONDS: Final = 5.0
 """Seconds until the first comparison of all heads, so that requests right after a start do not wait for it."""
+LOGGED_EVERY: Final = 3600 * SECOND
+"""Least time between two lines of the log about failures of one plan: at most 24 lines a day."""
+LOGGED_CHARACTERS: Final = 300
 LOOK_SECONDS: Final = 60.0
 """Without an alarm of the system the clock is looked at this often while anything is due at all: it may have been set,
 or the machine slept."""
@@ -325,12 +328,22 @@ class FlowWorker:
                 failures = record.failures if record is not None else 1
                 told = await trio.to_thread.run_sync(about_flow, self._home, firing.plan)
                 self._events.emit("flow.failed", firing.plan.name, message, about=told, failures=failures)
+                self._log_failure(firing, outcome, message, failures)
         finally:
             self._running -= 1
             turned, self.turned = self.turned, trio.Event()
             turned.set()
             self.ran(firing.plan.name)
             self.loop.poke()
+
+    def _log_failure(self, firing: Firing, outcome: Outcome, message: str, failures: int) -> None:
+        """Logs that a flow fails, once an hour: one that runs every second would fill a disk in weeks."""
+        entry, now = self.scheduler.find(firing.key), self._clock.now()
+        if entry is None or (entry.logged_at is not None and 0 <= now - entry.logged_at < LOGGED_EVERY):
+            return
+        entry.logged_at = now
+        text = message[:LOGGED_CHARACTERS]
+        self._logger.info("flow fails", flow=firing.plan.name, outcome=outcome.value, failures=failures, message=text)
 
     async def _head_of(self, dataset: DatasetId | None) -> str | None:
         return None if dataset is None else await trio.to_thread.run_sync(self._head, dataset)

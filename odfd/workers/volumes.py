@@ -66,7 +66,7 @@ class VolumeWorker:
         found = {name: fault for name, fault in known.items() if fault is not None}
         for resource in declared:
             try:
-                self.volumes.check(resource)
+                self.volumes.claimed(resource)
             except Fault as fault:
                 found[resource.name] = fault
         return found

@@ -20,7 +20,7 @@ from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
-from odfd.webhooks.call import call, judge
+from odfd.webhooks.call import call, judge, reach
 from odfd.webhooks.delivery import CallRecord, signed_headers, signing_key
 from odfd.workers.webhook_deliveries import FAILING, CallTarget, DueCall, WebhookDeliveries, WebhookState
 from p2p.ip import IpNetwork
@@ -64,6 +64,11 @@ class WebhookWorker:
         self._read_again()
         self.loop.poke()
         return state
+
+    async def reach(self, target: DeclaredResource) -> None:
+        """Asks whether a server answers at a target's address, and sends it nothing. Raises Remote."""
+        url = target.spec["url"]
+        await reach(url, judge(url, self.inside))
 
     async def remove(self, target: DeclaredResource) -> None:
         """Stops the deliveries to a deleted target."""

@@ -31,7 +31,7 @@ from odfd.flows.plan import (
 )
 from odfd.flows.schedule import offset_at
 from odfd.ingest.trigger import TriggerTime
-from odfd.runtime.tasks import Report, Task, TaskBoard, TaskState
+from odfd.runtime.tasks import Report, Task, TaskBoard, TaskState, routine
 from odfd.workers.flows import Ended, ended_by
 from odfd.workers.garbage_collection import GarbageCollector
 from odfd.workers.webhooks import WebhookWorker
@@ -112,7 +112,9 @@ class FlowTasks(NamedTuple):
                 return partial(self.collection.collect, wire.CollectRequest())
 
     async def _ended(self, submit: _Submit) -> Ended:
-        task = self.board.get((await submit()).id)
+        with routine():
+            begun = await submit()
+        task = self.board.get(begun.id)
         await task.finished.wait()
         return end_of(task)
 
