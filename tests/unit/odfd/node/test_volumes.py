@@ -164,7 +164,7 @@ async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
     async with world.running("alice") as alice:
         await alice.apply(volume(cellar, name="attic"))
         await until(lambda: (cellar / MARK).exists() and (cellar / MARK).read_text() == found_id(alice, "attic"))
-        await until(lambda: alice.parts.volumes.probe().result != "failed")
+        await until(lambda: not any(each.fault for each in alice.parts.volumes.states.values()))
         assert (await status(alice, "attic"))["phase"] == "Ready"
         assert (await probe(alice)).result == "ok"
 
