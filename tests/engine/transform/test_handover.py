@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from bench.local_engine import LocalEngine
 from chain.instant import MILLISECOND
 from chain.model.events import AddPushSource, ExecuteTransform, SetTransform, TransformInput
 from chain.model.source import MergeSnapshot, ReadCsv, SqlQueryStep, TransformSql
+from engines.provision.warm import EnginePool
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, UpToDate
 from odfd.transform.replay import Replayed, replay
@@ -256,7 +258,7 @@ def test_a_map_goes_on_with_the_next_block(make_world):
     ("old", "new", "why"),
     [
         (LOG[0], window(5, "max(k) as k"), "log mode so far, final mode"),
-        (window(5), window(5, "count(*) as c"), "no s"),
+        (window(5), window(5, "count(*) as c"), "no 's'"),
         (window(5), window(5, "cast(sum(k) as string) as s"), "s string where the dataset has s int64"),
         (TABLES["the same"][0], "select k % 3 as g, k % 2 as s, max(event_time) as event_time from x group by 1, 2",
          "another primary key"),
@@ -318,14 +320,16 @@ def blocks_of(world, kind):
     return [block for block in found if type(block.event).__name__ == kind]
 
 
-def test_another_engine_alone_takes_the_state_as_it_is(make_world):
+def test_another_engine_alone_takes_the_state_as_it_is(make_world, spark_root):
     async def run():
         world = make_world()
+        later = LocalEngine(spark_root, "sha256:" + "2" * 64)
+        world.deps = replace(world.deps, engines=EnginePool({"spark": (world.engine, later)}))
         world.found(window(10))
         world.add_rows([1, 12, 27], watermark=25 * SECOND)
         await derive(world)
         before, head = state_of(world), world.chains.chain(DERIVED).block_at(1).event
-        pinned = TransformSql(engine="spark", version="sha256:" + "2" * 64, queries=head.transform.queries)
+        pinned = TransformSql(engine="spark", version=(await later.identity()).digest, queries=head.transform.queries)
         world.append(DERIVED, SetTransform(inputs=head.inputs, transform=pinned))
         world.add_rows([31], watermark=41 * SECOND)
         await derive(world)
