@@ -114,13 +114,13 @@ def _done(row: wire.VisibilityView) -> str:
         return "private" if row.changed else "unchanged"
     where = "" if row.networks is None else f" to {', '.join(row.networks)}"
     rows = f", with {formatting.plural(row.sample, 'row')} on its card at most" if row.sample else ""
-    seen = ", but its head is not signed: others see nothing of it yet" if row.unsigned else ""
+    seen = ", but its head is not signed" if row.unsigned else ""
     return f"published{where}{rows}{seen}" if row.changed or seen else "unchanged"
 
 
 _COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (
     TableColumn("NAME", lambda row: row.name),
-    TableColumn("DONE", lambda row: _done(row)),
+    TableColumn("DONE", lambda row: _done(row), most=90),
     TableColumn("ID", lambda row: row.id, most=90),
 )
 

@@ -426,7 +426,7 @@ def test_what_is_published_and_unsigned_is_not_called_done() -> None:
     view = wire.VisibilityView(name="sales", id="did:odf:fed01", published=True, changed=True)
     assert _done(view) == "published"
     unsigned = msgspec.structs.replace(view, unsigned=True)
-    assert _done(unsigned) == "published, but its head is not signed: others see nothing of it yet"
+    assert _done(unsigned) == "published, but its head is not signed"
     assert _done(msgspec.structs.replace(unsigned, changed=False)) == _done(unsigned)
 
 
