@@ -265,13 +265,14 @@ class WebhookController(AsDeclared):
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         calls, waiting = await self._webhooks.state(resource)
-        if not calls.said:  # nothing was sent yet: whether it answers is not known before somebody asks
-            await self._webhooks.reach(resource)
-        failing = calls.failures >= FAILING
+        failing, silence = calls.failures >= FAILING, ""
+        if not calls.delivered and not failing:  # whether it answers is not known before somebody asks
+            silence = await self._webhooks.reach(resource)
         lost = f"{plural(calls.dead, 'delivery', 'deliveries')} given up" if calls.dead else ""
         repeated = f"a call failed, and is repeated: {calls.said}" if calls.failures and not failing else ""
-        message = "; ".join(each for each in (repeated, lost) if each)
-        told = {"Answers": ConditionValue(value=not failing, message=message)}
+        unknown = f"it took the connection, but gave no answer to HEAD: {silence}; a call will tell" if silence else ""
+        message = "; ".join(each for each in (unknown, repeated, lost) if each)
+        told = {"Answers": ConditionValue(value=not (failing or silence), message=message)}
         if not failing:
             return ObservedState(told=told)
         text = f"{calls.said}; {plural(waiting, 'delivery waits', 'deliveries wait')}"

@@ -210,7 +210,7 @@ EVENT_KINDS: Final = {
     "verdict.put-off": "a transform could not be run again yet",
     "verdict.reproduced": "a transform run again here gave the same result",
     "volume.moved": "slices were moved to a volume, or came back",
-    "webhook.answered": "a webhook that failed answers again",
+    "webhook.answered": "a webhook answers for the first time, or again after a failure",
     "webhook.failed": "five calls of a webhook in a row failed",
     "webhook.retried": "a call of a webhook failed, and is repeated",
     "webhook.given-up": "a webhook was not told of a change: it failed for a day",

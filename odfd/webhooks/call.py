@@ -20,6 +20,8 @@ from p2p.web.client import machine_authorities, new_client
 CALL_SECONDS: Final = 10.0
 _RULE: Final = "webhook-unreachable"
 _HINT: Final = "it is tried again by itself; odfctl docs resources says what a receiver has to do"
+_TAKEN: Final = (httpx.ReadError, httpx.ReadTimeout, httpx.WriteError, httpx.WriteTimeout, httpx.RemoteProtocolError)
+"""What fails at a server that took the connection."""
 
 
 def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
@@ -35,23 +37,35 @@ def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
 
 async def call(url: str, headers: Mapping[str, str], body: bytes, allows: Allows) -> int:
     """Makes the call and returns the status, which is 2xx. Raises Remote for another status, or without an answer."""
-    status = await _asked("POST", url, headers, body, allows)
+    status = await _asked("POST", url, headers, body, allows, CALL_SECONDS)
     if not 200 <= status < 300:
         raise Remote(f"it answered {status}", rule=_RULE, hint=_HINT)
     return status
 
 
-async def reach(url: str, allows: Allows) -> None:
-    """Asks whether a server answers at all, whatever it says to a HEAD. Raises Remote."""
-    await _asked("HEAD", url, {}, b"", allows)
+async def reach(url: str, allows: Allows) -> str:
+    """Asks a server for a HEAD, and returns why it gave no answer; empty if it did, whatever it said.
+
+    A server that takes connections may answer calls all the same. Raises Remote if none is there.
+    """
+    try:
+        # Half of the time for a connection, so that a server that takes it and stays silent is told from none.
+        await _asked("HEAD", url, {}, b"", allows, CALL_SECONDS / 2)
+    except Remote as fault:
+        if isinstance(fault.__cause__, _TAKEN):
+            return fault.message
+        raise
+    return ""
 
 
-async def _asked(method: str, url: str, headers: Mapping[str, str], body: bytes, allows: Allows) -> int:
+async def _asked(
+    method: str, url: str, headers: Mapping[str, str], body: bytes, allows: Allows, step_seconds: float
+) -> int:
     """Makes a request and returns the status of the answer. Raises Remote without one."""
     try:
         with trio.fail_after(CALL_SECONDS):
             async with (
-                new_client(allows, timeout=CALL_SECONDS, verify=machine_authorities(), trust_env=False) as client,
+                new_client(allows, timeout=step_seconds, verify=machine_authorities(), trust_env=False) as client,
                 client.stream(method, url, headers=dict(headers), content=body) as response,
             ):
                 return response.status_code
@@ -61,6 +75,6 @@ async def _asked(method: str, url: str, headers: Mapping[str, str], body: bytes,
             f"{httpx.URL(url).host} is where no webhook is called", rule="webhook-address", hint=hint
         ) from error
     except (trio.TooSlowError, httpx.TimeoutException) as error:
-        raise Remote(f"no answer in {CALL_SECONDS:g} seconds", rule=_RULE, hint=_HINT) from error
+        raise Remote(f"no answer in {step_seconds:g} seconds", rule=_RULE, hint=_HINT) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise Remote((str(error) or type(error).__name__)[:300], rule=_RULE, hint=_HINT) from error

@@ -63,6 +63,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     """Generation of the declaration since which it is told of changes, but not of what was there already."""
     delivered: int = 0
+    """Calls of this generation that were answered."""
     dead: int = 0
     """Number of deliveries that were given up."""
     failures: int = 0

@@ -222,7 +222,7 @@ class WebhookDeliveries:
             head = notified_head(self._home.chains.chain(each.id).head())
             if head is not None and policy.names(each.name) and str(each.id) not in known:
                 store.keep(connection, target.id, str(each.id), NotifiedDataset(name=each.name, head=head), None)
-        begun = msgspec.structs.replace(calls or CallRecord(generation=0), generation=target.generation, failures=0)
+        begun = CallRecord(generation=target.generation, dead=0 if calls is None else calls.dead)
         store.keep_calls(connection, target.id, begun)
         return begun
 

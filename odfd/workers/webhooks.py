@@ -65,10 +65,10 @@ class WebhookWorker:
         self.loop.poke()
         return state
 
-    async def reach(self, target: DeclaredResource) -> None:
-        """Asks whether a server answers at a target's address, and sends it nothing. Raises Remote."""
+    async def reach(self, target: DeclaredResource) -> str:
+        """Asks whether a server is at a target's address, as ``odfd.webhooks.call.reach``. Raises Remote."""
         url = target.spec["url"]
-        await reach(url, judge(url, self.inside))
+        return await reach(url, judge(url, self.inside))
 
     async def remove(self, target: DeclaredResource) -> None:
         """Stops the deliveries to a deleted target."""
@@ -146,5 +146,5 @@ class WebhookWorker:
             self._events.emit("webhook.failed", name, after.said, about=told)
         if before.failures == 0 < after.failures < FAILING:
             self._events.emit("webhook.retried", name, after.said, about=told)
-        if after.failures == 0 < before.failures:
+        if after.failures == 0 and (before.failures or not before.delivered):
             self._events.emit("webhook.answered", name, after.said, about=told)

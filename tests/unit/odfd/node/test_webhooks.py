@@ -7,8 +7,10 @@ import hashlib
 import hmac
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -31,9 +33,11 @@ class Receiver(http.server.ThreadingHTTPServer):
     """Keeps what it was called with, and answers as it is told."""
 
     status = 204
+    is_post_only = False
+    """Whether the connection of another request ends without an answer."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.calls: list[tuple[str, dict[str, Any]]] = []
         """Ids and bodies."""
 
@@ -43,6 +47,11 @@ class Receiver(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     server: Receiver
+
+    def do_HEAD(self) -> None:
+        self.close_connection = True
+        if not self.server.is_post_only:
+            self.send_error(405)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -58,15 +67,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
+@contextmanager
+def serving(made: Receiver) -> Iterator[Receiver]:
     thread = threading.Thread(target=made.serve_forever, args=(0.01,))
     thread.start()
-    yield made
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    try:
+        yield made
+    finally:
+        made.shutdown()
+        thread.join()
+        made.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with serving(Receiver()) as made:
+        yield made
 
 
 SECRET = f"$schema: SecretSet\nheaders: {{name: hooks}}\nspec: {{secrets: {{key: {KEY.decode()}}}}}\n"
@@ -181,6 +197,48 @@ async def test_a_call_that_is_repeated_is_told_before_it_counts_as_a_failure(wor
         await became(lambda: "webhook.answered" in alice.kinds())
         (answers,) = (await status(alice))["conditions"].values()
         assert "message" not in answers
+
+
+async def test_a_target_that_answers_calls_alone_is_ready_and_believed_after_one(
+    world: Any, receiver: Receiver
+) -> None:
+    """As is one with another URL, of which nothing is known."""
+    receiver.is_post_only = True
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(SECRET, target(receiver), dataset("a"))
+        for path in ("hook", "other"):
+            await alice.apply(target(receiver, url=f"http://127.0.0.1:{receiver.server_address[1]}/{path}"))
+            told = await status(alice)
+            (answers,) = told["conditions"].values()
+            assert (told["phase"], answers["value"]) == ("Ready", False)
+            assert answers["message"].startswith(
+                "it took the connection, but gave no answer to HEAD: Server disconnected"
+            )
+            seen = alice.kinds().count("webhook.answered")
+            await alice.apply(dataset("a", path))
+            await became(lambda seen=seen: alice.kinds().count("webhook.answered") > seen)
+            (answers,) = (await status(alice))["conditions"].values()
+            assert answers["value"]
+            assert "message" not in answers
+
+
+async def test_a_target_without_a_server_is_called_all_the_same_and_ready_at_its_first_answer(
+    world: Any, receiver: Receiver
+) -> None:
+    async with world.running("alice", **INSIDE) as alice:
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            port = unused.getsockname()[1]
+        await alice.apply(SECRET, target(receiver, url=f"http://127.0.0.1:{port}/hook"), dataset("a"))
+        told = await status(alice)
+        assert (told["phase"], told["code"]) == ("Failed", "webhook-unreachable")
+        await alice.apply(dataset("a", "one"))
+        await became(lambda: "webhook.retried" in alice.kinds())
+        assert (await status(alice))["phase"] == "Failed"
+        with serving(Receiver(port)) as late:
+            now(alice, world, 3600 * SECOND)
+            await became(lambda: "webhook.answered" in alice.kinds())
+            assert len(late.calls) == 1
+            assert (await status(alice))["phase"] == "Ready"
 
 
 async def test_a_secret_that_is_too_short_waits_for_another(world: Any, receiver: Receiver) -> None:

@@ -1,4 +1,4 @@
-"""Calls to receivers that do not answer."""
+"""Calls to receivers that do not answer, and what is asked before a call."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import trio
 from chain.errors import Remote
 from odfd.webhooks import call
 from p2p.ip import anywhere
+from worlds.eventually import PATIENCE
 
 
 async def silent(stream: trio.SocketStream) -> None:
@@ -22,6 +23,34 @@ async def endless(stream: trio.SocketStream) -> None:
     while True:
         await stream.send_all(b"X: y\r\n")
         await trio.sleep(0.01)
+
+
+async def hasty(stream: trio.SocketStream) -> None:
+    await stream.receive_some()
+    await stream.aclose()
+
+
+async def stubborn(stream: trio.SocketStream) -> None:
+    await stream.receive_some()
+    await stream.send_all(b"HTTP/1.1 405 Method Not Allowed\r\nConnection: close\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("serve", "said"),
+    [(silent, "no answer in 1 seconds"), (hasty, "Server disconnected without sending a response."), (stubborn, "")],
+)
+async def test_a_server_that_takes_the_connection_is_there_whatever_it_says(
+    serve: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call, "CALL_SECONDS", 2.0 if serve is silent else PATIENCE)
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        port = listener.socket.getsockname()[1]
+        assert await call.reach(f"http://127.0.0.1:{port}/", anywhere) == said
+        nursery.cancel_scope.cancel()
+    with pytest.raises(Remote) as none:
+        await call.reach(f"http://127.0.0.1:{port}/", anywhere)
+    assert none.value.rule == "webhook-unreachable"
 
 
 @pytest.mark.parametrize("serve", [silent, endless])
