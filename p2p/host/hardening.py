@@ -245,6 +245,23 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             muxed_conn.dismiss()
             raise
 
+    async def notify_connected(self, conn: Any) -> None:
+        """Tells that a connection was added, as work of the swarm: whoever gives up the dial now does not end it.
+
+        It is in the library's table, so others use it already, and a hole punch that sees it there ends its dials.
+        """
+        told, tell = trio.Event(), super().notify_connected
+
+        async def run() -> None:
+            try:
+                await tell(conn)
+            finally:
+                told.set()
+
+        self.manager.run_task(run)
+        with trio.CancelScope(shield=True):  # ends with the swarm at the latest
+            await told.wait()
+
     def _vacate(self, connection: int) -> None:
         self.slots.leave(connection)
         self._seated.pop(connection, None)

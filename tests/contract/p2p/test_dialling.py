@@ -13,8 +13,10 @@ import trio.testing
 from p2p.errors import BadAddress, Unreachable, WrongIdentity
 from p2p.host.host import open_host
 from p2p.host.limits import HostLimits
+from p2p.host.peer_events import PeerConnected
 from p2p.ip import Ip
 from p2p.machines.dial_order import HEAD_START, MAX_TRIED
+from p2p.ports import PeerId
 from worlds.eventually import PATIENCE, became
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
@@ -160,3 +162,27 @@ async def test_where_ipv6_is_silent_the_other_wins_after_a_head_start(mock_clock
                 while loser.recv(4096):  # what it said before; then its end
                     pass
             assert len(bob._connections(alice.peer_id)) == 1
+
+
+async def test_a_hole_punch_does_not_end_the_connection_that_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full machine, the parts of a host hear of a connection when the punch has seen it and ends its dials."""
+    seen = trio.Event()
+    with trio.fail_after(PATIENCE):
+        async with open_host(ALICE, [ANY_PORT]) as alice, open_host(BOB, [ANY_PORT]) as bob:
+            is_direct, connected = alice.direct.is_direct, alice._notices.connected
+
+            def looked(peer: PeerId) -> bool:
+                if found := is_direct(peer):
+                    seen.set()
+                return found
+
+            async def heard(network: object, conn: object) -> None:
+                await seen.wait()
+                await trio.lowlevel.checkpoint()  # here a dial that was ended would end
+                await connected(network, conn)
+
+            monkeypatch.setattr(alice.direct, "is_direct", looked)
+            monkeypatch.setattr(alice._notices, "connected", heard)
+            assert await alice.direct.punch(bob.direct.listening(), bob.peer_id, PATIENCE, as_client=True)
+            assert isinstance(await alice.notices.receive(), PeerConnected)
+            assert await alice.ping(bob.peer_id) >= 0
