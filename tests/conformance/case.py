@@ -15,7 +15,7 @@ from typing import Any
 
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance import oracles
-from conformance.duck import Duck, Running
+from conformance.duck import Duck, Grouping, Running
 from conformance.histories import Histories, Maker
 from conformance.oracles import Expected, Low
 
@@ -41,6 +41,8 @@ class Case:
     lows: Mapping[str, Sequence[Low]] = field(default_factory=dict)
     running: Running | None = None
     """How DuckDB runs the text in steps, if it looks at all history."""
+    grouping: Grouping | None = None
+    """How DuckDB takes the text apart, if a table keeps parts of its aggregates."""
 
     @property
     def sql(self) -> TransformSql:
@@ -66,7 +68,7 @@ class Case:
 
     def tell(self, duck: Duck) -> None:
         """What DuckDB has to know to stand in for Spark."""
-        duck.texts, duck.running = self.dialect, self.running
+        duck.texts, duck.running, duck.grouping = self.dialect, self.running, self.grouping
 
     def histories(self, rng: random.Random) -> dict[str, tuple[Any, ...]]:
         return {alias: make(rng) for alias, make in self.inputs.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance import oracles
 from conformance.case import DAYS, Case, Oracle, final_oracle
-from conformance.duck import Duck
+from conformance.duck import Duck, Grouping
 from conformance.histories import DAY, Block, Histories, Row, Said, careless, changes, grows, moves
 from conformance.oracles import Expected, Fact, day
 
@@ -52,9 +52,8 @@ def _corrected(within: int | None = None) -> Oracle:
 _VALID = "{0}.event_time >= {1}.valid_from and {0}.event_time < {1}.valid_to"
 _ENRICH = "select a.event_time, a.k, a.v, b.v as w from a left join b on a.k = b.k and " + _VALID.format("a", "b")
 _DROP, _APPLY = "set odf.late = 'drop';\n", "set odf.late = 'apply';\n"
-_CORRECTED = (
-    "select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s, count(*) as c{h} "
-    "from a group by 1, 2{h}"
+_CORRECTED = Grouping(
+    {"event_time": "time_bucket(interval '1' day, event_time)", "k": "k"}, {"s": "sum(v)", "c": "count(*)"}
 )
 _WITHIN = "set odf.late = 'apply within 3 days';\n"
 _UNSURE = {"a": grows, "b": lambda rng: grows(rng, late=0.25)}
@@ -90,9 +89,16 @@ CHANGING = (
         changelogs=("b",),
         temporal=("b",),
     ),
-    Case("corrected-days", _CORRECTED, {"a": grows}, _corrected(), head=_APPLY),
-    Case("corrected-for-three-days", _CORRECTED, {"a": grows}, _corrected(3 * DAY), head=_WITHIN),
-    Case("corrected-days-of-changes", _CORRECTED, {"a": moves}, _corrected(), head=_APPLY, changelogs=("a",)),
+    Case("corrected-days", _CORRECTED.text, {"a": grows}, _corrected(), head=_APPLY, grouping=_CORRECTED),
+    Case(
+        "corrected-for-three-days",
+        _CORRECTED.text,
+        {"a": grows},
+        _corrected(3 * DAY),
+        head=_WITHIN,
+        grouping=_CORRECTED,
+    ),
+    Case("corrected-days-of-changes", _CORRECTED.text, {"a": moves}, _corrected(), head=_APPLY, changelogs=("a",)),
     Case("versions-that-only-grow", _ENRICH, _UNSURE, _enriched, "", _DROP, temporal=("b",)),
     Case(
         "two-dimensions",
@@ -239,9 +245,9 @@ def _values(group: Sequence[Fact]) -> list[int]:
 
 
 _sums = _grouped(lambda group: (group[0][1], sum(_values(group)), len(group)))
-_GROUPED = "select k, max(event_time) as event_time, sum(v) as s, count(*) as c from {} group by k{{h}}"
 _BOTH = "(select event_time, k, v{h} from a union all select event_time, k, v{h} from b)"
-_OF_TWO = "select k, max(event_time) as event_time, sum(v) as s, count(*) as c{h} from " + _BOTH + " group by k{h}"
+_TOTALS = {"event_time": "max(event_time)", "s": "sum(v)", "c": "count(*)"}
+_OF_ONE, _OF_TWO = (Grouping({"k": "k"}, _TOTALS, rows) for rows in ("a", _BOTH))
 _TOP = (
     "select event_time, k, v{h}{r} from (select event_time, k, v{h}{r}, row_number() over "
     "(partition by k{h} order by v desc, event_time{r}) as n from a) where n <= 2"
@@ -260,17 +266,17 @@ def _aggregate(what: str, keys: str = "k") -> str:
 _KINDS = _aggregate("count(distinct v % 3) as s, count(*) as c")
 _kinds = _grouped(lambda group: (group[0][1], len({v % 3 for v in _values(group)}), len(group)))
 TABLE = (
-    Case("group-grows", _aggregate("sum(v) as s, count(*) as c"), {"a": grows}, _table(_sums)),
+    Case("group-grows", _OF_ONE.text, {"a": grows}, _table(_sums), grouping=_OF_ONE),
     Case(
         "group-extremes",
         _aggregate("min(v) as low, max(v) as high, bool_or(v % 11 = 0) as any, bit_xor(v) as x"),
         {"a": grows},
         _table(_grouped(_extremes)),
     ),
-    Case("group-of-two", _OF_TWO, {"a": grows, "b": grows}, _table(_sums)),
+    Case("group-of-two", _OF_TWO.text, {"a": grows, "b": grows}, _table(_sums), grouping=_OF_TWO),
     Case("group-changes", _KINDS, {"a": moves}, _table(_kinds), changelogs=("a",)),
     Case("group-careless-changes", _KINDS, {"a": careless}, _table(_kinds), changelogs=("a",)),
-    Case("one-of-two-changes", _OF_TWO, {"a": grows, "b": moves}, _table(_sums), changelogs=("b",)),
+    Case("one-of-two-changes", _OF_TWO.text, {"a": grows, "b": moves}, _table(_sums), changelogs=("b",)),
     Case("top-of-a-key-that-grows", _TOP, {"a": grows}, _table(_best, single=False)),
     Case(
         "last-of-a-key",

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from conformance import oracles
 from conformance.case import Case
+from conformance.duck import Grouping
 from conformance.histories import DAY, HOUR, History, grows, moves
 from conformance.oracles import Expected, Fact, Low, days, month
 
@@ -70,17 +71,15 @@ _SUMS: dict[str, Callable[[Sequence[int]], int]] = {"sum": sum, "min": min, "max
 Tabulate: TypeAlias = Callable[[Sequence[Fact]], "dict[Any, Rows]"]
 
 
-def _grouped(rng: random.Random, windows: _Windows, changes: bool) -> tuple[str, Tabulate]:
-    """The text, with ``{w}`` for the window and ``{}`` for the rows, and its arithmetic."""
+def _grouped(rng: random.Random, windows: _Windows) -> tuple[Grouping, Tabulate]:
+    """The grouping, with ``{w}`` for the window and ``{}`` for the rows, and its arithmetic."""
     what, by_key, later = rng.choice(list(_SUMS)), rng.random() < 0.7, rng.choice([0, 1])
-    # Where inputs only grow, aggregates stand alone: else they cannot be merged.
-    least, later = (rng.choice([None, 3]), later) if changes else (None, 0)
-    key, keys = (", k", "1, 2") if by_key else ("", "1")
-    text = f"select {{w}} as event_time{key}, {what}(v) as v{{h}} from {{}} group by {keys}{{h}}"
-    if least is not None:
-        text = f"select * from ({text}) where v >= {least}"
+    least = rng.choice([None, 3])
+    keys, key = ({"k": "k"}, ", k") if by_key else ({}, "")
+    around = "{}" if least is None else f"select * from {{}} where v >= {least}"
     if later:
-        text = f"select event_time + interval '{later}' day as event_time{key}, v{{h}} from ({text})"
+        groups = "{}" if least is None else f"({around})"
+        around = f"select event_time + interval '{later}' day as event_time{key}, v{{h}} from {groups}"
 
     def tabulate(rows: Sequence[Fact]) -> dict[Any, Rows]:
         groups: dict[Any, list[int]] = {}
@@ -90,7 +89,7 @@ def _grouped(rng: random.Random, windows: _Windows, changes: bool) -> tuple[str,
         made = {group: _SUMS[what](values) for group, values in groups.items()}
         return {group: [(*group, value)] for group, value in made.items() if least is None or value >= least}
 
-    return text, tabulate
+    return Grouping({"event_time": "{w}", **keys}, {"v": f"{what}(v)"}, "{}", around), tabulate
 
 
 def _distinct(windows: _Windows) -> tuple[str, Tabulate]:
@@ -130,11 +129,12 @@ def corrected_composition(number: int) -> Case:
     kind = rng.choice(["group", "group", "group", "distinct", "top"])
     # What cannot be merged is kept whole, and only where windows close for good, or rows are taken back.
     within = rng.choice([None, 2, 9]) if kind == "group" or changing else rng.choice([2, 9])
+    rows, grouping = "(" + " union all ".join(side.text for side in sides.values()) + ")", None
     if kind == "group":
-        text, tabulate = _grouped(rng, windows, bool(changing))
+        made, tabulate = _grouped(rng, windows)
+        text, grouping = made.text, replace(made, keys={**made.keys, "event_time": windows.duck}, rows=rows)
     else:
         text, tabulate = _distinct(windows) if kind == "distinct" else _top(windows)
-    rows = "(" + " union all ".join(side.text for side in sides.values()) + ")"
     span = "" if within is None else f" within {within} days"
     ways = {alias: oracles.Way(side.image, side.by) for alias, side in sides.items()}
 
@@ -151,6 +151,7 @@ def corrected_composition(number: int) -> Case:
         text.replace("{w}", windows.duck).replace("{}", rows),
         f"set odf.late = 'apply{span}';\n",
         changelogs=changing,
+        grouping=grouping,
     )
 
 

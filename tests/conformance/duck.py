@@ -4,9 +4,9 @@ A small transaction takes Spark a tenth of a second and DuckDB a hundredth, so t
 histories; and a second SQL engine that agrees with Spark on a shape's text is an oracle that shares nothing with it.
 
 What is replaced is what the engine calls Spark for: making views of slices and tables, running the text of the
-queries, taking them apart at a window over all history, and the expressions that merge accumulators; and opening an
-input's slice again, which is the larger part of so small a transaction. Analysis stays Spark's. Hidden columns ride
-along in Spark's plan; here the text says where, as ``{h}``.
+queries, taking them apart at a window over all history or at a grouping whose sums a table keeps, and the expressions
+that merge accumulators; and opening an input's slice again, which is the larger part of so small a transaction.
+Analysis stays Spark's. Hidden columns ride along in Spark's plan; here the text says where, as ``{h}``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from chain.data.parquet import open_slice
 from chain.model.source import SqlQueryStep
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
+from engines.spark.analysis.tables import BARE_KEY, BARE_PART
 from engines.spark.catalyst.plans import (
     HIDDEN,
     HIDDEN_BEFORE,
@@ -60,6 +61,68 @@ class Running:
     directions: tuple[str, ...] = ("asc nulls first",)
 
 
+@dataclass(frozen=True)
+class Grouping:
+    """A text with GROUP BY over inputs that grow, as the engine takes it apart: what a table keeps of each group, and
+    what is above. Sums are kept in two halves, so that they are exact whatever is added on the way."""
+
+    keys: Mapping[str, str]
+    """Column -> what it groups by."""
+    made: Mapping[str, str]
+    """Column -> aggregate: sum, count, min or max."""
+    rows: str = "a"
+    around: str = "{}"
+    """What is above, with ``{}`` for the groups in brackets."""
+
+    @property
+    def text(self) -> str:
+        return self._above(self._grouped([*_named(self.keys), *_named(self.made)]))
+
+    @property
+    def below(self) -> str:
+        """The groups' keys and parts, under the engine's names for them."""
+        keys = [f"{key} as {BARE_KEY}{at}" for at, key in enumerate(self.keys.values())]
+        return self._grouped(keys + [f"{part} as {BARE_PART}{at}" for at, (part, _) in enumerate(self._parts)])
+
+    @property
+    def merge(self) -> dict[str, str]:
+        """The function that merges each part."""
+        return {f"{BARE_PART}{at}": function for at, (_, function) in enumerate(self._parts)}
+
+    @property
+    def above(self) -> str:
+        """Over ``these``, the merged parts."""
+        kept, values = iter(self.merge), {}
+        for name, aggregate in self.made.items():
+            low, *high = (next(kept) for _ in _parts_of(aggregate))
+            values[name] = f"({high[0]} + ({low} >> 32)) * 4294967296 + ({low} & 4294967295)" if high else low
+        keys = {name: f"{BARE_KEY}{at}" for at, name in enumerate(self.keys)}
+        return self._above(f"select {', '.join(_named({**keys, **values}))}{{h}} from these")
+
+    @property
+    def _parts(self) -> list[tuple[str, str]]:
+        return [part for aggregate in self.made.values() for part in _parts_of(aggregate)]
+
+    def _grouped(self, columns: Sequence[str]) -> str:
+        by = ", ".join(str(at + 1) for at in range(len(self.keys)))
+        return f"select {', '.join(columns)}{{h}} from {self.rows} group by {by}{{h}}"
+
+    def _above(self, groups: str) -> str:
+        return groups if self.around == "{}" else self.around.replace("{}", f"({groups})")
+
+
+def _named(columns: Mapping[str, str]) -> list[str]:
+    return [f"{text} as {name}" for name, text in columns.items()]
+
+
+def _parts_of(aggregate: str) -> list[tuple[str, str]]:
+    """(what is kept, the function that merges it) of an aggregate. A sum's low half comes before its high one."""
+    function, value = aggregate.removesuffix(")").split("(", 1)
+    if function == "sum":
+        return [(f"sum({value} & 4294967295)", "sum"), (f"sum({value} >> 32)", "sum")]
+    return [(aggregate, "sum" if function == "count" else function)]
+
+
 MICROS = pa.timestamp("us", "UTC")
 _MACROS = """
 create macro from_utc_timestamp(t, zone) as timezone(zone, timezone('UTC', t));
@@ -78,6 +141,8 @@ class Duck:
         """What to run for each text of Spark's that is not the same here."""
         self.running: Running | None = None
         """Of the shape at hand, if it looks at all history."""
+        self.grouping: Grouping | None = None
+        """Of the shape at hand, if a table keeps parts of its aggregates."""
         self.before_query: Callable[[], None] = lambda: None
         self._views: dict[str, pa.Table] = {}
 
@@ -157,6 +222,32 @@ class RunningTexts:
         return self.duck.query([("", self._texts.above)])
 
 
+@dataclass(frozen=True)
+class PartialTexts:
+    """Stands where a ``Partials`` stands."""
+
+    duck: Duck
+
+    @classmethod
+    def of(cls, duck: Duck, *_: object) -> PartialTexts:
+        return cls(duck)
+
+    @property
+    def _grouping(self) -> Grouping:
+        assert self.duck.grouping is not None
+        return self.duck.grouping
+
+    def merge(self) -> dict[str, str]:
+        return self._grouping.merge
+
+    def parts(self) -> pa.Table:
+        return self.duck.query([("", self._grouping.below)], (HIDDEN_ROUND,))
+
+    def whole(self, parts: pa.Table) -> pa.Table:
+        self.duck.name("these", parts)
+        return self.duck.query([("", self._grouping.above)], (HIDDEN_ROUND,))
+
+
 class OpenedBefore:
     """A slice in memory: what the engine uses of a ``SliceFile``."""
 
@@ -205,6 +296,7 @@ def in_place_of_spark(patch: pytest.MonkeyPatch) -> None:
     )
     patch.setattr(transform, "run_exactly", lambda session, steps, run, exact=True: run(steps))
     patch.setattr(transform, "RunningQuery", RunningTexts)
+    patch.setattr(transform, "Partials", PartialTexts)
     for module in (transform, inputs, tables, running):
         patch.setattr(module, "frame_of_rows", Frame)
     patch.setattr(inputs, "slices_view", _slices)

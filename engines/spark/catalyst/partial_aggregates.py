@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from engines.spark.analysis.tables import BARE_KEY, BARE_PART, LISTS, MERGED_BY
+from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.plans import HIDDEN_ROUND, carried, inlined, is_aggregate, items, kind_of, project, replaced
 from engines.spark.rows.tables import frame_of_rows
 
@@ -24,11 +25,11 @@ class Partials:
 
     session: SparkSession
     plan: Any
-    """The analysed plan, with common table expressions expanded where they are used."""
+    """The plan with exact aggregates, and with common table expressions expanded where they are used."""
 
     @classmethod
     def of(cls, session: SparkSession, plan: Any) -> Partials:
-        return cls(session, inlined(session, plan))
+        return cls(session, inlined(session, complete_plan(session, plan)))
 
     def merge(self) -> dict[str, str]:
         """Returns the function that merges each part, by the part's column name."""

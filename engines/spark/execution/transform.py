@@ -38,7 +38,7 @@ from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.declarations import Declarations, Late, Policy, Query, read_query
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
-from engines.spark.catalyst.exact import complete_plan, run_exactly
+from engines.spark.catalyst.exact import run_exactly
 from engines.spark.catalyst.partial_aggregates import Partials
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carried, frame_of
 from engines.spark.catalyst.running_windows import RunningQuery
@@ -241,7 +241,7 @@ class Transaction:
         )
 
     def _split(self, rows: Mapping[str, pa.Table], scans: Scans = NO_SCANS) -> Partials:
-        return Partials.of(self._session, complete_plan(self._session, self._plan_over(rows, scans)))
+        return Partials.of(self._session, self._plan_over(rows, scans))
 
     def _plan_over(self, rows: Mapping[str, pa.Table], scans: Scans) -> Any:
         for alias, table in rows.items():

@@ -13,6 +13,7 @@ import pytest
 
 from conformance.cases import CASES, FINAL
 from conformance.coordinator import as_input, history_of
+from conformance.duck import Grouping
 from conformance.histories import paced, schedule
 from conformance.runs import RUNS, USUAL, World, world
 
@@ -26,8 +27,9 @@ MAKERS = {
 }
 """Of final mode: shape, and which of its columns the consumer knows as v."""
 CONSUMERS = ("bucket-day", "bucket-month", "sessions", "running-sum", "self-join", "map", "group-grows", "top-two")
+GROUPING = Grouping({"k": "k"}, {"event_time": "max(event_time)", "v": "sum(v)"})
 CHANGING = {
-    "group-grows": "select k, max(event_time) as event_time, sum(v) as v{h} from a group by k{h}",
+    "group-grows": GROUPING.text,
     "group-changes": "select k, max(event_time) as event_time, count(distinct v % 3) as v{h} from a group by k{h}",
     "map-of-changes": "select event_time, k, v % 3 as v{h} from a where v % 5 <> 0",
 }
@@ -43,6 +45,11 @@ def renamed(name, column):
     case = CASES[name]
     text, duck = (f"select event_time, k, {column} as v from ({each})" for each in (case.text, case.duck or case.text))
     return dataclasses.replace(case, text=text, duck=duck)
+
+
+def changing(name):
+    """The shape with one value, which is named v."""
+    return dataclasses.replace(CASES[name], text=CHANGING[name], grouping=CASES[name].grouping and GROUPING)
 
 
 def made(here, rng, steps=None, alias="a"):
@@ -94,7 +101,7 @@ def test_final_output_is_a_perfect_stream(maker, name, cheap, duck, tmp_path):
 @pytest.mark.parametrize("maker", CHANGING)
 @pytest.mark.parametrize("name", OF_CHANGES)
 def test_a_chain_of_changes_is_a_chain_like_any_other(maker, name, cheap, duck, tmp_path):
-    upstream = dataclasses.replace(CASES[maker], text=CHANGING[maker])
+    upstream = changing(maker)
     seen = 0
     for number in range(ENOUGH + 20):
         upstream.tell(duck)
@@ -109,7 +116,7 @@ def test_a_chain_of_changes_is_a_chain_like_any_other(maker, name, cheap, duck, 
 
 def test_a_table_is_a_dimension_for_a_ledger(cheap, duck, tmp_path):
     """The remedy that ``mixed-mode`` proposes: the inner query as a dataset of its own, joined by its versions."""
-    upstream = dataclasses.replace(CASES["group-grows"], text=CHANGING["group-grows"])
+    upstream = changing("group-grows")
     seen = 0
     for number in range(ENOUGH + 20):
         upstream.tell(duck)
