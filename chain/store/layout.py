@@ -21,7 +21,7 @@ from chain.store import durable
 from chain.store.append import no_block
 from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, Snapshot, Step, StoredBlock, StoredPage, no_step
 from chain.store.blockfiles import BlockFiles, Names, walk
-from chain.store.files import disk, make_folder
+from chain.store.files import ObjectDamaged, check_file, disk, make_folder
 from chain.store.schema import kind_name
 
 BLOCKS, DATA, CHECKPOINTS, HEAD = "blocks", "data", "checkpoints", "refs/head"
@@ -203,14 +203,14 @@ class DirectoryWriter:
 
     def add_block(self, name: Multihash, raw: bytes) -> None:
         target = self._directory / BLOCKS / str(name)
-        if not _has_size(target, len(raw)):
+        if not _is_whole(target, name):
             self._place(target, raw)
 
     def add_object(self, folder: str, name: Multihash, source: Path) -> None:
         """Copies a file's bytes to ``folder`` (DATA or CHECKPOINTS)."""
         target = self._directory / folder / str(name)
         with disk(target):
-            if not _has_size(target, source.stat().st_size):
+            if not _is_whole(target, name):
                 staged = target.with_name("." + target.name)
                 shutil.copyfile(source, staged)
                 self._step("folder-object-written")
@@ -241,5 +241,11 @@ class DirectoryWriter:
             self._step("folder-file-renamed")
 
 
-def _has_size(file: Path, size: int) -> bool:
-    return file.is_file() and file.stat().st_size == size
+def _is_whole(file: Path, name: Multihash) -> bool:
+    """Whether an interrupted writer left this file, with all its bytes."""
+    # A power failure may keep a file's name and size, and lose what was in it.
+    try:
+        check_file(file, name)
+    except (NotFound, ObjectDamaged):
+        return False
+    return True
