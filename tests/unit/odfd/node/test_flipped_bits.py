@@ -31,8 +31,8 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
 KILLED = "killed"
 """Alice, at the end of a life that has not ended in order: what she did last is in the database's log alone."""
-IDLE = ("lock", "control.token")
-"""Files that a life writes anew."""
+IDLE = ("lock", "control.token", "reserve")
+"""Files that a life writes anew, or of which nothing is read."""
 MISSED = "a fault"
 """In place of an answer that a fault was given for."""
 Answers: TypeAlias = dict[str, Any]

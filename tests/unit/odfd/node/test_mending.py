@@ -252,10 +252,12 @@ async def test_what_is_given_part_by_part_is_looked_up_again_when_something_was_
             return references_to(*given)
 
         monkeypatch.setattr("odfd.network.library.references_to", counted)
+        now = library._clock()  # the world's clock goes on at each look at it
+        monkeypatch.setattr(library, "_clock", lambda: now)
         part = memoryview(bytearray(1000))
         for offset in range(0, 50_000, 1000):
             assert library.object_part(name, offset, part)[1] == 1000
-        assert len(looked) < 25
+        assert len(looked) == 1
         await alice.api.datasets.delete("cities")
         with pytest.raises(NotFound):
             library.object_part(name, 0, part)
