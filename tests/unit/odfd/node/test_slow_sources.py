@@ -18,6 +18,7 @@ from odfd.runtime import slots
 from odfd.runtime.tasks import Bounds, TaskState
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
+from worlds.node_world import until
 from worlds.web_site import Site
 
 ROW = "2024-01-01T00:00:00Z,Graz,300000\n"
@@ -86,7 +87,7 @@ async def test_datasets_pulled_with_a_slow_one_go_on(world: Any, slow: Any, site
             assert heard == ["aab", "aac"], "each after what it derives from"
             await alice.heard("dataset.appended", 2)
             assert not task.finished.is_set()
-            assert task.progress()[-1] == "pulling aaa"
+            await until(lambda: task.progress()[-1] == "pulling aaa")
 
 
 MANY = 2 * TOGETHER
