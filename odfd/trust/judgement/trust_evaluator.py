@@ -172,7 +172,7 @@ class TrustEvaluator:
             is_root = size > 0 and _is_root(chain)
             silent = _kin(policy, double_voters | makers(connection, dataset))
             observed = self._observed(connection, chain, dataset, silent, suspended) if is_root else None
-        signed = newest[0] if newest else None
+        signed, now = newest[0] if newest else None, self._clock()
         extent = ChainExtent(
             linked=size,
             chain=min(size, signed.size) if signed else 0,
@@ -180,7 +180,7 @@ class TrustEvaluator:
             forked_at=forked_at,
             abandoned_at=None if decided.abandoned is None else decided.abandoned.place,
             inputs=None if is_root or not size else self._inputs(chain, size, within),
-            fresh=signed is not None and self._is_fresh(policy, signed),
+            fresh=signed is not None and _is_fresh(policy, signed, now),
             witnessed=self._witnessed(dataset, chain, checked.frontier, size, cosigned),
             own=self._own(dataset),
             observed=observed,
@@ -198,7 +198,7 @@ class TrustEvaluator:
             decided=decided,
             suspended=suspended,
             withheld=withheld,
-            ahead=signed is not None and self._is_ahead(signed),
+            ahead=signed is not None and _is_ahead(signed, now),
         )
 
     def lasts_until(self, datasets: Iterable[DatasetId]) -> Instant | None:
@@ -210,7 +210,7 @@ class TrustEvaluator:
                 newest = Ledger(connection).newest_head(dataset)
             if newest is None:
                 continue
-            if self._is_ahead(newest[0]):
+            if _is_ahead(newest[0], self._clock()):
                 until = min(until, Instant(newest[0].issued - EARLY_LIMIT))
             stale = Instant(newest[0].expires + policy.max_stale * instant.SECOND + 1)
             # A head whose blocks are missing may count as withheld, and cosignatures age.
@@ -379,13 +379,6 @@ class TrustEvaluator:
         }
         return {key: attestation for key, attestation in said.items() if attestation.spans}
 
-    def _is_fresh(self, policy: Policy, head: HeadStatement) -> bool:
-        return not self._is_ahead(head) and self._clock() <= head.expires + policy.max_stale * instant.SECOND
-
-    def _is_ahead(self, head: HeadStatement) -> bool:
-        """Whether a head is one that nobody would take now: this node's own, or one from when its clock was ahead."""
-        return head.issued > self._clock() + EARLY_LIMIT
-
     def _is_about(self, chain: ChainReader, attestation: Attestation) -> bool:
         """Whether an attestation is about my chain: the block that it names as its last must be at that place here.
 
@@ -437,6 +430,15 @@ def _own_runs(connection: sqlite3.Connection, chain: ChainReader, dataset: Datas
         return chain.block_at(number).hash if number < size else None
 
     return with_rechecks(Runs(connection).of(dataset), Rechecks(connection).of(dataset).values(), hash_at)
+
+
+def _is_fresh(policy: Policy, head: HeadStatement, now: Instant) -> bool:
+    return not _is_ahead(head, now) and now <= head.expires + policy.max_stale * instant.SECOND
+
+
+def _is_ahead(head: HeadStatement, now: Instant) -> bool:
+    """Whether a head is one that nobody would take now: this node's own, or one from when its clock was ahead."""
+    return head.issued > now + EARLY_LIMIT
 
 
 def _kin(policy: Policy, keys: frozenset[KeyDid]) -> Callable[[KeyDid], bool]:
