@@ -47,7 +47,8 @@ def refused(answer: Any, *said: str) -> None:
         (f'{{"event_time": "{TIMED}", "k": "a"}}\n{{"k": "b"}}\n', ReadNdJson(ddl_schema=(DDL,)), "input-1.csv:2"),
         (f'[{{"event_time": "{TIMED}"}}, {{"event_time": null}}]', ReadJson(ddl_schema=(DDL,)), "input-1.csv"),
         (
-            '{"type": "FeatureCollection", "features": [{"type": "Feature", "properties": {"k": "a"}, "geometry": null}]}',
+            '{"type": "FeatureCollection", "features": [{"type": "Feature", "properties": {"k": "a"}, '
+            '"geometry": null}]}',
             ReadGeoJson(ddl_schema=(DDL,)),
             "input-1.csv",
         ),
