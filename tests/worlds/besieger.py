@@ -14,24 +14,25 @@ from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 
+import httpx
 import msgspec
 import trio
 
-from chain.errors import Invalid
-from p2p.errors import PeerFault
 from p2p.host.host import open_host
-from worlds.hostile import from_address
-from worlds.siege_attacks import ATTACKS, OF_SITES, Attack, Identity, Plan
+from worlds.hostile import dials, from_address
+from worlds.siege_attacks import ATTACKS, FAILS, OF_SITES, Attack, Identity
+from worlds.siege_doors import DOORS, Door
+from worlds.siege_host import keep_house
+from worlds.siege_plan import Plan
 
 LIFE = 30.0
 """Seconds of a key."""
 REFUSALS = 5
 """Connections in a row that one target refuses, after which the key is given up."""
-FAILS = (
-    PeerFault, OSError, Invalid,
-    trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError,
-)  # fmt: skip
-"""How attacks end that a node has had enough of."""
+BLOCKS, KEYS = 20, 8
+"""Of a burst: blocks of addresses, and keys that dial from each at once."""
+PAUSE = 15.0
+"""Seconds between two bursts, which cost their sender as much as the node."""
 
 
 async def again_and_again(one: Identity, attack: Attack, address: str, life: trio.CancelScope) -> None:
@@ -85,25 +86,59 @@ async def at_the_site(plan: Plan, attack: Attack, sent: Counter[str]) -> None:
         await trio.sleep(0.5)
 
 
+async def at_the_door(plan: Plan, attack: Door, sent: Counter[str]) -> None:
+    while True:
+        with suppress(*FAILS):
+            async with httpx.AsyncClient(base_url=f"http://{plan.site}", timeout=60.0) as client:
+                await attack(plan, client, sent)
+        await trio.sleep(0.5)
+
+
+async def burst(plan: Plan, sent: Counter[str]) -> None:
+    """Many keys from many blocks of addresses, without a pause, each for a moment."""
+    while True:
+        for address in plan.targets:
+            async with AsyncExitStack() as stack:
+                for block in range(BLOCKS):
+                    hosts = [await stack.enter_async_context(open_host(os.urandom(32))) for _ in range(KEYS)]
+                    with from_address(f"127.1.{block}.9"):
+                        async with trio.open_nursery() as nursery:
+                            for host in hosts:
+                                nursery.start_soon(dials, host, address)
+                sent["bursts of connections"] += 1
+            await trio.sleep(PAUSE)
+
+
 async def tell(sent: Counter[str]) -> None:
     while True:
         print(msgspec.json.encode(sent).decode(), flush=True)
         await trio.sleep(1)
 
 
+async def attack_everything(plan: Plan, sent: Counter[str]) -> None:
+    async with trio.open_nursery() as nursery:
+        for attack in OF_SITES:
+            nursery.start_soon(at_the_site, plan, attack, sent)
+        for door in DOORS:
+            nursery.start_soon(at_the_door, plan, door, sent)
+        for number in range(plan.identities):
+            nursery.start_soon(partial(live, plan, number, sent))
+
+
+async def answer_all(plan: Plan, sent: Counter[str]) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(plan.identities):
+            nursery.start_soon(answer, plan, sent)
+
+
+ROLES = {"besiegers": attack_everything, "answers": answer_all, "bursts": burst, "host": keep_house}
+
+
 async def besiege(plan: Plan, sent: Counter[str]) -> None:
-    async with AsyncExitStack() as stack:
-        stack.enter_context(from_address(plan.address))
+    with from_address(plan.address):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tell, sent)
-            if plan.answers:
-                for _ in range(plan.identities):
-                    nursery.start_soon(answer, plan, sent)
-                return
-            for attack in OF_SITES:
-                nursery.start_soon(at_the_site, plan, attack, sent)
-            for number in range(plan.identities):
-                nursery.start_soon(partial(live, plan, number, sent))
+            nursery.start_soon(ROLES[plan.role], plan, sent)
 
 
 def main() -> None:

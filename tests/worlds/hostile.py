@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from p2p.errors import PeerFault
+from p2p.host.host import Host
 from p2p.host.pubsub import rpc_pb2
+
+LISTENING, AFTER_CLOSE = "0A", "06"
 
 
 def delimited(raw: bytes) -> bytes:
@@ -56,6 +60,20 @@ def processor_seconds(pid: int) -> float:
     """What a process and its threads have had of the processors so far."""
     facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, facts[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def sockets_at(port: int) -> int:
+    """The sockets of this machine that were accepted at a port and are not closed, by the kernel's table."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(
+        row[1].endswith(f":{port:04X}") and row[3] not in (LISTENING, AFTER_CLOSE) and row[9] != "0" for row in rows
+    )
+
+
+async def dials(host: Host, address: str) -> None:
+    """Once, whatever comes of it."""
+    with suppress(PeerFault):
+        await host.connect(address)
 
 
 @contextmanager

@@ -34,6 +34,24 @@ content:
         query: select * from cities
 """
 BOTH = f"{ROOT}---\n{DERIVED}"
+HOOKED = """$schema: SecretSet
+headers: {name: hooks}
+spec: {secrets: {key: sesame-open-sesame-open-sesame}}
+---
+$schema: Source
+headers: {name: hooked}
+spec:
+  config: {key: "SecretSet:hooks#key"}
+  ingress: {kind: RestEndpoint, signature: {kind: Hmac, secret: "${{ config.key }}", idHeader: X-Delivery}}
+  read: {kind: NdJson, schema: {fields: [{name: x, type: Int64}]}}
+---
+$schema: Source
+headers: {name: closed}
+spec:
+  ingress: {kind: RestEndpoint}
+  read: {kind: NdJson, schema: {fields: [{name: x, type: Int64}]}}
+"""
+"""A Source that takes signed calls, and one that takes none."""
 _IN_SHARDS = """$schema: Dataset
 headers: {name: NAME}
 spec:

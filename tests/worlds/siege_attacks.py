@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-import msgspec
+import httpx
 import trio
 
 from chain import instant
-from chain.errors import Invalid
+from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -25,14 +25,23 @@ from p2p.host.gossip_frames import KEY_IN_NAME, SIGNED
 from p2p.host.host import Host, open_host
 from p2p.host.pubsub import rpc_pb2
 from p2p.host.stream import Stream
+from p2p.identity import peer_of_did
 from p2p.ports import PeerId
-from p2p.wire import chains, objects, presence, trust
+from p2p.wire import chains, circuit, invite, lookup, objects, presence, trust
 from p2p.wire.chains import BlockRange
+from p2p.wire.circuit import StopKind, StopMessage
+from p2p.wire.contact import Contact, lookup_key
 from p2p.wire.frames import DelimitedReader, FrameReader, frame
 from p2p.yamux.frames import RST, SYN, WINDOW_UPDATE, pack
 from worlds.hostile import framed, joins, messages, subscriptions
+from worlds.siege_plan import OPENED, Plan
 
 Attack = Callable[..., Awaitable[None]]
+FAILS = (
+    Fault, OSError, httpx.HTTPError,
+    trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError,
+)  # fmt: skip
+"""How attacks end that a node has had enough of."""
 MESHSUB = "/meshsub/1.2.0"
 HEADS_A_SECOND = 5
 """What the budget of a site lets one of five addresses ask for; it does not charge whoever comes from this machine."""
@@ -43,24 +52,10 @@ NAMES = (
     "frames of subscriptions", "names in iwant", "false signatures", "muxer frames", "silent connections",
     "handshakes half done", "free keys", "statements of free keys", "presences of free keys", "ranges",
     "answers not read", "bytes that drip", "questions for statements", "questions for peers", "HEAD of packs",
-    "bytes that drip at the site", "sums that are new each time", *ANSWERS,
+    "bytes that drip at the site", "sums that are new each time", "tokens of invitations", "circuits that lie",
+    "records of the lookup", *ANSWERS,
 )  # fmt: skip
 """What is counted, of each attack."""
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """Who attacks whom."""
-
-    address: str
-    network: str
-    dataset: str
-    targets: tuple[str, ...]
-    site: str
-    """``HOST:PORT`` of one of them, and a name there."""
-    name: str
-    identities: int = 8
-    answers: bool = False
-    """They attack nobody, and lie and drip when they are asked."""
 
 
 class Identity:
@@ -76,6 +71,7 @@ class Identity:
         host.set_handler(chains.PROTOCOL, self._boast)
         host.set_handler(objects.PROTOCOL, self._drip)
         host.set_handler(trust.PROTOCOL, self._lie)
+        host.set_handler(lookup.LOOKUP_PROTOCOL, self._mislead)
 
     def topic(self, name: str) -> str:
         return f"/odf/1/{self.plan.network}/{name}"
@@ -130,6 +126,20 @@ class Identity:
             buckets = {f"{number:02x}": os.urandom(32).hex() for number in range(256)}
             await stream.send_all(frame(trust.encode(trust.Sums(buckets))))
             self.sent["sums that are new each time"] += 1
+
+    async def _mislead(self, stream: Stream, _peer: PeerId) -> None:
+        """It knows invented nodes, and all about every dataset; whom it does not name."""
+        reader = FrameReader(1 << 16)
+        async for data in stream:
+            for _ in reader.feed(data):
+                told = lookup.Nodes(contacts=_invented(), records=(self.record(self.dataset),) * 2)
+                await stream.send_all(frame(lookup.encode_nodes(told)))
+                self.sent["lookups that were led astray"] += 1
+
+    def record(self, dataset: DatasetId) -> bytes:
+        """That it serves the dataset, which it does not: signed, and true in nothing else."""
+        said = presence.Presence(key=self.key.public, issued=_now(), lifetime=3600, addresses=("/ip4/127.0.0.1/tcp/1",))
+        return lookup.seal_record(said, self.plan.network, lookup_key(self.plan.network, dataset), self.key)
 
 
 async def gossip(one: Identity, target: PeerId) -> Stream:
@@ -221,7 +231,7 @@ async def statements_of_free_keys(one: Identity, target: PeerId) -> None:
         rpc = rpc_pb2.RPC()
         for each in range(8):
             about = one.dataset if each % 2 else key.dataset_id
-            rpc.publish.append(one.message("heads", _head(about, key, 1 + 8 * number + each), key))
+            rpc.publish.append(one.message("heads", head_of(about, key, 1 + 8 * number + each), key))
         rpc.publish.append(one.message("peers", _serves(one, key), key))
         await stream.send_all(framed(rpc))
         one.sent["statements of free keys"] += 8
@@ -274,10 +284,57 @@ async def questions_for_peers(one: Identity, target: PeerId) -> None:
             await stream.receive_some()
 
 
+async def tokens_of_invitations(one: Identity, target: PeerId) -> None:
+    """The one that was redeemed, which is for one node; and invented ones."""
+    for number in range(20):
+        token = os.urandom(32) if number % 2 else bytes.fromhex(one.plan.token)
+        async with await one.host.open_stream(target, invite.INVITE_PROTOCOL) as stream:
+            await stream.send_all(frame(invite.encode_redeem(token)))
+            one.sent["tokens of invitations"] += 1
+            reader = FrameReader(1 << 10)
+            for body in reader.feed(await stream.receive_some() or b""):
+                one.sent[OPENED] += invite.decode_redemption(body) is invite.Redemption.ADMITTED
+        await trio.sleep(0.5)
+
+
+async def circuits_that_lie(one: Identity, target: PeerId) -> None:
+    """Somebody comes by way of it, who is nobody: the bytes of the other end, or others, are given back."""
+    for number in range(10):
+        source = peer_of_did(SigningKey(os.urandom(32)).did)
+        async with await one.host.open_stream(target, circuit.STOP) as stream:
+            await stream.send_all(circuit.encode_stop(StopMessage(kind=StopKind.CONNECT, peer=source)))
+            one.sent["circuits that lie"] += 1
+            await give_back(stream, noise=number % 2 == 0)
+        await trio.sleep(0.2)
+
+
+async def give_back(stream: Stream, *, noise: bool) -> None:
+    """For a second: what comes, after bytes that are no handshake if ``noise``."""
+    with trio.move_on_after(1.0):
+        if noise:
+            await stream.send_all(b"\x13/multistream/1.0.0\n" + os.urandom(500))
+        async for data in stream:
+            await stream.send_all(data)
+
+
+async def records_of_the_lookup(one: Identity, target: PeerId) -> None:
+    """Of datasets that it does not have, so that whoever looks for them asks it; and to be noted near their keys."""
+    for number in range(20):
+        dataset = one.dataset if number % 2 else SigningKey(os.urandom(32)).dataset_id
+        key, own = lookup_key(one.plan.network, dataset), (bytes([127, 0, 0, 1]), 1 + number)
+        record = one.record(dataset) if number % 4 else os.urandom(200)
+        for ask in (lookup.encode_store(lookup.Store(key=key, record=record, own=own)),
+                    lookup.encode_find(lookup.Find(key=key, own=own))):  # fmt: skip
+            async with await one.host.open_stream(target, lookup.LOOKUP_PROTOCOL) as stream:
+                await stream.send_all(frame(ask))
+                one.sent["records of the lookup"] += 1
+                await stream.receive_some()
+
+
 ATTACKS: tuple[Attack, ...] = (
     frames_of_subscriptions, floods_of_iwant, false_signatures, frames_of_the_muxer, silent_connections, free_keys,
     statements_of_free_keys, ranges_for_little, answers_half_read, questions_that_drip, listings, handshakes_half_done,
-    questions_for_peers,
+    questions_for_peers, tokens_of_invitations, circuits_that_lie, records_of_the_lookup,
 )  # fmt: skip
 """Of an identity on a peer that it has connected to."""
 
@@ -305,16 +362,24 @@ OF_SITES: tuple[Attack, ...] = (heads_of_packs, requests_that_drip)
 
 def _serves(one: Identity, key: SigningKey) -> bytes:
     """A presence of somebody who says to serve the dataset."""
-    issued = instant.to_millis(Instant(time.time_ns()))
-    said = presence.Presence(key=key.public, issued=issued, lifetime=3600, tags=(presence.tag_of(one.dataset),))
+    said = presence.Presence(key=key.public, issued=_now(), lifetime=3600, tags=(presence.tag_of(one.dataset),))
     return presence.seal(said, one.plan.network, key)
 
 
-def _head(about: DatasetId, key: SigningKey, size: int) -> bytes:
+def _now() -> int:
+    return instant.to_millis(Instant(time.time_ns()))
+
+
+def _invented() -> tuple[Contact, ...]:
+    return tuple(Contact(os.urandom(32), bytes([127, 0, 0, 1]), 1 + number) for number in range(8))
+
+
+def head_of(about: DatasetId, key: SigningKey, size: int, root: bytes = b"", head: Multihash | None = None) -> bytes:
+    """Of blocks that nobody has, unless they are said."""
     now = time.time_ns()
     said = HeadStatement(
-        dataset=about, epoch=0, size=size, root_hash=os.urandom(32), authority=0,
-        head=Multihash.sha3_256(os.urandom(8)),
+        dataset=about, epoch=0, size=size, root_hash=root or os.urandom(32), authority=0,
+        head=head or Multihash.sha3_256(os.urandom(8)),
         issued_at=statement.when(Instant(now)), expires_at=statement.when(Instant(now + 86_400 * instant.SECOND)),
     )  # fmt: skip
     return envelope.seal(statement.encode(said), key)

@@ -56,6 +56,13 @@ SEEDS: Final = (
     "select ?, $1, $x from t", "table t", "(from t)", "((from t) order by 1) limit 1",
     "select rowid, filename from t",
 )  # fmt: skip
+
+
+def endless(name: str) -> str:
+    """A statement over a dataset that never ends by itself, and takes no memory."""
+    return f"with recursive r as (select 1 n union all select n from r) select count(*) from r, {name}"
+
+
 _TOKEN: Final = re.compile(r"""'(?:''|[^'])*'|"(?:""|[^"])*"|\w+|\s+|[<>=!|:]+|.""", re.DOTALL)
 _WORDS: Final = (
     *NAMES, "select", "from", "where", "with", "recursive", "as", "materialized", "union all", "union", "except",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from p2p.errors import AddressInUse, PeerFault
 from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits
 from worlds.eventually import PATIENCE
-from worlds.hostile import from_address
+from worlds.hostile import dials, from_address, sockets_at
 
 DAEMONS = HostLimits(max_connections=64)
 """As ``odfd.state.component_settings`` makes them of the settings that nobody touched."""
@@ -36,10 +35,14 @@ def port_of(host: Host) -> int:
     return int(host.listening()[0].split("/")[4])
 
 
+def address_of(host: Host) -> str:
+    return f"/ip4/127.0.0.1/tcp/{port_of(host)}/p2p/{host.peer_id}"
+
+
 async def meets(host: Host, seed: bytes = b"h" * 32, address: str = "127.0.9.9") -> bool:
     async with open_host(seed) as honest:
         with from_address(address):
-            await honest.connect(f"/ip4/127.0.0.1/tcp/{port_of(host)}/p2p/{host.peer_id}")
+            await honest.connect(address_of(host))
         return await honest.ping(host.peer_id) >= 0
 
 
@@ -60,7 +63,7 @@ async def test_keys_that_cost_nothing_take_no_more_places_than_their_addresses()
         for number in range(20):
             eve = await stack.enter_async_context(open_host(bytes([number + 1]) * 32))
             with from_address("127.0.1.1"):
-                await eve.connect(f"/ip4/127.0.0.1/tcp/{port_of(alice)}/p2p/{alice.peer_id}")
+                await eve.connect(address_of(alice))
         while len(alice.peers()) > 12:  # noqa: ASYNC110
             await trio.sleep(0.01)
         assert len(alice.base.get_network().slots) == 12
@@ -108,19 +111,8 @@ async def test_chosen_peers_are_let_in_whoever_else_comes() -> None:
         for number in range(12):
             eve = await stack.enter_async_context(open_host(bytes([number + 1]) * 32))
             with from_address(f"127.0.{number}.1"), suppress(PeerFault):
-                await eve.connect(f"/ip4/127.0.0.1/tcp/{port_of(alice)}/p2p/{alice.peer_id}")
+                await eve.connect(address_of(alice))
         assert await meets(alice)
-
-
-def sockets_at(port: int) -> int:
-    """The sockets of this machine that were accepted at a port and are not closed, by the kernel's table."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(
-        row[1].endswith(f":{port:04X}") and row[3] not in (LISTENING, AFTER_CLOSE) and row[9] != "0" for row in rows
-    )
-
-
-LISTENING, AFTER_CLOSE = "0A", "06"
 
 
 @pytest.mark.slow
@@ -144,7 +136,7 @@ async def test_a_burst_of_strangers_never_has_more_than_the_slots_and_those_in_h
             with from_address(f"127.0.{block}.9"):
                 async with trio.open_nursery() as nursery:
                     for eve in eves:
-                        nursery.start_soon(dials, eve, alice)
+                        nursery.start_soon(dials, eve, address_of(alice))
             dialled += len(eves)
             assert len(swarm.slots) <= DAEMONS.max_connections
             assert sockets_at(port_of(alice)) <= DAEMONS.max_connections + len(swarm._door)
@@ -155,11 +147,6 @@ async def test_a_burst_of_strangers_never_has_more_than_the_slots_and_those_in_h
         assert await meets(alice, address="127.9.9.9"), "and another is let in"
 
 
-async def dials(eve: Host, alice: Host) -> None:
-    with suppress(PeerFault):
-        await eve.connect(f"/ip4/127.0.0.1/tcp/{port_of(alice)}/p2p/{alice.peer_id}")
-
-
 async def test_one_key_that_dials_many_times_at_once_has_one_connection() -> None:
     """Each of its hosts has the key; the older connections are ended while they start."""
     async with attacked() as alice, AsyncExitStack() as stack:
@@ -167,7 +154,7 @@ async def test_one_key_that_dials_many_times_at_once_has_one_connection() -> Non
         eves = [await stack.enter_async_context(open_host(b"e" * 32)) for _ in range(12)]
         async with trio.open_nursery() as nursery:
             for eve in eves:
-                nursery.start_soon(dials, eve, alice)
+                nursery.start_soon(dials, eve, address_of(alice))
         (peer,) = {eve.peer_id for eve in eves}
         while len(swarm.slots) > DAEMONS.max_connections_per_peer:  # noqa: ASYNC110
             await trio.sleep(0.01)

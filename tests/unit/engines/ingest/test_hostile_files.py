@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,15 +12,11 @@ from engines.spark.ingest import foreign_files, unpack
 from engines.spark.ingest.foreign.converting import convert
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds, unpacked
 from worlds import foreign_bytes as made
+from worlds.hostile_files import KINDS, changed, hostile_book, hostile_xml, overlapping
 from worlds.reading import read, read_step
 
 SHEET, ENTRIES = read_step("kind: Spreadsheet\nheader: true"), read_step("kind: Xml\nrecord: feed/entry")
 SECRET = "what only this machine knows"
-LAUGHS = "".join(
-    f'<!ENTITY {name} "{f"&{before};" * 10}">' for before, name in zip("abcdefghi", "bcdefghij", strict=True)
-)
-LAUGHING = f'<!DOCTYPE x [<!ENTITY a "{"ha" * 10}">{LAUGHS}]>'
-"""Ten doublings by ten: &j; is twenty thousand million letters."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,36 +31,14 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def changed(book: bytes, change: Callable[[str], str]) -> bytes:
-    """An office table with other XML in it."""
-    with zipfile.ZipFile(io.BytesIO(book)) as archive:
-        return made.zipped({name: change(archive.read(name).decode()) for name in archive.namelist()})
-
-
-def doctypes(secret: Path) -> dict[str, tuple[str, str]]:
-    """A document type, and what is written for it to be expanded."""
-    return {
-        "laughs": (LAUGHING, "&j;"),
-        "a file": (f'<!DOCTYPE x [<!ENTITY a SYSTEM "{secret.as_uri()}">]>', "&a;"),
-        "a file by a parameter": (f'<!DOCTYPE x [<!ENTITY % p SYSTEM "{secret.as_uri()}"> %p;]>', "&a;"),
-        "a type elsewhere": ('<!DOCTYPE x SYSTEM "http://127.0.0.1:1/x.dtd">', "&a;"),
-        "a long text many times": (f'<!DOCTYPE x [<!ENTITY a "{"a" * 10_000}">]>', "&a;" * 10_000),
-    }
-
-
-KINDS = ["laughs", "a file", "a file by a parameter", "a type elsewhere", "a long text many times"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 @pytest.mark.parametrize("place", ["<entry><a>{}</a></entry>", '<entry a="{}"/>'])
 def test_nothing_that_a_document_type_says_is_expanded(
     kind: str, encoding: str, place: str, secret: Path, tmp_path: Path
 ) -> None:
-    doctype, said = doctypes(secret)[kind]
-    text = f'<?xml version="1.0" encoding="{encoding}"?>{doctype}<feed>{place.format(said)}</feed>'
     with pytest.raises(Invalid, match="a document type") as caught:
-        read(tmp_path, text.encode(encoding), ENTRIES)
+        read(tmp_path, hostile_xml(kind, secret, encoding, place), ENTRIES)
     assert SECRET not in str(caught.value)
 
 
@@ -84,10 +56,9 @@ def test_entities_that_were_never_declared_and_inclusions_bring_nothing(secret: 
 def test_nothing_in_an_office_table_is_expanded(
     kind: str, book: Callable[..., bytes], secret: Path, tmp_path: Path
 ) -> None:
-    doctype, said = doctypes(secret)[kind]
     honest = book({"S": [["a"], ["SAID"]]})
     assert read(tmp_path, honest, SHEET).rows == [["SAID"]]
-    hostile = changed(honest, lambda text: doctype + text.replace("SAID", said) if "SAID" in text else text)
+    hostile = hostile_book(kind, secret, honest)
     with pytest.raises(Invalid, match="not a table of an office program") as caught:
         read(tmp_path, hostile, SHEET)
     assert SECRET not in str(caught.value)
@@ -97,20 +68,6 @@ def test_a_sheet_that_says_it_is_large_takes_no_room(tmp_path: Path) -> None:
     said = '<dimension ref="A1:XFD1048576"/><sheetData>'
     hostile = changed(made.xlsx({"S": [["a"], ["x"]]}), lambda text: text.replace("<sheetData>", said))
     assert read(tmp_path, hostile, SHEET).rows == [["x"]]
-
-
-def overlapping(count: int) -> bytes:
-    """A zip whose directory names one and the same member ``count`` times."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("0", bytes(1 << 20))
-        for number in range(1, count):
-            entry = zipfile.ZipInfo(str(number))
-            for part in ("compress_type", "CRC", "compress_size", "file_size", "header_offset", "flag_bits"):
-                setattr(entry, part, getattr(archive.filelist[0], part))
-            archive.filelist.append(entry)
-            archive.NameToInfo[str(number)] = entry
-    return out.getvalue()
 
 
 def test_members_that_are_one_another_count_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

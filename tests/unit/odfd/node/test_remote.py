@@ -34,6 +34,7 @@ from odfd.runtime.supervision import Life
 from odfd.state.idempotency import AnswerStore
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
+from worlds.manifests import HOOKED
 
 ACCOUNT = "$schema: Account\nheaders: {{name: {name}}}\nspec: {{email: {name}@example.com}}\n"
 DATASET = """$schema: Dataset
@@ -440,25 +441,6 @@ async def test_the_client_for_python_asks_by_a_token(world: Any, tmp_path: Path)
         odfd_client.connect("http://node.example:7465", token=token)
     with pytest.raises(odfd_client.Invalid, match="for a URL"):
         odfd_client.connect("/nowhere", token=token)
-
-
-HOOKED = """$schema: SecretSet
-headers: {name: hooks}
-spec: {secrets: {key: sesame-open-sesame-open-sesame}}
----
-$schema: Source
-headers: {name: hooked}
-spec:
-  config: {key: "SecretSet:hooks#key"}
-  ingress: {kind: RestEndpoint, signature: {kind: Hmac, secret: "${{ config.key }}", idHeader: X-Delivery}}
-  read: {kind: NdJson, schema: {fields: [{name: x, type: Int64}]}}
----
-$schema: Source
-headers: {name: closed}
-spec:
-  ingress: {kind: RestEndpoint}
-  read: {kind: NdJson, schema: {fields: [{name: x, type: Int64}]}}
-"""
 
 
 async def test_a_signed_call_needs_no_token_and_another_learns_of_no_source(world: Any, tmp_path: Path) -> None:

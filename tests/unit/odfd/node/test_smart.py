@@ -35,6 +35,7 @@ from odfd.smart.messages import (
 from odfd.smart.plans import Counter
 from odfd.smart.transport import object_files
 from p2p.web.transfer import WebTransfers
+from worlds.siege_doors import SMART, headers_of_others
 
 SITE = model.Http(listen=("127.0.0.1:0",))
 TAKES = model.Http(listen=("127.0.0.1:0",), push=True)
@@ -49,7 +50,6 @@ spec: {url: "odf+%s", credentials: house-key}
 """
 SEED = bytes([9]) * 32
 FOREVER = Instant(2**62)
-SMART = {"x-odf-smtp-version": "1"}
 
 
 def url_of(node: Any) -> str:
@@ -338,9 +338,7 @@ async def test_a_push_with_no_token_that_may_opens_nothing(world: Any, worlds: A
         gone, grant = house.parts.tokens.make(account, Role.MAINTAINER, "", FOREVER)
         house.parts.tokens.revoke(grant.id)
         name = Multihash.sha3_256(b"x")
-        given = [{"Authorization": f"Bearer {each}"} for each in ("odf_wrong", elsewhere, reader, late, gone)]
-        given += [{}, {"Authorization": f"Basic {good}"}, {"Authorization": good}, {"Cookie": f"token={good}"}]
-        given += [{"X-Forwarded-User": "carol"}, {"odfd-account": "carol"}]
+        given = headers_of_others(("odf_wrong", elsewhere, reader, late, gone), good)
         async with WebTransfers() as web, httpx.AsyncClient() as client:
             for headers in given:
                 for path in ("cities/push", f"cities/push?token={good}"):
