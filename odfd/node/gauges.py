@@ -135,13 +135,13 @@ class Readings:
         bounds, (waiting, running) = parts.context.board.bounds, parts.context.board.counts
         yield "odfd_tasks", waiting, {"state": "waiting"}
         yield "odfd_tasks", running, {"state": "running"}
-        queries_waiting, queries = parts.readers.counts
+        processes_waiting, queries = parts.readers.counts
         yield "odfd_queries_running", queries, _NONE
         threads, figures = trio.to_thread.current_default_thread_limiter().statistics(), parts.membership.figures()
         lengths = {
             "announcements": (len(parts.outbox), outbox.WAITING),
             "tasks": (waiting, bounds.waiting),
-            "queries": (queries_waiting, None),
+            "queries": (parts.queries.turns.waiting + processes_waiting, None),
             "statements": (figures.judging, MAX_QUEUE),
             "threads": (threads.tasks_waiting, None),
             "answers": (figures.answering, None),

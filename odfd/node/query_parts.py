@@ -60,7 +60,7 @@ def queries_of(
     )
     projections = ProjectionTables(home, queries, context.clock, settings.query.temporary_mib << 20)
     planner.projection, planner.is_projection = projections.named, projections.is_declared
-    public = PublicQueries(home, queries, served, processes.limits.most, proves=settings.http.prove)
+    public = PublicQueries(home, queries, served, proves=settings.http.prove)
     return queries, public, projections
 
 

@@ -25,6 +25,7 @@ from engines.query.views import SliceView
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.previews import way_to_data
+from odfd.queries.callers import OWNER_ITSELF, QueryCaller
 from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold
 from odfd.queries.log_columns import LogColumnsCache
@@ -112,6 +113,8 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     ``None``: they may read all."""
     bound: Mapping[str, Bound] = {}
     """Datasets by ``bound_name``. If there are any, a query can read no others."""
+    caller: QueryCaller = OWNER_ITSELF
+    """With whom its queries take turns."""
 
     def named(self, ref: str, clauses: str) -> Bound | None:
         """Returns what a name is bound to, with these clauses of time or with any."""

@@ -27,6 +27,7 @@ from odfd.api.resources.pages import ResourcePage, no_page, rest_after
 from odfd.api.resources.versions import number_of
 from odfd.control import wire
 from odfd.errors import sole_faults
+from odfd.queries.callers import Crowd, QueryCaller
 from odfd.queries.planning import Asker
 
 Operation: TypeAlias = Callable[..., Any]
@@ -271,9 +272,10 @@ def _version_at(guard: Guard, newest: int) -> str:
 def _queried(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     async def guarded(request: wire.QueryRequest, give: Any) -> None:
         check_public(request)
+        asker = Asker(served=guard.size_for, caller=QueryCaller(Crowd.ACCOUNTS, guard.subject.account or ""))
         try:
             with sole_faults():
-                await operation(request, give, Asker(served=guard.size_for))
+                await operation(request, give, asker)
         except NotFound as fault:
             if fault.rule == "query-dataset":
                 fault.hint = "odfctl get datasets lists what you may read"

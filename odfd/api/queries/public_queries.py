@@ -1,4 +1,4 @@
-"""Answers queries of other people over the datasets that policy serves, on half of the query processes, in fair turns.
+"""Answers queries of other people over the datasets that policy serves.
 
 A dataset that is not served is reported as absent, and so is the part that is not served of a dataset served in part.
 A Flight client with a valid token is answered as the node's owner.
@@ -15,10 +15,10 @@ from chain.ids import DatasetId
 from chain.state import ChainState, load_state
 from chain.statements.keys import SigningKey
 from engines.query.requests import RowSelection
-from odfd.api.queries.fair_turns import FairTurns
 from odfd.api.queries.service import GiveFiles, QueryService, SendFrame
 from odfd.control import wire
 from odfd.kamu.ports import UNPROVEN
+from odfd.queries.callers import Crowd, QueryCaller
 from odfd.queries.planning import HINT_READABLE, OWNER, Asker, Bound
 from odfd.state.directory import StateDirectory
 
@@ -31,13 +31,10 @@ class PublicQueries:
         home: StateDirectory,
         queries: QueryService,
         served: Callable[[DatasetId], int],
-        readers: int,
         *,
         proves: bool = False,
     ) -> None:
-        """``readers``: concurrent queries of the node; callers other than its owner get half of them, at least one."""
         self._home, self._queries, self._served, self._proves = home, queries, served, proves
-        self._turns = FairTurns(max(1, readers // 2))
 
     async def answer(
         self,
@@ -49,19 +46,13 @@ class PublicQueries:
         *,
         caller: str = "",
     ) -> None:
-        """Sends frames, as ``QueryService.answer``. ``caller``: as ``FairTurns`` knows it.
+        """Sends frames, as ``QueryService.answer``. ``caller``: a stranger's block of addresses, if it is known.
 
-        Raises Refused if too many queries wait (``query-busy``), and for a proof: this node signs answers only for its
-        owner; LimitExceeded if others wait and the query had its share (``query-share``).
+        Raises Refused for a proof: this node signs answers only for its owner.
         """
         check_public(request)
-        async with self._turns.one(caller) as sending:
-
-            async def send_whole(data: bytes | memoryview) -> None:
-                with sending():
-                    await send(data)
-
-            await self._queries.answer(request, send_whole, Asker(served=self._served, bound=bound), rows, piped)
+        asker = Asker(served=self._served, bound=bound, caller=QueryCaller(Crowd.STRANGERS, caller))
+        await self._queries.answer(request, send, asker, rows, piped)
 
     def key(self) -> SigningKey:
         """Returns the key that signs answers for others. Raises Refused."""

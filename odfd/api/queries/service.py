@@ -20,6 +20,7 @@ from engines.query.reader import QueryProcess, QueryProcesses
 from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, TablesNamed
 from odfd.api.queries.answer_proofs import AnswerProof, Signer
 from odfd.api.queries.engine_queries import STATEMENT, EngineQueries, answers_without
+from odfd.api.queries.fair_turns import LAST_FRAME, FairTurns
 from odfd.api.queries.fold_cache import FoldCache
 from odfd.control import wire
 from odfd.queries.folds import copied
@@ -34,8 +35,6 @@ SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
 """Takes a whole frame; waits while the receiver does not read."""
 GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
 """Takes a whole frame, and descriptors of the files that it lists."""
-LAST_FRAME: Final = 10.0
-"""Seconds after the end of a query's time for a client to take a frame that is under way."""
 _TOGETHER: Final = 128
 """Descriptors of one message; the kernel takes 253."""
 
@@ -54,6 +53,7 @@ class QueryService:
         """``more``: stores folds, and runs queries on engines of transforms, if there are any."""
         self._planner, self._processes, self._inputs, self._signer = planner, processes, inputs, signer
         self._folding, self._engines = more
+        self.turns = FairTurns(processes.limits.most)
 
     async def answer(
         self,
@@ -67,7 +67,8 @@ class QueryService:
 
         ``piped`` takes the first frame instead, with a pipe from which rows are read as one Arrow stream.
         Raises Invalid for what is no query, NotFound for a dataset that is not here, Refused for what is not relied on
-        or needs too much, Environment for a slice that is damaged. Cancelled, it leaves nothing behind.
+        or needs too much, and if too many queries wait (``query-busy``), LimitExceeded if others wait and the query had
+        its time (``query-share``), Environment for a slice that is damaged. Cancelled, it leaves nothing behind.
         """
         if len(request.sql) > MAX_SQL:
             raise Invalid(
@@ -75,10 +76,16 @@ class QueryService:
             )
         if request.prove and (request.plain or request.lines):
             raise Invalid("a proven answer comes as Arrow", rule="query-prove", hint="leave plain and lines out")
-        if request.engine:
-            return await self._by_engine((request, asker, rows), send)
-        async with self._processes.one() as process:
-            return await self._answer(process, (request, asker, rows), (send, piped))
+        async with self.turns.one(asker.caller) as sending:
+
+            async def send_whole(data: bytes | memoryview) -> None:
+                with sending():
+                    await send(data)
+
+            if request.engine:
+                return await self._by_engine((request, asker, rows), send_whole)
+            async with self._processes.one() as process:
+                return await self._answer(process, (request, asker, rows), (send_whole, piped))
 
     @property
     def _end(self) -> float:

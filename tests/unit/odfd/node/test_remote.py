@@ -35,6 +35,7 @@ from odfd.state.idempotency import AnswerStore
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
 from worlds.manifests import HOOKED
+from worlds.node_world import until
 
 ACCOUNT = "$schema: Account\nheaders: {{name: {name}}}\nspec: {{email: {name}@example.com}}\n"
 DATASET = """$schema: Dataset
@@ -475,3 +476,30 @@ async def test_a_signed_call_needs_no_token_and_another_learns_of_no_source(worl
                 break
         assert problem["rule"] == "access-token-limit"
         assert (await call("hooked", b'{"x": 3}', key))[0] == 201, "whoever signs right is never refused for it"
+
+
+async def test_queries_of_an_account_leave_a_place_to_the_owner(world: Any, tmp_path: Path) -> None:
+    """Four readers: an account that asks six times at once has three."""
+    async with served(world, tmp_path) as there:
+        token, queries = await there.token("alice"), there.node.api.queries
+        callers, over = list[str](), trio.Event()
+
+        async def stuck(_: object, asked: tuple[Any, ...], __: object) -> None:
+            callers.append(asked[1].caller.crowd.name)
+            await over.wait()
+            raise Refused("it is over", rule="over")
+
+        async def ask_as_owner() -> None:
+            with pytest.raises(Refused, match="it is over"):
+                await queries.answer(wire.QueryRequest(sql="select 1"), None)
+
+        queries._answer = stuck
+        asking = {"sql": "select 1"}
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):
+                nursery.start_soon(there.ask, "POST", "/node/v1alpha1/query", token, asking)
+            await until(lambda: len(callers) == 3 and queries.turns.waiting == 3)
+            nursery.start_soon(ask_as_owner)
+            await until(lambda: len(callers) > 3)
+            assert callers == ["ACCOUNTS"] * 3 + ["OWNER"]
+            over.set()

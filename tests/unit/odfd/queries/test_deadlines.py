@@ -13,7 +13,8 @@ from trio.testing import MockClock
 from engines.errors import LimitExceeded
 from engines.query.frames import ROWS, frame
 from engines.query.reader import QueryLimits
-from odfd.api.queries.service import LAST_FRAME, QueryService
+from odfd.api.queries.fair_turns import LAST_FRAME
+from odfd.api.queries.service import QueryService
 from odfd.control import wire
 
 _SECONDS = 5.0

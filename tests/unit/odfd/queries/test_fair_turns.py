@@ -1,4 +1,4 @@
-"""Turns of strangers' queries, in virtual time: who asks without end keeps nobody out."""
+"""Turns of queries, in virtual time: who asks without end keeps nobody out."""
 
 from __future__ import annotations
 
@@ -9,25 +9,32 @@ import trio
 
 from chain.errors import Refused
 from engines.errors import LimitExceeded
-from odfd.api.queries.fair_turns import SHARE, WAITING, FairTurns
-from odfd.api.queries.service import LAST_FRAME
+from odfd.api.queries.fair_turns import LAST_FRAME, WAITING, FairTurns
 from odfd.kamu.ports import BUSY
+from odfd.queries.callers import OWNER_ITSELF, Crowd, QueryCaller
 
-MOST = 2
+READERS, MOST = 4, 2
+"""Places, and those of strangers."""
+SHARE = Crowd.STRANGERS.value
 
 
-class Crowd:
+class Askers:
     """Callers of two turns, and what became of each of their queries."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        self.turns = FairTurns(MOST)
+        self.turns = FairTurns(READERS)
         self._nursery = nursery
         self.told: list[tuple[str, str, float]] = []
-        """Caller, the rule by which its query ended (empty: answered), and when."""
+        """QueryCaller, the rule by which its query ended (empty: answered), and when."""
 
     async def ask(self, caller: str, seconds: float, *, sends: bool = False) -> None:
+        """Names of accounts are words; others are blocks of addresses."""
+        if caller == OWNER_ITSELF.name:
+            known = OWNER_ITSELF
+        else:
+            known = QueryCaller(Crowd.ACCOUNTS if caller.isalpha() else Crowd.STRANGERS, caller)
         try:
-            async with self.turns.one(caller) as sending:
+            async with self.turns.one(known) as sending:
                 if sends:
                     with sending():
                         await trio.sleep(seconds)
@@ -61,7 +68,7 @@ async def test_two_endless_queries_keep_nobody_out(
 ) -> None:
     """Each is ended when another waits, however soon it asks again. Without a name it is one of a proxy's clients."""
     async with trio.open_nursery() as nursery:
-        crowd = Crowd(nursery)
+        crowd = Askers(nursery)
         for stranger in strangers:
             await crowd.begin(stranger, again=True)
         await trio.sleep(100 * SHARE)
@@ -77,7 +84,7 @@ async def test_two_endless_queries_keep_nobody_out(
 
 async def test_queries_of_one_caller_end_each_other_not(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        crowd = Crowd(nursery)
+        crowd = Askers(nursery)
         for _ in range(3):
             await crowd.begin("1.1.1.0/24", 5 * SHARE)
         await trio.sleep(20 * SHARE)
@@ -87,7 +94,7 @@ async def test_queries_of_one_caller_end_each_other_not(autojump_clock: trio.tes
 async def test_the_turn_is_of_who_had_the_fewest(autojump_clock: trio.testing.MockClock) -> None:
     """Sixteen of one caller in line: one of another is answered before all but those at work."""
     async with trio.open_nursery() as nursery:
-        crowd = Crowd(nursery)
+        crowd = Askers(nursery)
         for _ in range(MOST + WAITING):
             await crowd.begin("1.1.1.0/24", again=True)
         await crowd.begin("2.2.2.0/24", 1.0)
@@ -99,7 +106,7 @@ async def test_the_turn_is_of_who_had_the_fewest(autojump_clock: trio.testing.Mo
 
 async def test_a_full_line_is_left_by_who_fills_it(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        crowd = Crowd(nursery)
+        crowd = Askers(nursery)
         for _ in range(MOST + WAITING + 3):
             await crowd.begin("1.1.1.0/24")
         assert [rule for rule, _ in crowd.ends("1.1.1.0/24")] == [BUSY] * 3
@@ -114,7 +121,7 @@ async def test_a_full_line_is_left_by_who_fills_it(autojump_clock: trio.testing.
 async def test_a_frame_that_is_sent_is_sent_whole(autojump_clock: trio.testing.MockClock) -> None:
     """Its share is over in the middle of it: the rest goes out, but for a client that does not read."""
     async with trio.open_nursery() as nursery:
-        crowd = Crowd(nursery)
+        crowd = Askers(nursery)
         await crowd.begin("1.1.1.0/24", SHARE + 3.0, sends=True)
         await crowd.begin("2.2.2.0/24", sends=True)
         await crowd.begin("3.3.3.0/24")
@@ -126,15 +133,15 @@ async def test_a_frame_that_is_sent_is_sent_whole(autojump_clock: trio.testing.M
 
 
 async def test_who_leaves_gives_the_turn_back(autojump_clock: trio.testing.MockClock) -> None:
-    turns = FairTurns(1)
+    turns = FairTurns(2)
     async with trio.open_nursery() as nursery:
-        crowd = Crowd(nursery)
+        crowd = Askers(nursery)
         crowd.turns = turns
         with trio.CancelScope() as leaving:
             async with trio.open_nursery() as clients:
 
                 async def stay(begun: Callable[[], None] = leaving.cancel) -> None:
-                    async with turns.one("1.1.1.0/24"):
+                    async with turns.one(QueryCaller(Crowd.STRANGERS, "1.1.1.0/24")):
                         await trio.sleep(1.0)
                         begun()
                         await trio.sleep_forever()
@@ -144,3 +151,61 @@ async def test_who_leaves_gives_the_turn_back(autojump_clock: trio.testing.MockC
         await crowd.begin("1.1.1.0/24", 1.0)
         await trio.sleep(2.0)
         assert crowd.ends("1.1.1.0/24") == [("", 1.0)]
+
+
+async def test_one_account_keeps_out_no_other_and_none_the_owner(autojump_clock: trio.testing.MockClock) -> None:
+    """The first asks without end, with as many queries as it likes; strangers do likewise."""
+    async with trio.open_nursery() as nursery:
+        crowd = Askers(nursery)
+        for _ in range(READERS + 3):
+            await crowd.begin("mallory", again=True)
+            await crowd.begin("6.6.6.0/24", again=True)
+        asked = trio.current_time()
+        for _ in range(5):
+            await crowd.ask("owner", 1.0)
+        assert trio.current_time() - asked == 5.0, "a place is left to the owner"
+        for number in range(5):
+            asked = trio.current_time()
+            await crowd.ask(f"alice{chr(97 + number)}", 1.0)
+            assert trio.current_time() - asked <= Crowd.ACCOUNTS.value + 1.0
+        assert {rule for who, rule, _ in crowd.told if who.startswith("alice")} == {""}
+        assert [rule for rule, _ in crowd.ends("owner")] == [""] * 5
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_owner_is_ended_for_nobody_and_fills_all_places(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        crowd = Askers(nursery)
+        for _ in range(READERS + WAITING + 1):
+            await crowd.begin("owner", 5 * Crowd.ACCOUNTS.value)
+        await crowd.begin("alice", 1.0)
+        await trio.sleep(40 * Crowd.ACCOUNTS.value)
+        rounds = -(-(READERS + WAITING + 1) // READERS)
+        assert crowd.ends("owner")[-1] == ("", 5 * Crowd.ACCOUNTS.value * rounds)
+        assert crowd.ends("alice") == [("", 5 * Crowd.ACCOUNTS.value + 1.0)], "it is the next to have a place"
+
+
+@pytest.mark.parametrize("caller", ["alice", "1.1.1.0/24"])
+async def test_with_one_place_it_goes_round(autojump_clock: trio.testing.MockClock, caller: str) -> None:
+    async with trio.open_nursery() as nursery:
+        crowd = Askers(nursery)
+        crowd.turns = FairTurns(1)
+        await crowd.begin(caller, again=True)
+        await crowd.ask("owner", 1.0)
+        assert crowd.ends("owner")[0][0] == ""
+        assert crowd.ends(caller)[0][0] == "query-share"
+        nursery.cancel_scope.cancel()
+
+
+async def test_strangers_in_line_end_no_query_that_makes_no_room_for_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Two of them are at work, which is what they may have: an account's query is in nobody's way."""
+    async with trio.open_nursery() as nursery:
+        crowd = Askers(nursery)
+        await crowd.begin("alice", 10 * Crowd.ACCOUNTS.value)
+        for block in range(4):
+            await crowd.begin(f"1.1.{block}.0/24", again=True)
+        await trio.sleep(11 * Crowd.ACCOUNTS.value)
+        assert crowd.ends("alice") == [("", 10 * Crowd.ACCOUNTS.value)]
+        nursery.cancel_scope.cancel()
