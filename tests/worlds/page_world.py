@@ -139,6 +139,10 @@ class ShownNode:
         """What the node itself says."""
         return trio.from_thread.run(getattr(getattr(self.more.api, service), operation), *words, trio_token=self._token)
 
+    def does(self, what: str, *words: str) -> Any:
+        """What the node is told to do, done."""
+        return trio.from_thread.run(getattr(self.more, what), *words, trio_token=self._token)
+
 
 @contextmanager
 def met_a_lie(folder: Path) -> Iterator[ShownNode]:

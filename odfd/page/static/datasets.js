@@ -73,13 +73,18 @@ function Needed({ needs: found, looked }) {
   const [all, set] = useState(false);
   const [gone, hide] = useState([]);
   found = found.filter((one) => !gone.includes(one.task));
+  const end = (task) => {
+    dismiss(task);
+    hide([...gone, task]);
+    document.getElementById("needs").focus(); // the button goes, and a keyboard would begin at the top again
+  };
   if (!found.length) return looked ? html`<p class="note good">Nothing needs you.</p>` : null;
   return html`<section class="needs" aria-labelledby="needs">
-    <h2 id="needs">Needs you <span class="quiet">${count(found.length)}</span></h2>
+    <h2 id="needs" tabindex="-1">Needs you <span class="quiet">${count(found.length)}</span></h2>
     <ul>${(all ? found : found.slice(0, FIRST)).map((one) => html`<li class=${one.rank ? "" : "bad"}>
       <${State} of=${one.state} tone=${one.tone} />
       <p><strong><${Text} of=${one.name} most=${120} /></strong>${" "}<span><${Text} of=${one.means} most=${300} />${one.told && html` <span class="quiet"><${Text} of=${one.told} most=${300} /></span>`}</span></p>
-      ${one.task && html`<button type="button" class="plain" onClick=${() => (dismiss(one.task), hide([...gone, one.task]))}>Dismiss<span class="apart"> ${shown(one.name, 120)}</span></button>`}
+      ${one.task && html`<button type="button" class="plain" onClick=${() => end(one.task)}>Dismiss<span class="apart"> ${shown(one.name, 120)}</span></button>`}
       ${one.href && html`<a class="button" href=${one.href}>${one.to}<span class="apart"> ${shown(one.name, 120)}</span></a>`}
     </li>`)}</ul>
     ${found.length > FIRST && html`<button type="button" class="plain" aria-expanded=${all} onClick=${() => set(!all)}>${all ? "Fewer" : `All ${count(found.length)}`}</button>`}

@@ -28,6 +28,17 @@ expect.set_options(timeout=PATIENCE * 1000)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 AXE = Path(__file__).with_name("axe.min.js")
 LOOKS = {"day": (1200, 800, "light"), "night": (1200, 800, "dark"), "narrow": (375, 720, "light")}
+PUSHED = """kind: DatasetSnapshot
+version: 1
+content:
+  name: NAME
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: NdJson, ddlSchema: ['event_time TIMESTAMP']}
+      merge: {kind: Append}
+"""
 LIST = "/node/v1alpha1/datasets"
 WAITS = re.compile(r"^(Loading|Running)…$")
 CUT_OFF = """[...document.querySelectorAll('.scroll:not(.graph)')]
@@ -643,3 +654,32 @@ def test_a_person_decides_what_no_rule_does(seen: Seen, lie: Any) -> None:
     dialog.get_by_role("button", name="Close").click()
     seen.tab.get_by_role("heading", name="Waits for your decision").wait_for(state="detached")
     assert len(lie.told("trust", "show", "austria.towns.bad").decisions) == 1
+
+
+def test_a_failed_task_that_nothing_mends_is_dismissed_for_good(seen: Seen, lie: Any) -> None:
+    """By the keyboard too, in this browser, however often the list is asked again; another failure is shown."""
+    tab = seen.tab
+
+    def fails(name: str) -> Any:
+        """What is told of a pull that can never succeed: rows are pushed into this dataset."""
+        lie.does("apply", PUSHED.replace("NAME", name))
+        (item,) = lie.does("pull", name)
+        assert item.outcome == "failed"
+        tab.reload()
+        told = tab.locator(".needs li", has_text=f"pull {name}")
+        told.wait_for()
+        return told
+
+    seen.go("datasets")
+    told = fails("bob.pushed")
+    assert "not ok" in told.inner_text()
+    told.get_by_role("button", name="Dismiss pull bob.pushed").focus()
+    tab.keyboard.press("Enter")
+    told.wait_for(state="detached")
+    tab.locator(".needs li").first.wait_for()
+    assert tab.evaluate("document.activeElement.id") == "needs", "who has no mouse goes on from here"
+    assert seen.violations() == []
+    fails("bob.given")
+    expect(told).to_have_count(0)
+    seen.go("work")
+    assert "bob.pushed" in tab.inner_text("main"), "the task is kept, and listed"
