@@ -190,7 +190,11 @@ def _doctor(parts: NodeParts) -> Doctor:
     trust = TrustProbes(parts.home, parts.evaluator, parts.visibility, lambda: parts.effective_policy.profile)
     pins = partial(pins_probe, parts.views.all)
     return Doctor(
-        parts.home, parts.visibility, parts.heads.troubles, {"clock": clock, **trust.all(), "engine pins": pins}
+        parts.home,
+        parts.visibility,
+        parts.heads.troubles,
+        {"clock": clock, **trust.all(), "engine pins": pins},
+        lambda: parts.settings.limits.disk_reserve_bytes,
     )
 
 

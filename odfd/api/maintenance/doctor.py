@@ -28,8 +28,6 @@ from odfd.state.directory import PARTIAL, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 
-LOW_DISK: Final = 1 << 30
-"""Bytes free below which the doctor warns."""
 LAST_ENTRIES: Final = 1000
 """Newest entries of the ledger whose links a quick examination checks."""
 SHOWN: Final = 3
@@ -38,7 +36,8 @@ _REPAIR: Final = "odfctl pull {} --repair mends what it can, from peers too"
 
 
 class Doctor:
-    """The probes of a state directory. ``troubles``: unsigned heads with reasons; ``more``: other probes, by name."""
+    """The probes of a state directory. ``troubles``: unsigned heads with reasons; ``more``: other probes, by name;
+    ``reserve``: bytes of the disk that are kept free."""
 
     def __init__(
         self,
@@ -46,8 +45,9 @@ class Doctor:
         visibility: Visibility,
         troubles: Callable[[], Mapping[DatasetId, str]],
         more: Mapping[str, Callable[[], wire.Probe]],
+        reserve: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._home = home
+        self._home, self._reserve = home, reserve
         self._visibility = visibility
         self._more = more
         self._troubles = troubles
@@ -91,8 +91,9 @@ class Doctor:
         free = shutil.disk_usage(directory).free
         waiting = [file.stat().st_size for file in self._home.folder(PARTIAL).iterdir()]
         under_way = f"; {_on_the_way(waiting)}" if waiting else ""
-        if free < LOW_DISK:
-            message, hint = f"{size(free)} free{under_way}", "free some space: mirrors stop when it is full"
+        if free < (reserve := self._reserve()):
+            message = f"{size(free)} free{under_way}, and {size(reserve)} are kept free: nothing new is taken in"
+            hint = "free some space, or lower limits.disk-reserve-bytes"
             return wire.Probe(name="disk", result="warning", message=message, hint=hint)
         return ok("disk", f"{size(free)} free at {directory}{under_way}")
 

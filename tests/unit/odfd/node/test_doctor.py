@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.store.database import open_database
 from chain.store.seals import sealed_tables
+from config import model
 from odfd.api.maintenance import doctor as doctor_module
 from odfd.control import wire
 from odfd.datasets.visibility import Visibility
@@ -316,6 +318,17 @@ async def test_a_directory_that_cannot_be_written(world: Any) -> None:
         found = (await quick(alice))["disk"]
         alice.home.directory.chmod(0o700)
         assert (found.result, "give" in found.hint) == ("failed", True)
+
+
+async def test_a_disk_with_less_than_is_kept_free_is_told_of(world: Any) -> None:
+    """With what follows from it, as every ingest is refused then; by what the settings say now."""
+    async with world.running("alice") as alice:
+        assert (await quick(alice))["disk"].result == "ok"
+        limits = model.Limits(disk_reserve_bytes=1 << 62)
+        alice.parts.settings = dataclasses.replace(alice.parts.settings, limits=limits)
+        found = (await quick(alice))["disk"]
+        assert (found.result, found.hint) == ("warning", "free some space, or lower limits.disk-reserve-bytes")
+        assert found.message.endswith("and 4612 PB are kept free: nothing new is taken in")
 
 
 @pytest.mark.parametrize(
