@@ -465,9 +465,8 @@ class Membership(JointReplication):
         return self._host.addresses() if self._host is not None else ()
 
     def peers(self) -> Sequence[PeerView]:
-        views = self.views()
-        shown = [msgspec.structs.replace(view, blocked=True) if view.peer in self._blocked else view for view in views]
-        unseen = sorted(self._blocked - {view.peer for view in views})
+        shown = [msgspec.structs.replace(one, blocked=one.blocked or one.peer in self._blocked) for one in self.views()]
+        unseen = sorted(self._blocked - {view.peer for view in shown})
         return [*shown, *(PeerView(peer=peer, blocked=True) for peer in unseen)]
 
     async def net_facts(self) -> NetFacts:
@@ -475,6 +474,10 @@ class Membership(JointReplication):
         self._joined()
         named = [address for network in self._networks for address in self._bootstrap(network)]
         return await self._reach.net_facts(named) if self._reach is not None else NetFacts()
+
+    async def dial_own(self) -> Mapping[str, bool]:
+        """Dials the addresses at which this node listens, as a stranger; returns which answered."""
+        return await self._reach.dial_own() if self._reach is not None else {}
 
     @property
     def traffic(self) -> Traffic:

@@ -230,7 +230,10 @@ def _more_controllers(parts: NodeParts, performing: FlowTasks, portals: PortalSe
 
 def _status(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> StatusService:
     running, context = _running(parts, flows, mirrors), parts.context
-    dependencies = Dependencies(parts.home, parts.remotes, parts.volumes, lambda: parts.settings, context.readiness)
+    doors = (parts.membership, parts.site)
+    dependencies = Dependencies(
+        parts.home, parts.remotes, parts.volumes, lambda: parts.settings, doors, context.readiness
+    )
     return StatusService(
         parts.home, parts.views, (_doctor(parts), dependencies), running, context, parts.settings.node.name
     )

@@ -52,7 +52,7 @@ FATES: Final = (
 )  # fmt: skip
 """Names of what happened to rows, as in ``engines.contract.RowCounts``."""
 WORK: Final = ("ingest", "transform")
-DEPENDENCIES: Final = ("ipfs", "traces", "folders", "containers", "repositories", "volumes")
+DEPENDENCIES: Final = ("listening", "ipfs", "traces", "folders", "containers", "repositories", "volumes")
 QUEUES: Final = ("announcements", "tasks", "queries", "statements", "threads", "answers")
 CACHES: Final = ("dataset-views", "statements-judged", "unheld-statements", "peers-known")
 STANDINGS: Final = ("fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged")
@@ -72,7 +72,8 @@ METRICS: Final = (
            "network that cannot listen.", {"part": ()}),
     Metric("odfd_part_restarts_total", _C, "Failures of a part after which it was started again.", {"part": ()}),
     Metric("odfd_dependency_up", _G, "Whether something that the node depends on answered when it was tried last, at "
-           "most a minute ago: Kubo, the collector of traces, folders, podman, repositories, volumes.",
+           "most a minute ago: its own addresses, Kubo, the collector of traces, folders, podman, repositories, "
+           "volumes.",
            {"dependency": DEPENDENCIES}),
     Metric("odfd_event_loop_lag_seconds", _H, "How much later than due a timer of the event loop came.",
            buckets=PARTS_OF_A_SECOND),

@@ -144,6 +144,10 @@ class NodeReach:
     def _is_hidden(self) -> bool:
         return self.autonat.whole() is Reached.NO
 
+    async def dial_own(self) -> dict[str, bool]:
+        """Dials the addresses at which this node listens, as a stranger; returns which answered."""
+        return {each.transport: answered for each, answered in (await self._host.direct.dial_own()).items()}
+
     def figures(self) -> ReachFigures:
         reserved, circuits = (0, 0) if self.relay_server is None else self.relay_server.counts
         return ReachFigures(

@@ -73,6 +73,9 @@ class DirectPort(Protocol):
     async def drop_from(self, gone: Collection[Ip]) -> int:
         """Closes connections whose local address is gone; returns their number."""
 
+    async def dial_own(self) -> Mapping[Address, bool]:
+        """Dials the addresses of this machine at which this node listens, as a stranger; returns which answered."""
+
     async def dial_back(self, address: Address, peer: PeerId, nonce: int) -> DialStatus: ...
 
     def take_dial_backs(self, heard: Callable[[int], bool]) -> None:

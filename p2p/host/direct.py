@@ -40,6 +40,10 @@ from p2p.wire.autonat import BACK, BACK_HEARD, MAX_MESSAGE, DialStatus, decode_b
 log = logging.getLogger(__name__)
 DIAL_BACK: Final = 10.0
 """Seconds for one dial-back, from the first packet to the answer."""
+OWN_ADDRESS: Final = 2.0
+"""Seconds until an own listening address that was dialled must have greeted: it is on this machine."""
+GREETING: Final = b"\x13/multistream/1.0.0\n"
+"""First bytes of every libp2p listener, which it sends unasked."""
 AGAIN: Final = 0.1
 """Seconds between dials to a router that refuses, within one try of a hole punch."""
 ANY: Final = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - a source address, which the kernel chooses
@@ -236,6 +240,24 @@ class DirectDials:
         return len(dead)
 
     # --- dial-backs and probes -----------------------------------------------------------------------------------
+
+    async def dial_own(self) -> dict[Address, bool]:
+        """Dials the addresses of this machine at which this host listens, as a stranger does who knows no key of it.
+
+        Returns which of them answered with the greeting of libp2p.
+        """
+        answered = dict.fromkeys(reachable_at(map(str, self.listening()), ()), False)
+
+        async def dial(address: Address) -> None:
+            with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(OWN_ADDRESS):
+                async with await dial_from((ANY[_version(address)], 0), address, shared=False) as stream:
+                    greeting = await stream.receive_some(len(GREETING))
+                    answered[address] = greeting != b"" and GREETING.startswith(greeting)
+
+        async with trio.open_nursery() as nursery:
+            for each in answered:
+                nursery.start_soon(dial, each)
+        return answered
 
     async def dial_back(self, address: Address, peer: PeerId, nonce: int) -> DialStatus:
         """Dials an address and sends a nonce there, from a port to which no NAT was opened."""

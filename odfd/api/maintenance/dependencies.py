@@ -1,8 +1,9 @@
 """Tries what a node depends on beyond its own process and disk, for ``doctor``, ``status``, ``/readyz`` and metrics.
 
 ``TRIED_BY`` says for each setting that names something beyond the process by which probe it is tried. Declared
-repositories and volumes are tried too. Each try is a real question, with a limit of its own. The results are kept in
-``Readiness.dependencies`` and repeated while ``loop`` runs, so that metrics need not ask.
+repositories and volumes are tried too, and the addresses at which others reach the node are dialled. Each try is a real
+question, with a limit of its own. The results are kept in ``Readiness.dependencies`` and repeated while ``loop`` runs,
+so that metrics need not ask.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import httpx
 import trio
 
 from chain.errors import Environment, Fault, Remote
@@ -20,18 +22,23 @@ from chain.wording import plural
 from config.model import Settings
 from odfd.control import wire
 from odfd.ingest.containers import podman_version
+from odfd.network.membership import Membership
 from odfd.obs.span_exporter import ask_collector
 from odfd.repositories.catalog import TYPE as REPOSITORY
 from odfd.resources.declared import DeclaredStore
 from odfd.runtime.hanging_calls import run_abandonable
 from odfd.runtime.reconcile_loop import ReconcileLoop
 from odfd.runtime.supervision import Readiness
+from odfd.site.server import SiteServer
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes
 from odfd.workers.volumes import VolumeWorker
+from p2p.web.client import new_client
 
 TRY_SECONDS: Final = 10.0
 """Most seconds of one try: what answers later is of no use to whoever waits for it."""
+SITE_SECONDS: Final = 2.0
+"""Seconds until the node's own site must answer."""
 WATCH_SECONDS: Final = 60.0
 """Seconds between two rounds of tries."""
 TRIED_BY: Final = {
@@ -58,9 +65,12 @@ class Dependencies:
         remotes: Remotes,
         volumes: VolumeWorker,
         settings: Callable[[], Settings],
+        doors: tuple[Membership, SiteServer | None],
         readiness: Readiness,
     ) -> None:
+        """``doors``: the parts at whose addresses strangers reach the node; ``None`` if it has no site."""
         self._home, self._remotes, self._volumes = home, remotes, volumes
+        self._membership, self._site = doors
         self._settings, self._readiness = settings, readiness
         self.loop = ReconcileLoop(self._round)
 
@@ -81,6 +91,8 @@ class Dependencies:
 
     def _tries(self) -> dict[str, Try]:
         settings, tries = self._settings(), dict[str, Try]()
+        if self._membership.networks or settings.p2p.listen or self._site is not None:
+            tries["listening"] = self._listening
         if self._remotes.has_ipfs:
             tries["ipfs"] = self._ipfs
         if settings.traces.endpoint:
@@ -96,6 +108,23 @@ class Dependencies:
         if volumes := self._volumes.volumes.all():
             tries["volumes"] = lambda: self._volumes_answer([each.name for each in volumes])
         return tries
+
+    async def _listening(self) -> str:
+        """Dials the node's own addresses, as a stranger does who comes from this machine."""
+        answered = dict(await self._membership.dial_own())
+        urls = self._site.urls if self._site is not None else ()
+        async with trio.open_nursery() as nursery:
+            for url in urls:
+                nursery.start_soon(_ask_site, url, answered)
+        silent = [each for each, is_there in answered.items() if not is_there]
+        heard = ", ".join(each for each, is_there in answered.items() if is_there) or "no address"
+        if silent or not answered:
+            raise Environment(
+                f"dialled from this machine, {heard} answers, and not {', '.join(silent)}"
+                if answered else "no address is listened at", rule="listening",
+                hint="does a firewall of this machine close it, or is the node too busy? odfctl logs",
+            )  # fmt: skip
+        return f"{heard}: dialled from this machine, all answer; odfctl peer netcheck tells of others"
 
     async def _ipfs(self) -> str:
         return f"Kubo {await self._remotes.ipfs_version()} answers"
@@ -164,3 +193,13 @@ def _check_folders(folders: Sequence[str]) -> None:
                 f"{folder} cannot be read", rule="ingest-folder",
                 hint="ingest.folders names it: make it, or let the node's user read it",
             )  # fmt: skip
+
+
+async def _ask_site(url: str, answered: dict[str, bool]) -> None:
+    """Notes whether anything is answered over HTTP, be it a refusal."""
+    async with new_client(trust_env=False, timeout=SITE_SECONDS) as client:
+        try:
+            await client.head(url)
+            answered[url] = True
+        except httpx.TransportError:
+            answered[url] = False

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import check_half_closeable_stream
 
+from p2p.address import Address
 from p2p.errors import AddressInUse, BadAddress, ProtocolUnsupported, Unreachable, WrongIdentity
 from p2p.host import hardening
 from p2p.host.host import open_host
@@ -261,3 +262,28 @@ async def test_nobody_is_dialled_unasked(pair: Any) -> None:
         await trio.lowlevel.checkpoint()
     assert not pair.bob.peers()
     assert address
+
+
+async def test_a_host_dials_its_own_addresses_as_a_stranger_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is greeted where it listens; nobody at all, who hangs up, and who greets otherwise did not answer."""
+    async with open_host(SEED, [LOOPBACK, "/ip4/127.0.0.2/tcp/0"]) as host:
+        places = host.direct.listening()
+        assert len(places) == 2
+        assert await host.direct.dial_own() == dict.fromkeys(places, True)
+        assert not host.peers()
+        async with trio.open_nursery() as nursery:
+            others = [await _saying(nursery, said) for said in (None, b"", b"SSH-2.0-OpenSSH_9.2")]
+            monkeypatch.setattr(host.direct, "listening", lambda: [*places, *others])
+            assert await host.direct.dial_own() == dict.fromkeys(places, True) | dict.fromkeys(others, False)
+            nursery.cancel_scope.cancel()
+
+
+async def _saying(nursery: trio.Nursery, said: bytes | None) -> Address:
+    """The address of who says this to everybody; ``None``: of nobody any more."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    if said is None:
+        await listener.aclose()
+    else:
+        nursery.start_soon(trio.serve_listeners, lambda stream: stream.send_all(said), [listener])
+    return Address("ip4", "127.0.0.1", port)

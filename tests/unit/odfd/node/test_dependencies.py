@@ -49,7 +49,7 @@ def test_every_setting_that_names_something_is_tried_by_a_probe() -> None:
 async def test_what_is_not_set_is_not_told_of(world: Any) -> None:
     async with world.running("alice") as alice:
         found = await probed(alice)
-        assert not found.keys() & set(DEPENDENCIES)
+        assert found.keys() & set(DEPENDENCIES) == {"listening"}
         assert {"parts", "network", "engine", "disk"} <= found.keys()
         assert found["parts"].result == "ok"
 
@@ -73,6 +73,7 @@ async def test_what_does_not_answer_is_told_everywhere(
         cold = f"---\n$schema: PersistentVolume\nheaders: {{name: cold}}\nspec: {kept}\n"
         await alice.apply(shelf + web + cold)
         assert (await probed(alice))["volumes"].result == "ok"
+        alice.member.answers = False
         await trio.to_thread.run_sync(volume.rename, tmp_path / "elsewhere")
         found = await probed(alice)
         wrong = {name: found[name].message for name in DEPENDENCIES if found[name].result == "failed"}
@@ -87,7 +88,7 @@ async def test_what_does_not_answer_is_told_everywhere(
         text = (await readings.scrape()).decode()
         assert all(f'odfd_dependency_up{{dependency="{name}"}} 0.0' in text for name in DEPENDENCIES)
         folder.mkdir()
-        dead.away = False
+        dead.away, alice.member.answers = False, True
         monkeypatch.undo()
         found = await probed(alice)
         assert found["ipfs"].result == "ok"
@@ -123,6 +124,25 @@ async def test_a_network_that_does_not_listen_is_not_well(world: Any) -> None:
         (shown,) = await alice.api.networks.list()
         assert shown.trouble is not None
         assert (shown.trouble.detail, shown.trouble.rule) == ("the port is in use", "listen")
+
+
+async def test_own_addresses_are_dialled_and_those_that_answered_are_named(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the site over HTTP, whatever it answers; of two, that which is silent is told apart."""
+    async with world.running("alice", http=model.Http(listen=("127.0.0.1:0",))) as alice:
+        (url,) = (await alice.api.about.status()).http
+        peers = "/ip4/127.0.0.1/tcp/4150"
+        probe = (await probed(alice))["listening"]
+        assert (probe.result, probe.message) == (
+            "ok", f"{peers}, {url}: dialled from this machine, all answer; odfctl peer netcheck tells of others"
+        )  # fmt: skip
+        monkeypatch.setattr(alice.parts.site, "urls", (url, f"http://{closed()}"))
+        probe = (await probed(alice))["listening"]
+        assert (probe.result, probe.hint) == (
+            "failed", "does a firewall of this machine close it, or is the node too busy? odfctl logs"
+        )  # fmt: skip
+        assert probe.message.startswith(f"dialled from this machine, {peers}, {url} answers, and not http://127.0.0.1:")
 
 
 async def test_what_does_not_answer_in_time_is_told_too(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
