@@ -67,11 +67,11 @@ class Forking:
         with theirs:
             self._process = subprocess.Popen(command, stdin=theirs, env=around | paths)
 
-    def start(self, words: Sequence[str], environ: dict[str, str], log: Path) -> Forked:
-        """``odfd`` with these words, an environment, and a file to which it appends what it says."""
+    def start(self, words: Sequence[str], environ: dict[str, str], log: Path, program: str = "odfd") -> Forked:
+        """``odfd``, or ``odfctl``, with these words, an environment, and a file to which it appends what it says."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            asked = json.dumps([[*words], environ, str(log)]).encode()
+            asked = json.dumps([program, [*words], environ, str(log)]).encode()
             socket.send_fds(self._asked, [asked], [theirs.fileno()])
         return Forked(ours)
 
@@ -99,24 +99,24 @@ def serve() -> None:
         with socket.socket(fileno=descriptors[0]) as told:
             if os.fork() == 0:
                 asked.close()
-                _watch(told, json.loads(sent), small_node.odfd)
+                _watch(told, json.loads(sent), {"odfd": small_node.odfd, "odfctl": small_node.odfctl})
 
 
-def _watch(told: socket.socket, request: Any, run: Any) -> None:
+def _watch(told: socket.socket, request: Any, programs: dict[str, Any]) -> None:
     """Forks once more, and tells of the child's end: whoever forks for all cannot wait for one."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if child == 0:
         told.close()
-        _become(request, run)
+        _become(request, programs)
     with suppress(BrokenPipeError):
         told.send(b"%d" % child)
         told.send(b"%d" % os.waitpid(child, 0)[1])
     os._exit(0)
 
 
-def _become(request: Any, run: Any) -> None:
-    words, environ, log = request
+def _become(request: Any, programs: dict[str, Any]) -> None:
+    program, words, environ, log = request
     code: Any = 1
     try:
         os.setsid()
@@ -126,7 +126,7 @@ def _become(request: Any, run: Any) -> None:
             os.dup2(file.fileno(), 2)
         os.environ.clear()
         os.environ.update(environ)
-        run(words)
+        programs[program](words)
     except SystemExit as end:
         code = end.code
     finally:

@@ -71,24 +71,20 @@ class PowerDisk:
     @contextmanager
     def watching(self) -> Iterator[PowerDisk]:
         """Sees every sync of this process while the block runs."""
-        real_fsync, real_syncfs = os.fsync, durable.sync_filesystem
 
-        def fsync(file: int) -> None:
-            self.sync(file)
-            real_fsync(file)
+        def hear(what: int | Path | None) -> None:
+            match what:
+                case int():
+                    self.sync(what)
+                case Path():
+                    self.sync_path(what)
+                case None:
+                    self._synced()
+                    self.syncs += 1
+                    self.keep_all()
 
-        def sync_filesystem(folder: Path) -> None:
-            self._synced()
-            self.syncs += 1
-            self.keep_all()
-            real_syncfs(folder)
-
-        os.fsync, durable.sync_filesystem = fsync, sync_filesystem  # type: ignore[assignment]
-        try:
-            with _sqlite_syncs(self.sync_path):
-                yield self
-        finally:
-            os.fsync, durable.sync_filesystem = real_fsync, real_syncfs
+        with each_sync(hear):
+            yield self
 
     def image(self, target: Path, lot: random.Random | None = None) -> Path:
         """Makes ``target`` the folder after the power failed now. ``lot`` None: all that was not synced is lost."""
@@ -181,6 +177,27 @@ class PowerDisk:
     def close(self) -> None:
         for each in self._open.values():
             os.close(each)
+
+
+@contextmanager
+def each_sync(tell: Callable[[int | Path | None], None]) -> Iterator[None]:
+    """Tells of every sync of this process: of an open file, of a file of SQLite; ``None``: of a whole file system."""
+    real_fsync, real_syncfs = os.fsync, durable.sync_filesystem
+
+    def fsync(file: int) -> None:
+        tell(file)
+        real_fsync(file)
+
+    def sync_filesystem(folder: Path) -> None:
+        tell(None)
+        real_syncfs(folder)
+
+    os.fsync, durable.sync_filesystem = fsync, sync_filesystem  # type: ignore[assignment]
+    try:
+        with _sqlite_syncs(tell):
+            yield
+    finally:
+        os.fsync, durable.sync_filesystem = real_fsync, real_syncfs
 
 
 class _Vfs(ctypes.Structure):

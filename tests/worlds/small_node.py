@@ -3,6 +3,8 @@
 With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durable step of its objects and chains; with
 ``KILL_PUSH=N`` at the Nth step in which a push becomes durable, or is let go when datasets have it; with
 ``KILL_EFFECT=N`` after the Nth effect of commands on renditions, or the Nth step in which a mirror follows them.
+With ``KILL_LASTING=N`` it, or ``odfctl`` in its place, kills itself at the Nth of all its steps that last: each sync,
+each change of the names of files and folders, each script of a migration. It says what that step is.
 With ``NAME_SECONDS=N`` it signs names of IPFS for so long, and again after a third of it.
 """
 
@@ -16,10 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from chain.instant import SECOND
+from chain.store.database import Database
 from config.model import Settings
+from odfd.cli import main as command_line
 from odfd.control.assembly import Assembly, Context
 from odfd.daemon import main
 from odfd.ipfs import publishing, repository
@@ -29,6 +33,13 @@ from odfd.node.parts import NodeParts
 from odfd.state.directory import open_state_directory
 from odfd.workers import reconciler
 from worlds.node_world import SmallEngine
+from worlds.power import each_sync
+
+NAMING: Final = frozenset(
+    {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate", "shutil.copyfile"}
+)
+"""What Python tells of when a name of a file or folder changes, or a file is copied."""
+LAST_STEP: Final = "dies at: "
 
 
 @contextmanager
@@ -51,12 +62,34 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
         yield assembly_of(parts, services)
 
 
-def killing(at: int) -> Callable[[str], None]:
+@contextmanager
+def killed_at_what_lasts() -> Iterator[None]:
+    """``KILL_LASTING``; see the module."""
+    at = int(os.environ.get("KILL_LASTING", 0))
+    if not at:
+        yield
+        return
+    count = killing(at, tells=True)
+    run = Database._run
+
+    def run_script(self: Database, connection: Any, room: str, script: str) -> None:
+        count(f"migrates {room}")
+        run(self, connection, room, script)
+
+    Database._run = run_script  # type: ignore[method-assign]
+    sys.addaudithook(lambda event, _: count(event) if event in NAMING else None)
+    with each_sync(lambda what: count(f"syncs {what.name}" if isinstance(what, Path) else "syncs")):
+        yield
+
+
+def killing(at: int, *, tells: bool = False) -> Callable[[str], None]:
     """Counts steps, and is the last thing that this process does at the one."""
     steps = itertools.count(1)
 
-    def step(_: str) -> None:
+    def step(what: str) -> None:
         if next(steps) == at:
+            if tells:
+                os.write(2, f"{LAST_STEP}{what}\n".encode())
             os.kill(os.getpid(), signal.SIGKILL)
 
     return step
@@ -95,4 +128,11 @@ def _kill_in_pushes(spool: Any, step: Callable[[str], None]) -> None:
 def odfd(words: Sequence[str] | None = None) -> None:
     """The program, with ``build_node`` in place of the node's own."""
     main.SERVICES = __name__
-    sys.exit(main.main(words))
+    with killed_at_what_lasts():
+        sys.exit(main.main(words))
+
+
+def odfctl(words: Sequence[str]) -> None:
+    """The command line, for what it does without a daemon."""
+    with killed_at_what_lasts():
+        sys.exit(command_line.main(words))

@@ -6,11 +6,13 @@ import contextlib
 import io
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,16 +91,26 @@ class Daemon:
 
     def start(self, *words: str) -> Daemon:
         """Until it says that it is ready."""
+        assert self.gets_ready(*words), self.told()
+        return self
+
+    def gets_ready(self, *words: str) -> bool:
+        """Starts it, and returns whether it says that it is ready before it ends."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             notify = self.folder / "n"
             notify.unlink(missing_ok=True)
             manager.bind(str(notify))
-            manager.settimeout(PATIENCE)
+            manager.setblocking(False)
             self.more["NOTIFY_SOCKET"] = str(notify)
-            self.spawn(*words)
-            assert manager.recv(4096).startswith(b"READY=1"), self.told()
-        del self.more["NOTIFY_SOCKET"]
-        return self
+            process = self.spawn(*words)
+            del self.more["NOTIFY_SOCKET"]
+            with suppress(ProcessLookupError):  # it has ended already
+                ended = os.pidfd_open(process.pid)
+                assert select.select([manager, ended], [], [], PATIENCE)[0], self.told()
+                os.close(ended)
+            with suppress(BlockingIOError):
+                return manager.recv(4096).startswith(b"READY=1")
+            return False
 
     def refuses(self, *words: str) -> Said:
         """A start that must fail: its code, and what it said last."""

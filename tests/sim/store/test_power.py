@@ -11,6 +11,7 @@ import hashlib
 import json
 import random
 import shutil
+import tarfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from chain.multihash import Multihash
 from chain.statements import canonical, envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, HeadStatement
+from chain.store import durable
 from chain.store.objects import SMALL
 from odfd.cli.new_file import NewFile
 from odfd.daemon.init import init
@@ -36,6 +38,7 @@ from odfd.runtime.tasks import Report
 from odfd.state.backup import BackupFolder, snapshots_in
 from odfd.state.directory import StateDirectory, open_state_directory
 from odfd.state.restore import choose, restore
+from odfd.state.upgrade import table_changes
 from odfd.transfer.delta_log import LOG, write_delta_log
 from odfd.trust.evidence.bundle import BUNDLE, Listed, Manifest
 from odfd.trust.evidence.bundle_store import BundleStore
@@ -46,6 +49,7 @@ from odfd.volumes.volume_paths import MARK, FolderPlace
 from worlds import store_life
 from worlds.power import PowerDisk
 
+OLD: Final = Path(__file__).parents[2] / "golden" / "state" / "before-resources.tar.gz"
 NOW: Final = Instant(10**18)
 CHANCES: Final = 3
 """Folders that are made at each sync beside the one in which all is lost."""
@@ -184,6 +188,24 @@ def look_for_restored(home: Path, promised: Promises) -> None:
             assert set(promised) <= set(names)
             assert [len(state.objects.read(each)) for each in names] == [len(LARGE) + 1]
             assert state.keys.node_seed()
+
+
+def take_over(home: Path, promise: Callable[[Any], None]) -> None:
+    """The first start on a state of an older version."""
+    with tarfile.open(OLD) as archive:
+        archive.extractall(home / "state", filter="data")
+    durable.sync_tree(home)
+    with open_state_directory(home / "state") as state:
+        promise([(each.name, state.chains.chain(each.id).head()) for each in state.entries()])
+
+
+def look_for_upgrade(home: Path, promised: Promises) -> None:
+    if not promised:
+        return
+    assert table_changes(home / "state") == [], "what was told of is an older state again"
+    with open_state_directory(home / "state") as state:
+        assert [(each.name, state.chains.chain(each.id).head()) for each in state.entries()] == promised[0]
+    assert len(promised[0]) == 5
 
 
 def accuse(home: Path, promise: Callable[[Any], None]) -> None:
@@ -350,6 +372,7 @@ ACTS: Final = {
     "secrets": Act(seal, look_for_secrets),
     "backup": Act(back_up, look_for_backup),
     "restore": Act(bring_back, look_for_restored),
+    "upgrade": Act(take_over, look_for_upgrade),
     "evidence": Act(accuse, look_for_evidence),
     "pushes": Act(push, look_for_pushes),
     "volumes": Act(move, look_for_slices),
