@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,18 @@ from chain.model.block import Block
 from chain.model.changelog import says_changelog
 from chain.model.defaults import same, spelled_out
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
-from chain.model.schema import MAX_COLUMNS, MAX_NAME, DataField, DataType, List, Map, Option, Struct, TimeUnit
+from chain.model.schema import (
+    MAX_COLUMNS,
+    MAX_NAME,
+    DataField,
+    DataSchema,
+    DataType,
+    List,
+    Map,
+    Option,
+    Struct,
+    TimeUnit,
+)
 from chain.repeats import repeated
 from chain.rules.columns import Mask, Run
 from chain.rules.rule import Binds, Rule, Violation
@@ -133,7 +145,21 @@ class SchemaChanges(Rule):
             yield self.broken("the schema is identical to the one in force", hint="write no block")
 
 
-class SchemaStaysCompatible(Rule):
+class _SchemaRule(Rule):
+    """A rule on a schema that is declared in ODF types."""
+
+    concerns = (SetDataSchema,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if isinstance(block.event, SetDataSchema) and block.event.schema is not None:
+            yield from self.check_schema(state, block.event.schema)
+
+    @abstractmethod
+    def check_schema(self, state: ChainState, schema: DataSchema) -> Iterator[Violation]:
+        """Does ``check`` for the schema of the block."""
+
+
+class SchemaStaysCompatible(_SchemaRule):
     """Attributes and order may change and optional fields be added, at any depth; nothing else.
 
     After a schema in the legacy form, in which Arrow decided nullability, optionality may change too.
@@ -141,69 +167,56 @@ class SchemaStaysCompatible(Rule):
 
     name = "schema-compatible"
     clause = "SetDataSchema; schema evolution"
-    concerns = (SetDataSchema,)
 
-    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        event, current = block.event, state.schema
-        if not isinstance(event, SetDataSchema) or event.schema is None or current is None:
+    def check_schema(self, state: ChainState, schema: DataSchema) -> Iterator[Violation]:
+        current = state.schema
+        if current is None:
             return
         try:
             before = schema_of(current)
         except Invalid as fault:
             yield self.broken(f"the legacy schema in force cannot be read: {fault}")
             return
-        for each in incompatibilities(before.fields, event.schema.fields, upgrade=current.schema is None):
+        for each in incompatibilities(before.fields, schema.fields, upgrade=current.schema is None):
             yield self.broken(each.message, expected=each.expected, actual=each.actual)
 
 
-class SystemColumnsAreThere(Rule):
+class SystemColumnsAreThere(_SchemaRule):
     """A schema has all system columns. The reference only warns."""
 
     name = "schema-system-columns"
     clause = "DatasetVocabulary; system columns"
     binds = Binds.AUTHORS
-    concerns = (SetDataSchema,)
 
-    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        event = block.event
-        if not isinstance(event, SetDataSchema) or event.schema is None:
-            return
-        names = [each.name for each in event.schema.fields]
+    def check_schema(self, state: ChainState, schema: DataSchema) -> Iterator[Violation]:
+        names = [each.name for each in schema.fields]
         vocab = state.vocab
         for name in (vocab.offset, vocab.operation_type, vocab.system_time, vocab.event_time):
             if name not in names:
                 yield self.broken(f"the system column {name!r} is missing", actual=listed(names))
 
 
-class ColumnsAreDistinct(Rule):
+class ColumnsAreDistinct(_SchemaRule):
     """Columns have distinct names."""
 
     name = "schema-columns-distinct"
     clause = "DataSchema.fields"
     binds = Binds.AUTHORS
-    concerns = (SetDataSchema,)
 
-    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        event = block.event
-        if not isinstance(event, SetDataSchema) or event.schema is None:
-            return
-        if twice := repeated(each.name for each in event.schema.fields):
+    def check_schema(self, state: ChainState, schema: DataSchema) -> Iterator[Violation]:
+        if twice := repeated(each.name for each in schema.fields):
             yield self.broken(f"columns occur more than once: {listed(twice)}")
 
 
-class SchemaIsBounded(Rule):
+class SchemaIsBounded(_SchemaRule):
     """A schema has at most 10,000 columns and members of structs, with names of at most 1,024 characters."""
 
     name = "schema-columns"
     clause = "ours: readers, and engines, plan in proportion to columns"
     binds = Binds.AUTHORS
-    concerns = (SetDataSchema,)
 
-    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        event = block.event
-        if not isinstance(event, SetDataSchema) or event.schema is None:
-            return
-        names = list(_names(event.schema.fields))
+    def check_schema(self, state: ChainState, schema: DataSchema) -> Iterator[Violation]:
+        names = list(_names(schema.fields))
         if len(names) > MAX_COLUMNS:
             hint = "leave columns out in preprocess, or gather some in a list or a map"
             yield self.broken(f"a schema of {len(names):,} columns", expected=MAX_COLUMNS, actual=len(names), hint=hint)
@@ -228,19 +241,16 @@ def _names(fields: Sequence[DataField]) -> Iterator[str]:
                 waiting += (each.type for each in members)
 
 
-class ChangelogStays(Rule):
+class ChangelogStays(_SchemaRule):
     """A dataset whose rows can be retracted stays a changelog, since its history may hold retracted rows."""
 
     name = "schema-changelog-stays"
     clause = "ours: the schema attribute w3id.org/odfd/changelog"
     binds = Binds.AUTHORS
-    concerns = (SetDataSchema,)
 
-    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        event, current = block.event, state.schema
-        if not isinstance(event, SetDataSchema) or event.schema is None or current is None:
-            return
-        if says_changelog(current.schema) is True and says_changelog(event.schema) is not True:
+    def check_schema(self, state: ChainState, schema: DataSchema) -> Iterator[Violation]:
+        current = state.schema
+        if current is not None and says_changelog(current.schema) is True and says_changelog(schema) is not True:
             yield self.broken(
                 "the schema does not say any more that rows can be corrected and retracted",
                 hint="keep its attribute w3id.org/odfd/changelog: true",
