@@ -8,11 +8,10 @@ bound as a few values, and SQLite loops over them itself, without the lock.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 import msgspec
-
-from chain.libraries import np
 
 _TAG_BITS: Final = 8
 _LENGTH_BITS: Final = 25
@@ -33,10 +32,10 @@ def each(parameter: str) -> str:
 
 def places(values: Sequence[bytes], tags: Sequence[int]) -> str:
     """Encodes each value's place in the joined bytes, with a tag below 256, as a JSON array for ``json_each``."""
-    lengths = np.fromiter(map(len, values), np.int64, len(values))
-    starts = np.cumsum(lengths) - lengths
-    packed = starts << _LENGTH_BITS + _TAG_BITS | lengths << _TAG_BITS | np.fromiter(tags, np.int64, len(values))
-    return numbers(packed.tolist())
+    lengths = [len(each) for each in values]
+    starts = accumulate(lengths, initial=0)  # one more than values: where the next would begin
+    of_rows = zip(starts, lengths, tags)  # noqa: B905
+    return numbers([start << _LENGTH_BITS + _TAG_BITS | size << _TAG_BITS | tag for start, size, tag in of_rows])
 
 
 def by_width(values: Sequence[bytes], counted: Sequence[int]) -> Iterator[tuple[int, bytes, str]]:

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid
 from chain.ids import DatasetId
-from chain.libraries import np
 from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules
@@ -472,14 +471,12 @@ def _insert(
 
 def _pages(blocks: Sequence[Block | SealedBlock]) -> Iterator[Sequence[Block | SealedBlock]]:
     """Yields blocks in runs, each small enough to bind to one statement."""
-    numbers = np.fromiter((one.sequence_number for one in blocks), np.uint64, len(blocks))
-    ends = np.cumsum(np.fromiter((len(one.raw) for one in blocks), np.int64, len(blocks)))
-    gaps = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(blocks)]
-    start = 0
-    for gap in gaps:
-        while start < gap:
-            before = int(ends[start - 1]) if start else 0
-            full = int(np.searchsorted(ends, before + _BOUND_BYTES, "right"))
-            stop = min(gap, start + _BOUND_BLOCKS, max(full, start + 1))
-            yield blocks[start:stop]
-            start = stop
+    start = size = 0
+    for place, one in enumerate(blocks):
+        is_next = place == start or one.sequence_number == blocks[place - 1].sequence_number + 1
+        if not is_next or place - start == _BOUND_BLOCKS or (place > start and size + len(one.raw) > _BOUND_BYTES):
+            yield blocks[start:place]
+            start, size = place, 0
+        size += len(one.raw)
+    if start < len(blocks):
+        yield blocks[start:]

@@ -55,7 +55,9 @@ def test_arrow_is_loaded_with_the_first_rows(make_daemon: Callable[..., Any], go
     daemon = make_daemon().start()
     (tmp_path / "cities.yaml").write_text(PUSHED)
     daemon.ask("apply", "-f", str(tmp_path / "cities.yaml"))
+    assert daemon.said("describe", "ds", "cities").code == 0
     assert not mapped(daemon, "pyarrow")
+    assert not mapped(daemon, "numpy")
     daemon.ask("import", str(golden / "airlines"), "--as", "airlines")
     assert daemon.said("describe", "ds", "airlines").code == 0
     assert mapped(daemon, "pyarrow")
