@@ -201,7 +201,7 @@ def spell(type_: DataType) -> str:
         case odf.Map(key_type=key, value_type=value):
             return f"Map({spell(key)}, {spell(value)})"
         case odf.Struct(fields=fields):
-            return f"Struct({', '.join(f'{field.name}: {spell(field.type)}' for field in fields)})"
+            return f"Struct({', '.join(f'{field.name}: {spell_field(field)}' for field in fields)})"
     return type(type_).__name__
 
 

@@ -7,6 +7,7 @@ specification of ODF asks; people read and write ``123e4567-e89b-12d3-a456-42661
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +21,8 @@ TYPE: Final = "w3id.org/odfd/type"
 UUID: Final = {"kind": "Uuid"}
 EXTRA_KEY: Final = b"opendatafabric.org/extra"
 """Key of the metadata of Arrow's fields and schemas under which attributes travel."""
+_TEXTS: Final = b"w3id.org/odfd/uuids"
+"""Key of the metadata of an answer's schema: the places of columns of UUIDs that are texts in it."""
 _SIZE: Final = 16
 _MARK: Final = b'"' + TYPE.encode() + b'"'
 _TEXT: Final = r"^\s*[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\s*$"
@@ -96,6 +99,32 @@ def as_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
             plain = stored(field)
             batch = batch.set_column(place, plain, batch.column(place).cast(plain.type))
     return batch
+
+
+def as_texts(schema: pa.Schema, places: Sequence[int]) -> pa.Schema:
+    """Returns a schema that says at which places UUIDs stand as texts, as DuckDB gives them to Arrow."""
+    return schema.with_metadata({**(schema.metadata or {}), _TEXTS: msgspec.json.encode(places)})
+
+
+def named_of_texts(schema: pa.Schema) -> pa.Schema:
+    """Returns a schema with Arrow's type for UUIDs where ``as_texts`` says that they are texts."""
+    for place in _places(schema):
+        schema = schema.set(place, schema.field(place).with_type(pa.uuid()))
+    return schema.remove_metadata()
+
+
+def rows_of_texts(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns rows in the types of ``named_of_texts(schema)``."""
+    columns = batch.columns
+    for place in _places(schema):
+        stored_bytes = parsed(pa.chunked_array([columns[place]])).combine_chunks()
+        columns[place] = pa.ExtensionArray.from_storage(pa.uuid(), stored_bytes)
+    return pa.RecordBatch.from_arrays(columns, schema=named_of_texts(schema))
+
+
+def _places(schema: pa.Schema) -> list[int]:
+    found: list[int] = msgspec.json.decode((schema.metadata or {}).get(_TEXTS, b"[]"), type=list[int])
+    return found
 
 
 def parsed(texts: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -64,6 +64,8 @@ def _made(tree: Tree, schema: pa.Schema) -> Any:
 def _compared(column: Any, kind: pa.DataType, sign: str, value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         raise Invalid("a repository's rows are not compared with NaN", rule="predicate", hint="read them on a node")
+    if str(kind) == "extension<arrow.uuid>":  # Arrow compares values of no extension
+        raise Invalid("a repository's rows are not compared by UUIDs", rule="predicate", hint="read them on a node")
     if pa.types.is_timestamp(kind) and isinstance(value, datetime.date):
         at = value if isinstance(value, datetime.datetime) else datetime.datetime.combine(value, datetime.time())
         value = at if at.tzinfo else at.replace(tzinfo=datetime.UTC)

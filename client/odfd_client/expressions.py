@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from odfd_client.errors import Invalid
 
-Value: TypeAlias = "bool | int | float | str | bytes | datetime.date | datetime.datetime | decimal.Decimal"
+Value: TypeAlias = "bool | int | float | str | bytes | datetime.date | datetime.datetime | decimal.Decimal | uuid.UUID"
 Parameters: TypeAlias = "dict[str, Any]"
 Tree: TypeAlias = "tuple[Any, ...]"
 
@@ -38,7 +39,7 @@ def plain(value: object) -> Any:
     """Converts a parameter to JSON. Raises Invalid."""
     if isinstance(value, datetime.date):
         return instant(value)
-    if isinstance(value, decimal.Decimal):
+    if isinstance(value, decimal.Decimal | uuid.UUID):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise Invalid(f"{value} cannot be sent", rule="parameter", hint="write CAST('nan' AS DOUBLE) in the query")
@@ -110,9 +111,10 @@ class Column:
 
     def isin(self, values: Collection[Value]) -> Predicate:
         """Compares with several values; an empty list matches nothing."""
-        joined = [part for value in values for part in (", ", (_checked(value),))][1:]
+        checked = [*map(_checked, values)]
+        joined = [part for value in checked for part in (", ", (value,))][1:]
         parts = (f"({quoted(self.name)} IN (", *joined, "))") if joined else ("(1 = 0)",)
-        return Predicate(parts, ("in", self.name, tuple(values)))
+        return Predicate(parts, ("in", self.name, tuple(checked)))
 
     def like(self, pattern: str) -> Predicate:
         """Matches a pattern: ``%`` stands for any text, ``_`` for one character."""
@@ -125,7 +127,8 @@ class Column:
         return Predicate((f"({quoted(self.name)} IS NOT NULL)",), ("not", ("null", self.name)))
 
     def _compared(self, sign: str, value: Value) -> Predicate:
-        return Predicate((f"({quoted(self.name)} {sign} ", (_checked(value),), ")"), (sign, self.name, value))
+        value = _checked(value)
+        return Predicate((f"({quoted(self.name)} {sign} ", (value,), ")"), (sign, self.name, value))
 
 
 def col(name: str) -> Column:
@@ -136,6 +139,8 @@ def col(name: str) -> Column:
 def _checked(value: Value) -> Value:
     if value is None:
         raise Invalid("nothing is equal to NULL", rule="predicate", hint="use is_null() or is_not_null()")
+    if isinstance(value, uuid.UUID):
+        return str(value)
     if not isinstance(value, bool | int | float | str | bytes | datetime.date | decimal.Decimal):
         raise Invalid(f"a column cannot be compared with a {type(value).__name__}", rule="predicate")
     return value

@@ -16,6 +16,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
+from chain.data.uuids import as_texts
 from chain.errors import Invalid, Refused
 from engines.query.duckdb_faults import MAIN, Most, replaced, translated_faults
 from engines.query.plan_check import EXPLAINED, LOGICAL, PHYSICAL, check_bound
@@ -168,7 +169,10 @@ class QuerySession:
             if wanted.limit is not None or wanted.skip:
                 relation = relation.limit(_MOST_ROWS if wanted.limit is None else wanted.limit, wanted.skip)
             few = wanted.plain or wanted.layout is not None
-            return relation.to_arrow_reader(BATCH_ROWS if few else batch_rows(map(str, relation.types)))
+            kinds = list(map(str, relation.types))
+            reader = relation.to_arrow_reader(BATCH_ROWS if few else batch_rows(kinds))
+        texts = [place for place, kind in enumerate(kinds) if kind == "UUID"]
+        return pa.RecordBatchReader.from_batches(as_texts(reader.schema, texts), reader) if texts else reader
 
     def bind(
         self,
@@ -261,6 +265,12 @@ class QuerySession:
         for each in view.parts:
             self._declare(each)
         schema = pa.ipc.read_schema(pa.py_buffer(view.schema))
+        if (wide := next((field for field in schema if "decimal256" in str(field.type)), None)) is not None:
+            raise Invalid(
+                f"the column {wide.name!r} is {wide.type}: SQL here knows decimals of 38 digits at most",
+                rule="query-schema",
+                hint="odfctl tail shows the rows; a derived dataset can cast the column",
+            )
         self._connection.register("odfd shape", pa.Table.from_batches((), schema))
         self._connection.execute(f'CREATE TABLE {quoted(view.name)} AS SELECT * FROM "odfd shape"')
         self._connection.unregister("odfd shape")

@@ -173,7 +173,7 @@ CLI_SEES = [
     "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.terminal", "odfd.usage",
     "chain.terminal_text", "chain.yaml_text",
     "chain.store.durable",  # files that a command writes
-    "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
+    "chain.data.json_values", "chain.data.uuids", "engines.query.frames",  # rows of an answer, and how they come
     "engines.query.installed",  # whether what only queries need was installed
     "odfd.__version__", "chain.errors", "chain.instant", "chain.repeats", "chain.wording",
 ]  # fmt: skip

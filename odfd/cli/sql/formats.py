@@ -237,9 +237,12 @@ def _parquet(answered: Answered) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(pa.PythonFile(_Out(), mode="w"), answered.schema, compression="zstd") as writer:
+    from chain.data.uuids import named_of_texts, rows_of_texts
+
+    schema = named_of_texts(answered.schema)
+    with pq.ParquetWriter(pa.PythonFile(_Out(), mode="w"), schema, compression="zstd") as writer:
         for batch in answered.batches():
-            writer.write_batch(batch)
+            writer.write_batch(rows_of_texts(batch, answered.schema))
 
 
 _SHOWN: Final[Mapping[str, Callable[[Shown], None]]] = {

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_FILES: Final = 99_999
 """Files of one export, so that the order of their names is that of their rows."""
+PLAIN_PARQUET: Final = "plain parquet"
+"""Parquet whose UUIDs are texts, for readers that know no others."""
 _Rows = Any
 """A batch of Arrow, or a page of values."""
 
@@ -75,7 +77,7 @@ def to_files(
 
     Raises Invalid if a file is there already, Usage or Environment if one cannot be written, and then leaves none.
     """
-    is_arrow, rows_per_file = form in FILES, place.rows_per_file
+    is_arrow, rows_per_file = form in (*FILES, PLAIN_PARQUET), place.rows_per_file
     if form in LINES and rows_per_file is None:
         return _lines_to_file(client, request, form, place, told)
     with _Files(place) as files, (asked if is_arrow else shown)(client, request) as answered:
@@ -277,10 +279,27 @@ def _arrow(out: BinaryIO, schema: Any) -> RowWriter:
     return _Batches(pa.ipc.new_stream(out, schema))
 
 
-def _parquet(out: BinaryIO, schema: Any) -> RowWriter:
+class _Parquet(_Batches):
+    """Writes UUIDs as such, not as texts."""
+
+    def __init__(self, out: BinaryIO, schema: Any) -> None:
+        import pyarrow.parquet as pq
+
+        from chain.data.uuids import named_of_texts
+
+        super().__init__(pq.ParquetWriter(out, named_of_texts(schema), compression="zstd"))
+        self._schema = schema
+
+    def write(self, rows: _Rows) -> None:
+        from chain.data.uuids import rows_of_texts
+
+        super().write(rows_of_texts(rows, self._schema))
+
+
+def _plain_parquet(out: BinaryIO, schema: Any) -> RowWriter:
     import pyarrow.parquet as pq
 
-    return _Batches(pq.ParquetWriter(out, schema, compression="zstd"))
+    return _Batches(pq.ParquetWriter(out, schema.remove_metadata(), compression="zstd"))
 
 
 def _sheet(out: BinaryIO, columns: Sequence[tuple[str, str]]) -> RowWriter:
@@ -294,7 +313,8 @@ _WRITERS: Final[dict[str, Callable[[BinaryIO, Any], RowWriter]]] = {
     "lines": _Lines,
     "csv": _Csv,
     "ndjson": _Texts,
-    "parquet": _parquet,
+    "parquet": _Parquet,
+    PLAIN_PARQUET: _plain_parquet,
     "arrow": _arrow,
     "xlsx": _sheet,
 }

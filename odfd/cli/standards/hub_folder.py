@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chain.errors import Fault
 from odfd.cli import formatting
 from odfd.cli.new_file import NewFile
-from odfd.cli.sql.output_file import Destination, Exported, to_files
+from odfd.cli.sql.output_file import PLAIN_PARQUET, Destination, Exported, to_files
 from odfd.cli.sql.read_options import all_rows, source, without_places
 from odfd.cli.standards import huggingface
 from odfd.cli.standards.described import Described, described
@@ -91,7 +91,7 @@ class HubFolder:
         place = Destination(path, args.rows_per_file or ROWS_PER_FILE, args.replace)
         try:
             with without_places():
-                return to_files(client, request, "parquet", place, told, self._check)
+                return to_files(client, request, PLAIN_PARQUET, place, told, self._check)
         except Fault as fault:
             if fault.rule in _UNPROVEN:
                 fault.hint = "; ".join(filter(None, (fault.hint, "--no-proof leaves the signed statement out")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import uuid
 from typing import Any
 
 import duckdb
@@ -16,6 +17,7 @@ from odfd_client import Invalid, Predicate, col
 from odfd_client.arrow_predicates import expression
 
 DAY = datetime.date(2024, 5, 1)
+ONE = uuid.UUID(int=1)
 AT = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
 NAN = float("nan")
 ROWS = pa.table(
@@ -92,3 +94,13 @@ def test_the_same_rows_are_selected_as_in_sql(predicate: Predicate) -> None:
 def test_what_cannot_be_compared_is_refused(wrong: Predicate) -> None:
     with pytest.raises(Invalid):
         expression(wrong, ROWS.schema)
+
+
+def test_uuids_are_not_compared_in_a_repository() -> None:
+    """Arrow compares values of no extension; whether one is there can be asked."""
+    rows = pa.table({"id": pa.array([ONE.bytes, None], pa.uuid())})
+    for asked in (col("id") == ONE, col("id").isin([str(ONE)])):
+        with pytest.raises(Invalid, match="not compared by UUIDs") as refused:
+            expression(asked, rows.schema)
+        assert refused.value.hint == "read them on a node"
+    assert rows.filter(expression(col("id").is_null(), rows.schema)).num_rows == 1
