@@ -211,19 +211,28 @@ def _owning_faults(
     for part in made:
         other = final.find(f"{part.type}:{part.name.casefold()}")
         taken = name_fault(planned.after, part, other)
-        if taken is not None and other is not None and not _gets_another_name(other, final, parts):
+        if taken is not None and other is not None and not _gives_up_its_name(other, final, parts):
             taken.place = place
             yield taken
 
 
-def _gets_another_name(other: DeclaredResource, final: FinalState, parts: Parts) -> bool:
-    """Whether the owners of a resource will no longer make one of its name after the batch."""
-    makers = [found for each in other.owners if (found := final.get(each.id)) is not None]
+def _gives_up_its_name(other: DeclaredResource, final: FinalState, parts: Parts) -> bool:
+    """Whether the batch gives an owned resource another name, or takes it from the last of its owners.
+
+    An owner that is not in the batch keeps what it has, whether or not it makes it now.
+    """
+    is_kept = is_renamed = False
+    makers = [(found, each.part) for each in other.owners if (found := final.get(each.id)) is not None]
     try:
-        made = {(part.type, part.name.casefold()) for each in makers for part in parts(each)}
+        for maker, identity in makers:
+            made = {part.part: part.name.casefold() for part in parts(maker) if part.type == other.type}
+            if made.get(identity) == other.name.casefold():
+                return False
+            is_renamed |= identity in made
+            is_kept |= identity not in made and not final.has_in_batch(maker.id)
     except Invalid:
         return False  # reported with that owner
-    return bool(makers) and (other.type, other.name.casefold()) not in made
+    return bool(makers) and (is_renamed or not is_kept)
 
 
 def _cycle_fault(planned: Sequence[PlannedResource], standing: ResourceLookup, places: Sequence[str]) -> Invalid | None:

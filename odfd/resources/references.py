@@ -139,6 +139,9 @@ class FinalState:
     def get(self, resource_id: str) -> DeclaredResource | None:
         return self._ids.get(resource_id) or self._standing.get(resource_id)
 
+    def has_in_batch(self, resource_id: str) -> bool:
+        return resource_id in self._ids
+
     def find(self, key: str) -> DeclaredResource | None:
         """Resolves a key without regard to an earlier target; ``None`` if nothing has it."""
         type_, _, sought = key.partition(":")

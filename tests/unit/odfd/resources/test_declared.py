@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chain.codec.bind import plain_of
@@ -435,6 +435,7 @@ OWNING_ACTS = st.lists(
 
 
 @given(OWNING_ACTS)
+@example([("apply", "c", ["x"]), ("apply", "a", []), ("share", "a", []), ("apply", "c", []), ("apply", "c", ["x"])])
 def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing_else(
     empty: sqlite3.Connection, acts: list[tuple[str, str, list[str]]]
 ) -> None:
