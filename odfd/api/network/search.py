@@ -19,6 +19,7 @@ from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.statements.card import Card
+from chain.store.base import ChainReader
 from odfd.api.network.node_views import publisher_node
 from odfd.api.views.card_views import rows_on, words_view
 from odfd.api.views.holder_counts import HolderCounts, Spread
@@ -30,6 +31,7 @@ from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
+from odfd.trust.judgement.pinned_engines import held_to_pins
 from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.verdicts import VerdictKind, verdicts_of
 from odfd.trust.ledger.cards import Cards
@@ -187,10 +189,14 @@ class SearchService:
             return self._vouching(self._unheld.read, dataset)
         if held.state in _STOPS or held.rely_on is None:
             return CardStanding(-1, held.state)
-        return CardStanding(self._vouching(self._home.database.read, dataset).rank, held.rely_on.fact)
+        chain = self._home.chains.chain(dataset)
+        return CardStanding(self._vouching(self._home.database.read, dataset, chain).rank, held.rely_on.fact)
 
-    def _vouching(self, tables: Tables, dataset: DatasetId) -> CardStanding:
-        """Returns the standing by the attestations of groups whose word counts here, one vote for each group."""
+    def _vouching(self, tables: Tables, dataset: DatasetId, chain: ChainReader | None = None) -> CardStanding:
+        """Returns the standing by the attestations of groups whose word counts here, one vote for each group.
+
+        They are held to the pins of ``chain``; of one that is not here, they are the only word.
+        """
         policy = self._policy()
         with self._home.database.read() as connection:
             suspended = Suspensions(connection).groups()
@@ -203,7 +209,8 @@ class SearchService:
         for key, attestation in said.items():
             group = policy.group_of(key)
             if group is not None and group not in suspended:
-                kinds = {verdict.kind for verdict in verdicts_of(attestation)}
+                told = attestation if chain is None else held_to_pins(chain, attestation)
+                kinds = {verdict.kind for verdict in verdicts_of(told)}
                 accusing |= VerdictKind.MISMATCH in kinds
                 groups |= {group} if VerdictKind.REPRODUCED in kinds else set()
         if accusing:

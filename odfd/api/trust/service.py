@@ -299,11 +299,13 @@ class TrustService:
         if why.rule not in _REASONS or why.block is None:
             return ()
         spoke = [
-            said
+            key
             for key, said in known.attestations.items()
             if self._group(key) is not None and verdict_on(said, why.block) is not None
         ]
-        return tuple(sorted(str(sid(statement.encode(said))) for said in spoke))
+        with self._home.database.read() as connection:
+            signed = Ledger(connection).attestations(known.dataset)  # as it was signed: that has the id
+        return tuple(sorted(str(sid(statement.encode(signed[key]))) for key in spoke if key in signed))
 
     def _facts(self, known: DatasetFacts) -> wire.TrustFacts:
         return wire.TrustFacts(

@@ -30,6 +30,7 @@ from odfd.datasets.engine_pins import PinStretch, pin_stretches
 from odfd.datasets.holdings import Holdings
 from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.judgement.observation_reach import ObservationReach, electorate, sighted
+from odfd.trust.judgement.pinned_engines import held_to_pins
 from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine, View
 from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.verdicts import (
@@ -370,10 +371,11 @@ class TrustEvaluator:
         dataset: DatasetId,
         double_voters: frozenset[KeyDid],
     ) -> dict[KeyDid, Attestation]:
-        """Returns the attestations about my chain; none of double voters, of the dataset's makers their accusations."""
+        """Returns the attestations about my chain, held to its pins; none of double voters, of the dataset's makers
+        their accusations."""
         is_silent, is_maker = _kin(policy, double_voters), _kin(policy, makers(connection, dataset))
         said = {
-            key: accusations(attestation) if is_maker(key) else attestation
+            key: held_to_pins(chain, accusations(attestation) if is_maker(key) else attestation)
             for key, attestation in Ledger(connection).attestations(dataset).items()
             if not is_silent(key) and self._is_about(chain, attestation)
         }

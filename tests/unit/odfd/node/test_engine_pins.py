@@ -11,12 +11,16 @@ import pytest
 from chain.data.ddl import parse_ddl
 from chain.errors import Refused
 from chain.model.source import MergeAppend, ReadCsv, SqlQueryStep, TransformSql
+from chain.statements.statement import EngineUsed
 from config import model
 from engines.contract import IngestRequest, Vocabulary
 from engines.query.frames import HEAD, FrameReader
 from odfd.control import wire
+from odfd.datasets.engine_pins import EngineInUse
 from odfd.ingest.slices import ingested
 from odfd.node.gauges import Readings
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.validation import reexecution
 from worlds.eventually import became
 from worlds.fake_engine import FakeEngine
 
@@ -257,6 +261,36 @@ async def test_equal_rows_of_another_engine_attest_nothing_until_the_pinned_one_
             bob.parts.validator.loop.touch(alice.dataset("towns"))
             await carol.heard("attestation.heard", 2)
             assert (await carol.api.trust.show("towns")).reach.use == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [False, True], ids=["affirms", "accuses"])
+async def test_a_validator_that_calls_its_engine_the_pinned_one_counts_for_nothing(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    """It signs its own digest, which the chain does not pin, and ``pinned``."""
+
+    def lying(by: EngineInUse) -> EngineUsed:
+        return msgspec.structs.replace(honest(by), pinned=True)
+
+    honest = reexecution.engine_used
+    monkeypatch.setattr(reexecution, "engine_used", lying)
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await made(world, worlds, alice, NEW)
+        bob.engine.digest = OLD
+        bob.engine.wrong = partial(worlds.add_to_first, "population", 1) if wrong else None
+        async with world.running("carol", listens_to(bob.key, "data & attested:1")) as carol:
+            await mirrored(world, alice, carol)
+            await mirrored(world, alice, bob)
+            await bob.heard("verdict.mismatch" if wrong else "verdict.reproduced")
+            await carol.heard("attestation.heard")
+            with carol.home.database.read() as connection:
+                (signed,) = Ledger(connection).attestations(alice.dataset("towns")).values()
+            assert [(each.pinned, each.digest) for each in signed.engines] == [(True, OLD)]
+            trust = await carol.api.trust.show("towns")
+            assert (trust.why.rule, trust.why.block, trust.reach.use) == ("engine-not-pinned", 3, 3)
+            (row,) = (*trust.attestations, *trust.dissent)
+            assert row.spans[-1].endswith("(engine-not-pinned)"), "and it is told"
 
 
 @pytest.mark.slow
