@@ -111,18 +111,18 @@ class Dependencies:
 
     async def _listening(self) -> str:
         """Dials the node's own addresses, as a stranger does who comes from this machine."""
-        answered = dict(await self._membership.dial_own())
         urls = self._site.urls if self._site is not None else ()
+        answered = dict(await self._membership.dial_own()) | dict.fromkeys(urls, False)
         async with trio.open_nursery() as nursery:
             for url in urls:
                 nursery.start_soon(_ask_site, url, answered)
-        silent = [each for each, is_there in answered.items() if not is_there]
-        heard = ", ".join(each for each, is_there in answered.items() if is_there) or "no address"
+        heard = ", ".join(each for each, is_there in answered.items() if is_there)
+        silent = ", ".join(each for each, is_there in answered.items() if not is_there)
         if silent or not answered:
+            but = f"; {heard} answers" if heard else ""
             raise Environment(
-                f"dialled from this machine, {heard} answers, and not {', '.join(silent)}"
-                if answered else "no address is listened at", rule="listening",
-                hint="does a firewall of this machine close it, or is the node too busy? odfctl logs",
+                f"dialled from this machine, nobody answers at {silent}{but}" if silent else "it listens nowhere",
+                rule="listening", hint="does a firewall of this machine close it, or is the node too busy? odfctl logs",
             )  # fmt: skip
         return f"{heard}: dialled from this machine, all answer; odfctl peer netcheck tells of others"
 
