@@ -2,6 +2,7 @@
 
 With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durable step of its objects and chains; with
 ``KILL_PUSH=N`` at the Nth step in which a push becomes durable, or is let go when datasets have it; with
+``KILL_MOVE=N`` at the Nth beginning or end of a move of a slice to a volume or back; with
 ``KILL_EFFECT=N`` after the Nth effect of commands on renditions, or the Nth step in which a mirror follows them.
 With ``KILL_LASTING=N`` it, or ``odfctl`` in its place, kills itself at the Nth of all its steps that last: each sync,
 each change of the names of files and folders, each script of a migration. It says what that step is.
@@ -31,6 +32,7 @@ from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
 from odfd.state.directory import open_state_directory
+from odfd.volumes.volume_paths import FolderPlace
 from odfd.workers import reconciler
 from worlds.node_world import SmallEngine
 from worlds.power import each_sync
@@ -52,6 +54,8 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
             home.objects._step = home.chains._step = killing(int(at))
         if at := os.environ.get("KILL_PUSH"):
             _kill_in_pushes(home.spool, killing(int(at)))
+        if at := os.environ.get("KILL_MOVE"):
+            _kill_in_moves(killing(int(at)))
         parts = NodeParts(home, settings, context, engine)
         services = services_of(parts)
         if at := os.environ.get("KILL_EFFECT"):
@@ -123,6 +127,20 @@ def _kill_in_pushes(spool: Any, step: Callable[[str], None]) -> None:
 
     spool._database = SimpleNamespace(read=spool._database.read, write=stepping)
     spool._stage = staging
+
+
+def _kill_in_moves(step: Callable[[str], None]) -> None:
+    def stepping(move: Callable[..., Any]) -> Callable[..., Any]:
+        def moving(*args: Any) -> Any:
+            step("begins")
+            done = move(*args)
+            step("is done")
+            return done
+
+        return moving
+
+    FolderPlace.put, FolderPlace.delete = stepping(FolderPlace.put), stepping(FolderPlace.delete)  # type: ignore[method-assign]
+    FolderPlace.fetch = stepping(FolderPlace.fetch)  # type: ignore[method-assign]
 
 
 def odfd(words: Sequence[str] | None = None) -> None:

@@ -125,22 +125,24 @@ def test_a_node_that_is_killed_while_slices_move_to_a_volume_and_back_loses_none
     def copies() -> int:
         return sum(1 for each in disk.glob("??/*") if each.suffix != ".part")
 
-    def move(datasets: str) -> None:
+    def dies_of_moving(datasets: str, step: int) -> None:
         volume.write_text(VOLUME.format(datasets=datasets, path=disk))
-        daemon.ask("apply", "-f", str(volume))
+        daemon.kill()  # also since what was verified counts as being read, until the collection after next
+        daemon.more["KILL_MOVE"] = str(step)
+        daemon.start()
+        del daemon.more["KILL_MOVE"]
+        daemon.said("apply", "-f", str(volume))  # it may die before it answers, and not before that is durable
+        assert daemon.process.wait(PATIENCE) == -signal.SIGKILL
+        daemon.process = None
+        daemon.start()
 
-    move("'%'")
-    until(lambda: copies() >= rng.randrange(1, FILES))
-    daemon.kill()
-    daemon.start()
+    dies_of_moving("'%'", rng.randrange(3, 2 * FILES))
+    assert copies() in range(1, FILES + 1)
     is_well(daemon, *held)
-    daemon.kill()  # what was verified counts as being read, until the collection after next
+    daemon.kill()
     daemon.start()
     until(lambda: copies() >= FILES)
-    move("")
-    until(lambda: copies() <= rng.randrange(FILES))
-    daemon.kill()
-    daemon.start()
+    dies_of_moving("", rng.randrange(1, 2 * FILES))
     until(lambda: copies() == 0)
     is_well(daemon, *held)
     assert {one["name"]: one["head"] for one in daemon.ask("get", "datasets")} == held
