@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-import trio.testing
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
@@ -46,6 +45,10 @@ IDENTITY = EngineIdentity(name="scripted", version="1", digest="sha256:11", sand
 
 def pid_of(engine: WarmEngine) -> int | None:
     return next((running.pid for running in engine.running()), None)
+
+
+def is_busy(engine: WarmEngine) -> bool:
+    return any(running.busy for running in engine.running())
 
 
 def command(mode: str) -> Any:
@@ -240,7 +243,7 @@ async def test_a_fresh_engine_is_the_callers_own_and_takes_nobodys_work_away(bed
         shared = pid_of(engine)
         async with trio.open_nursery() as others:
             others.start_soon(long_query)
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await became(lambda: is_busy(engine))
             for _ in range(2):
                 async with engine.fresh() as own:
                     assert (await own.validate(validation(bench))).ok
@@ -288,7 +291,7 @@ async def test_a_query_that_ends_its_process_ends_no_other_query(
         async with trio.open_nursery() as work:
             await engine.transform(asking(about(bench.request(), FIRST), "join"))
             work.start_soon(long_query)
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await became(lambda: is_busy(engine))
             with pytest.raises(EngineLost, match="last words of a dying engine"):
                 await engine.transform(asking(about(bench.request(), SECOND), "die"))
             enough.touch()

@@ -67,7 +67,7 @@ async def test_all_addresses_that_the_owner_named_are_tried_and_few_that_others_
 
 async def test_when_none_answers_the_first_says_why() -> None:
     with trio.fail_after(PATIENCE), silent() as dead:
-        async with open_host(BOB, [], HostLimits(dial_timeout=0.6)) as bob, open_host(ALICE, [ANY_PORT]) as alice:
+        async with open_host(BOB, [], HostLimits(dial_timeout=3.0)) as bob, open_host(ALICE, [ANY_PORT]) as alice:
             async with open_host(EVE, [ANY_PORT]) as eve:
                 taken = eve.addresses()[0].replace(eve.peer_id, alice.peer_id)
                 with pytest.raises(WrongIdentity):

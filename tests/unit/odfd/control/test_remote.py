@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from chain.errors import Refused
 from chain.instant import Instant
@@ -18,7 +17,7 @@ from odfd.control import hooks, remote
 from odfd.control.remote import RemoteApplication
 from odfd.control.wire import PushReceipt
 from odfd.runtime.http import Message
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, became
 
 PLACE = "node.example:4160"
 GOOD = {"host": PLACE, "authorization": "Bearer good"}
@@ -35,6 +34,7 @@ class Door:
         self.let_in: list[str] = []
         self.held = trio.Event()
         self.held.set()
+        self.calls = 0
         self.pushed: list[tuple[str, bytes]] = []
         logger: Any = Silent()
         self.application = RemoteApplication(
@@ -55,6 +55,7 @@ class Door:
         await send({"type": "http.response.body", "body": b"{}"})
 
     async def _push(self, name: str, _headers: Mapping[str, str], body: bytes) -> PushReceipt:
+        self.calls += 1
         await self.held.wait()
         if body.startswith(b"wrong"):
             raise Refused("the call is not signed for a Source here", rule=hooks.HOOK_RULE)
@@ -118,16 +119,10 @@ async def test_one_address_that_asks_wrong_is_refused_and_others_are_not(door: D
 
 async def test_one_account_has_so_many_answers_at_a_time(door: Door) -> None:
     door.held = trio.Event()
-    with trio.fail_after(PATIENCE):
-        await at_once(door)
-
-
-async def at_once(door: Door) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(remote.AT_ONCE):
             nursery.start_soon(door.asks, GOOD)
-        while len(door.let_in) < remote.AT_ONCE:  # tokens are read in threads, for which no task is at work
-            await trio.testing.wait_all_tasks_blocked(0.01)
+        await became(lambda: len(door.let_in) == remote.AT_ONCE)
         assert (await door.asks(GOOD))[1] == "access-token-limit"
         door.held.set()
     assert len(door.let_in) == remote.AT_ONCE
@@ -148,15 +143,10 @@ async def test_bodies_of_calls_are_few_at_a_time_and_none_is_large(door: Door) -
         assert (await door.asks(**call, body=endless))[1] == "push-size"
     assert parts == hooks.MAX_BODY // (1 << 16) + 1, "it is left at once"
     door.held = trio.Event()
-    with trio.fail_after(PATIENCE):
-        await calls_at_once(door, call)
-
-
-async def calls_at_once(door: Door, call: Mapping[str, Any]) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(hooks.AT_ONCE):
             nursery.start_soon(lambda: door.asks(**call))
-        await trio.testing.wait_all_tasks_blocked()
+        await became(lambda: door.calls == hooks.AT_ONCE)
         assert (await door.asks(**call))[1] == "access-token-limit"
         door.held.set()
     assert len(door.pushed) == hooks.AT_ONCE

@@ -18,6 +18,7 @@ from chain.multihash import Multihash
 from odfd.api.views import data_sizes
 from odfd.api.views.data_sizes import DataSizes
 from odfd.control import wire
+from worlds.eventually import PATIENCE, PAUSE
 from worlds.manifests import DERIVED, ROOT
 
 SOME = Multihash.sha3_256(b"some")
@@ -89,9 +90,9 @@ async def test_a_node_sums_a_long_chain_after_one_question(world: Any) -> None:
         whole = DataSizes(node.home).of([node.dataset("cities")])
         node.api.datasets._sizes = DataSizes(node.home, at_once=0, step_blocks=2)
         assert (await node.api.datasets.get("cities")).bytes is None
-        with trio.fail_after(60):
-            while (view := await node.api.datasets.get("cities")).bytes is None:
-                pass
+        with trio.fail_after(PATIENCE):
+            while (view := await node.api.datasets.get("cities")).bytes is None:  # noqa: ASYNC110  # in a thread
+                await trio.sleep(PAUSE)
         assert view.bytes == whole[node.dataset("cities")]
 
 

@@ -12,7 +12,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 import trio
-import trio.testing
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.store.files import DAMAGED
@@ -22,7 +21,7 @@ from odfd.control import wire
 from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Life
 from odfd.state.slice_files import MISSING
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, became
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000",)
@@ -255,16 +254,19 @@ async def test_a_query_has_its_time_and_its_turn(world: Any, worlds: Any) -> Non
             _, rows = await ask(alice, f"select {number} as number")
             order.append(rows[0]["number"])
 
+        async def waiting(count: int) -> None:
+            await became(lambda: readers._turns.statistics().tasks_waiting == count)
+
         async with readers.one(), trio.open_nursery() as nursery:
             for number in range(3):
                 nursery.start_soon(one, number)
-                await trio.testing.wait_all_tasks_blocked()
+                await waiting(number + 1)
             assert order == [], "the only place is taken"
             nursery.cancel_scope.cancel()
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery, readers.one():
             for number in range(3):
                 nursery.start_soon(one, number)
-                await trio.testing.wait_all_tasks_blocked()
+                await waiting(number + 1)
         assert order == [0, 1, 2]
         readers.limits = dataclasses.replace(readers.limits, seconds=0.0)
         assert (await refused(alice, "select 1")).rule == "query-deadline"

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import trio
-import trio.testing
 
 from chain.errors import NotFound, Refused
 from chain.instant import SECOND, from_millis, render, to_millis
@@ -198,8 +197,7 @@ async def test_the_old_data_goes_when_no_reader_holds_it(world: Any, worlds: Any
             for _ in range(8):
                 world.clock.instant += 22 * HOUR
                 await alice.api.holds.renew(held.id, wire.HoldRenewal(seconds=86_400))
-            alice.api.renditions.upkeep.loop.poke()
-            await trio.testing.wait_all_tasks_blocked()
+            await alice.api.renditions.upkeep.loop._work()
             assert (state_of(alice), all(objects(alice, old))) == ("Sealed", True)
             await alice.api.holds.release(held.id)
             (event,) = await alice.heard("rendition.dropped")
