@@ -217,7 +217,8 @@ def check_fed(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     raise Refused(
         f"rendition {state.number_of(dataset)} of a collection takes nothing in by itself: it is not the active one",
         rule="rendition-inactive",
-        hint="name the collection; odfctl rendition handover makes another one active",
+        hint="name the collection, and delete and apply again a flow that was for this one; odfctl rendition handover "
+        "makes another one active",
     )
 
 
