@@ -104,10 +104,6 @@ def _rules_for(event: type, as_author: bool) -> tuple[Rule, ...]:
     )
 
 
-class BrokenRule(Invalid):
-    """A block can be read, and breaks an append rule."""
-
-
 class ChainChecker:
     """Checks a stream of raw blocks by the rules and returns them sealed; decodes only where necessary.
 
@@ -121,8 +117,7 @@ class ChainChecker:
         self._pages = Pages()
 
     def take(self, raws: Sequence[bytes]) -> list[SealedBlock]:
-        """Returns the next blocks, sealed. Raises BrokenRule for the first that breaks one, or Invalid for what is no
-        block; then takes none of them."""
+        """Returns the next blocks, sealed. Raises Invalid for the first that breaks a rule; then takes none of them."""
         before = self.state
         page = self._pages.sort(None, raws)
         sealed: list[SealedBlock] = []
@@ -156,9 +151,7 @@ class ChainChecker:
     def _take(self, raw: bytes) -> SealedBlock:
         block = decode_block(raw)
         for broken in check_block(self.state, block, as_author=False):
-            raise BrokenRule(
-                broken.message, rule=broken.rule, hint=broken.hint, place=f"block #{block.sequence_number}"
-            )
+            raise Invalid(broken.message, rule=broken.rule, hint=broken.hint, place=f"block #{block.sequence_number}")
         self.state = self.state.advance(block)
         return seal(block)
 

@@ -121,3 +121,8 @@ def skipped_text(skipped: Sequence[wire.SkippedFile]) -> str:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _TOLD_FILES} more" if len(names) > _TOLD_FILES else ""
     return ", ".join(names[:_TOLD_FILES]) + more
+
+
+def state_text(view: wire.DatasetView) -> str:
+    """Formats the state of a dataset, with the rule by which newer blocks of it are refused."""
+    return f"{view.state} by {view.refused_by}" if view.refused_by else view.state

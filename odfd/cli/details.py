@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from chain.terminal_text import visible
 from odfd.cli import formatting
-from odfd.cli.dataset_text import growth_text, profile_text, rows_text, size_text
+from odfd.cli.dataset_text import growth_text, profile_text, rows_text, size_text, state_text
 from odfd.cli.session import to_yaml
 from odfd.cli.table import Stack, TableColumn, clean, fields, paragraphs, render
 from odfd.control import wire
@@ -28,7 +28,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("kind", view.kind + (", ours" if view.owner else ", of others")),
             ("about", clean(detail.description or "", 200)),
             ("keywords", ", ".join(detail.keywords)),
-            ("state", view.state),
+            ("state", state_text(view)),
             ("published", _published(view)),
             ("on its card", f"{formatting.plural(detail.sample, 'row')} at most" if detail.sample else ""),
             *_words(detail.words),

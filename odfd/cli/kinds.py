@@ -11,6 +11,7 @@ from chain.instant import Instant
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli import resource_tables as tables
+from odfd.cli.dataset_text import state_text
 from odfd.cli.session import NAMES, Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire
@@ -126,7 +127,7 @@ def _datasets(_now: Instant) -> tuple[TableColumn[wire.DatasetView], ...]:
 def _state(row: wire.DatasetView) -> str:
     """Formats the state with further conditions."""
     beside = [each.lower() for each in row.conditions if each.lower() not in (row.state, "withdrawn")]
-    return ", ".join([row.state, *beside, *filter(None, [formatting.withdrawn(row.withdrawn_at)])])
+    return ", ".join([state_text(row), *beside, *filter(None, [formatting.withdrawn(row.withdrawn_at)])])
 
 
 def _published(row: wire.DatasetView) -> str:

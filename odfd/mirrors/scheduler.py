@@ -189,6 +189,13 @@ class MirrorScheduler:
             raise _not_mirrored(dataset)
         return mirror
 
+    def refused_by(self, dataset: DatasetId) -> str:
+        """Returns the rule by which newer blocks of a mirror are refused; empty: they are not, or it is no mirror."""
+        mirror = self._mirrors.get(dataset)
+        if mirror is None or mirror.state is not SchedulerState.REFUSED or mirror.fault is None:
+            return ""
+        return mirror.fault.rule
+
     def find(self, dataset: DatasetId) -> Mirror | None:
         return self._mirrors.get(dataset)
 

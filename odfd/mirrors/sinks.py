@@ -6,7 +6,7 @@ Implements ``p2p.ports.ChainSink`` and ``ObjectSink``; called from worker thread
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from chain.wording import plural
 from odfd.datasets.holdings import PER_BLOCK
 from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.spool import Spool
-from p2p.ports import PeerId, Tip
+from p2p.ports import PeerId, Tip, TreeHead
 
 MAX_PENDING: Final = 200_000
 """Blocks of one signed head that wait in memory until its tree is proven; a longer step is refused."""
@@ -34,6 +34,14 @@ MAX_PENDING_BYTES: Final = 256 << 20
 
 class SinkFull(Refused):
     """Raised when too many bytes of blocks wait; the blocks accepted until then are good."""
+
+
+class SignedFault(Refused):
+    """Raised for a block that breaks a rule although its owner signed it: whoever gave it is not at fault."""
+
+    def __init__(self, fault: Invalid) -> None:
+        super().__init__(fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
+        self.fault = fault
 
 
 class VerifiedChain:
@@ -51,11 +59,13 @@ class VerifiedChain:
         head: HeadStatement,
         until: int | None = None,
         room: BlockQuota | None = None,
+        proves: Callable[[TreeHead], bool] = lambda _: False,
     ) -> None:
-        """``room``: where bytes of blocks are reserved before they are accepted; ``None``: nowhere."""
+        """``room``: where bytes of blocks are reserved before they are accepted; ``None``: nowhere. ``proves``: whether
+        a peer proves that a tree is the beginning of the signed one."""
         self.start, self.began = state, frontier
         self._head = head
-        self._room = room
+        self._room, self._proves = room, proves
         self._reserved = 0
         self.until = head.size if until is None else until
         self.givers: set[PeerId] = set()
@@ -103,7 +113,11 @@ class VerifiedChain:
             raise Invalid(f"blocks from #{start} were not asked for", rule="range", place=str(peer))
         self.givers.add(peer)
         self._reserve(blocks)
-        sealed = self._judge.take(blocks)
+        try:
+            sealed = self._judge.take(blocks)
+        except Invalid:
+            self._check_unsigned(blocks)
+            raise
         self.frontier = self.frontier.extend((block.hash.digest for block in sealed), self.groups)
         self.blocks += sealed
         self.bytes += sum(map(len, blocks))
@@ -114,6 +128,20 @@ class VerifiedChain:
                 rule="mirror-step",
                 hint=f"at most {MAX_PENDING_BYTES:,} at once for now; import it from a directory first",
             )
+
+    def _check_unsigned(self, blocks: Sequence[bytes]) -> None:
+        """Raises SignedFault if the first of these blocks that breaks a rule is one that the head signs."""
+        judge, leaves = ChainChecker(self.state), list[bytes]()
+        for raw in blocks:
+            leaves.append(Multihash.sha3_256(raw).digest)
+            try:
+                judge.take([raw])
+            except Invalid as fault:
+                tree = self.frontier.extend(leaves)
+                is_whole = tree.size == self._head.size
+                if tree.root == self._head.root_hash if is_whole else self._proves(TreeHead(tree.size, tree.root)):
+                    raise SignedFault(fault) from fault
+                return
 
     def _reserve(self, blocks: Sequence[bytes]) -> None:
         """Reserves room for blocks. Raises SinkFull if there is none; blocks received before stay good."""

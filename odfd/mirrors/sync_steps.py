@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -38,7 +39,7 @@ from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Prefetch, Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import BlockQuota
-from odfd.mirrors.sinks import SinkFull, VerifiedChain
+from odfd.mirrors.sinks import SignedFault, SinkFull, VerifiedChain
 from odfd.mirrors.swarm_fetcher import SwarmGoal, SwarmStep
 from odfd.runtime.spans import span
 from odfd.transfer.object_list import may_link, note_links
@@ -125,18 +126,29 @@ class SyncSteps:
         signed, spec = goal.signed, goal.spec
         whole = _needs_whole(start.state.size, goal, self._first_contact.rung(spec))
         until = signed.size if whole else min(signed.size, start.state.size + STEP)
-        sink = VerifiedChain(start.state, start.frontier, signed, until, room)
+        proves = partial(self._prove_in_thread, goal)
+        sink = VerifiedChain(start.state, start.frontier, signed, until, room, proves)
         try:
             with span("blocks") as seen:
                 await self._replication.pull_chain(
                     goal.peers, spec.id, until, sink, self._object_fetcher.paces.of(spec)
                 )
                 seen.note("odfd.blocks", len(sink.blocks))
+        except SignedFault as told:
+            raise told.fault from None
         except SinkFull as full:
             if whole or not sink.blocks:
                 raise (full.__cause__ or full) from None
             await trio.to_thread.run_sync(sink.end_here)
         return sink
+
+    def _prove_in_thread(self, goal: Goal, tree: TreeHead) -> bool:
+        """Whether a peer proves that a tree is the beginning of the signed one. Called from worker threads."""
+        signed = goal.signed
+        whole = TreeHead(signed.size, signed.root_hash)
+        with suppress(Remote):
+            return trio.from_thread.run(self._replication.prove_prefix, goal.peers, signed.dataset, tree, whole)
+        return False
 
     async def _keep(self, goal: Goal, sink: VerifiedChain, objects: int, tally: MirrorProgress) -> StepsKept:
         """Proves and commits blocks, with their objects if the spec asks for them."""

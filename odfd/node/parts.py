@@ -299,6 +299,7 @@ class NodeParts:
         self.scheduler = MirrorScheduler(
             home.database, self.sync, context.events, context.clock, context.logger, self.moved, self.forks.doubt
         )
+        self.views.cache.refused_by = self.scheduler.refused_by
         self.scheduler.on_stored, self.scheduler.is_joined = self.board.adopt, lambda: bool(self.membership.networks)
         self.handovers = HandoverFollower(home, self.scheduler, self.visibility, context, self._derived_here)
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)

@@ -55,7 +55,9 @@ WORK: Final = ("ingest", "transform")
 DEPENDENCIES: Final = ("listening", "ipfs", "traces", "folders", "containers", "repositories", "volumes")
 QUEUES: Final = ("announcements", "tasks", "queries", "statements", "threads", "answers")
 CACHES: Final = ("dataset-views", "statements-judged", "unheld-statements", "peers-known")
-STANDINGS: Final = ("fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged")
+STANDINGS: Final = (
+    "fresh", "stale", "syncing", "refused", "unsigned", "refuted", "accused", "forked", "damaged",
+)  # fmt: skip
 """States of datasets, as in ``odfd.control.wire.DatasetState``."""
 MIRROR_STATES: Final = ("syncing", "current", "waiting", "stalled", "refused", "failed", "paused")
 ENGINE_STATES: Final = ("starting", "failed", "not-installed", "stopped", "idle", "busy")

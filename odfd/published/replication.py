@@ -19,7 +19,6 @@ from chain.errors import Invalid, NotFound, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.rules.check import BrokenRule
 from chain.statements.tree import Frontier
 from chain.store.layout import DirectoryChain
 from odfd.published.source import Edition, PublishedSource, as_written
@@ -322,8 +321,6 @@ class WithPublished:
     async def _blocks(self, shown: LastSeen, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:
         try:
             await self._fill(shown, edition, size, sink, pace)
-        except BrokenRule:
-            raise  # by their hashes they are the blocks that the owner signed: the place is not at fault
         except Invalid as fault:
             raise await self._does_not_hold(shown, edition, fault) from fault
 

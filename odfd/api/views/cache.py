@@ -135,6 +135,8 @@ class ViewCache:
         self._entries: tuple[int, Sequence[DatasetEntry]] = (-1, ())
         self.engines: Callable[[], Collection[str] | None] = lambda: None
         """Returns the digests of the engines here; ``None``: not known yet. Set by the node."""
+        self.refused_by: Callable[[DatasetId], str] = lambda _: ""
+        """Returns the rule by which newer blocks of a mirror are refused; empty: they are not. Set by the node."""
 
     def load(self) -> None:
         """Loads the views that an earlier run saved; does nothing the second time."""
@@ -151,7 +153,7 @@ class ViewCache:
 
     def standings(self) -> Standings:
         """Counts datasets by the cached views."""
-        views = [kept.view for kept in list(self._known().values())]
+        views = [self._completed(kept.view) for kept in list(self._known().values())]
         return Standings(
             Counter(view.state for view in views),
             sum(view.published for view in views),
@@ -180,6 +182,12 @@ class ViewCache:
         """Returns the current view; computes it if a write, the time or an input may have changed it."""
         kept = self._known().get(entry.id)
         view = kept.view if kept is not None and self._holds(kept, entry) else self.look(entry)
+        return self._completed(view)
+
+    def _completed(self, view: wire.DatasetView) -> wire.DatasetView:
+        """Completes a cached view by what changes without a write to the dataset."""
+        if view.state == "syncing" and (rule := self.refused_by(DatasetId.parse(view.id))):
+            view = msgspec.structs.replace(view, state="refused", refused_by=rule)
         return with_engines(view, self.engines())
 
     def outdated(self) -> Sequence[DatasetEntry]:

@@ -18,6 +18,7 @@ TROUBLED: Final = {
     "accused": "a validator found that its computation gives something else",
     "forked": "its key signed two histories",
     "damaged": "what lies on this disk is not what was written",
+    "refused": "its publisher signed a block that breaks a rule",
     "unsigned": "its head is signed by nobody",
 }
 """States of a dataset in which a person has to act, with their meaning."""
@@ -110,7 +111,8 @@ def needs(look: Look) -> list[Need]:
 def _of_datasets(datasets: Sequence[wire.DatasetView]) -> Iterator[Need]:
     for one in datasets:
         if one.state in TROUBLED:
-            yield Need(int(one.state == "unsigned"), one.state, one.name, f"{TROUBLED[one.state]}: {_shown(one)}")
+            rank = int(one.state in ("refused", "unsigned"))
+            yield Need(rank, one.state, one.name, f"{TROUBLED[one.state]}: {_shown(one)}")
         elif _BLOCKED in one.conditions:
             yield Need(1, "blocked", one.name, f"it pins another engine: odfctl engine prove {one.name}")
         elif one.conditions:

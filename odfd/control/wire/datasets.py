@@ -21,7 +21,7 @@ class Reliance(Value, frozen=True, kw_only=True):
     """The fact that it rests on: ``data``, ``attested 2/3``, ``observed 1/2 to #40``, ``refuted at #7``."""
 
 
-DatasetState = Literal["fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged"]
+DatasetState = Literal["fresh", "stale", "syncing", "refused", "unsigned", "refuted", "accused", "forked", "damaged"]
 
 
 class Frontiers(Value, frozen=True, kw_only=True):
@@ -50,6 +50,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     watermark: str | None = None
     head: str | None = None
     state: DatasetState = "fresh"
+    refused_by: str = ""
+    """Rule by which its newest signed blocks are refused; its state is then ``refused``."""
     owner: bool = False
     """Whether this node holds the key that signs its heads."""
     rely_on: Reliance | None = None

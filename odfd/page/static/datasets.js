@@ -6,12 +6,13 @@ import { bytes, count, part, plural, shown, withdrawn } from "/text.js";
 import { fact, reliance, sentence } from "/words.js";
 
 const PAGE = 50;
-const TROUBLED = ["refuted", "accused", "forked", "damaged", "unsigned"];
+const TROUBLED = ["refuted", "accused", "forked", "damaged", "refused", "unsigned"];
 const MEANS = {
   refuted: "What it says of its computation is not what comes out of it.",
   accused: "Run again, its computation gives something else.",
   forked: "Its key signed two histories. None goes on here until it is known which holds.",
   damaged: "What lies on this disk is not what was written.",
+  refused: "Its publisher signed a block that breaks a rule. What is here stays as it is.",
   unsigned: "Its head is signed by nobody, so others cannot rely on it.",
 };
 
@@ -32,7 +33,7 @@ function needs(datasets, probes, status, tasks) {
   for (const one of datasets) {
     if (TROUBLED.includes(one.state))
       found.push({
-        rank: one.state === "unsigned" ? 1 : 0, state: one.state, name: one.name, means: MEANS[one.state],
+        rank: ["refused", "unsigned"].includes(one.state) ? 1 : 0, state: one.state, name: one.name, means: MEANS[one.state],
         told: one.relyOn ? sentence(fact(one.relyOn.fact)) : "", href: `#/datasets/${part(one.name)}/trust`, to: "See why",
       });
     else if (one.conditions.length)

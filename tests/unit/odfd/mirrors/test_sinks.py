@@ -14,15 +14,17 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block, MetadataBlock
 from chain.model.events import AddData, DatasetKind, Seed
+from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.statements.authority import implicit
-from chain.statements.statement import Epoch, HeadStatement, TreeHead
+from chain.statements.statement import Epoch, HeadStatement
+from chain.statements.statement import TreeHead as SignedTree
 from chain.statements.tree import Frontier
 from odfd.mirrors.epoch_switch import check_base
 from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.mirrors.sinks import VerifiedChain
+from odfd.mirrors.sinks import SignedFault, VerifiedChain
 from odfd.mirrors.sync_steps import _check_expected, _check_seed
-from p2p.ports import PeerId
+from p2p.ports import PeerId, TreeHead
 
 DATASET = DatasetId.from_public_key(bytes(32))
 PEER = PeerId("somebody")
@@ -91,6 +93,37 @@ def test_a_block_that_breaks_a_rule_is_named_and_its_part_is_not_kept(part: int)
     assert sink.frontier == Frontier().extend(block.hash.digest for block in wrong[:kept])
 
 
+@pytest.mark.parametrize("part", [1, 7, SIZE])
+@pytest.mark.parametrize("back", [40, SIZE - 1])
+def test_a_block_that_its_owner_signed_is_no_fault_of_who_gave_it(part: int, back: int) -> None:
+    """The last one is proven by the head itself, others by who proves the tree up to them."""
+    wrong, asked = chain_of(SIZE, back=back), list[TreeHead]()
+
+    def proves(tree: TreeHead) -> bool:
+        asked.append(tree)
+        return tree.root == Frontier().extend(block.hash.digest for block in wrong[: tree.size]).root
+
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), signed(wrong), proves=proves)
+    with pytest.raises(SignedFault) as caught:
+        fill(sink, wrong, part)
+    assert (caught.value.fault.rule, caught.value.fault.place) == ("watermark-monotonic", f"block #{back}")
+    assert [tree.size for tree in asked] == [back + 1] * (back + 1 < SIZE)
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), signed(BLOCKS), proves=lambda _: False)
+    with pytest.raises(Invalid, match="the watermark goes back"):
+        fill(sink, wrong, part)
+
+
+def test_bytes_that_are_no_block_are_their_owners_fault_where_they_are_signed() -> None:
+    leaves = [block.hash.digest for block in BLOCKS[:5]] + [Multihash.sha3_256(b"no block").digest]
+    head = msgspec.structs.replace(signed(BLOCKS), size=6, root_hash=Frontier().extend(leaves).root)
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), head)
+    with pytest.raises(SignedFault):
+        sink.append(PEER, 0, [*(block.raw for block in BLOCKS[:5]), b"no block"])
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), head)
+    with pytest.raises(Invalid):
+        sink.append(PEER, 0, [*(block.raw for block in BLOCKS[:5]), b"no  block"])
+
+
 def test_good_blocks_that_nobody_signed_are_forgotten() -> None:
     sink = VerifiedChain(ChainState.EMPTY, Frontier(), signed(chain_of(SIZE + 1)), until=SIZE)
     fill(sink, BLOCKS, SIZE)
@@ -141,10 +174,10 @@ def test_a_chain_whose_seed_is_not_that_of_its_authority_or_that_lacks_the_expec
 def test_blocks_that_are_not_those_on_which_their_epoch_was_opened_are_refused() -> None:
     """Whatever the head says: the roots signed how the epoch begins, and a writer alone cannot change that."""
     sink = filled()
-    base = TreeHead(size=9, root_hash=Frontier().extend(block.hash.digest for block in BLOCKS[:9]).root)
+    base = SignedTree(size=9, root_hash=Frontier().extend(block.hash.digest for block in BLOCKS[:9]).root)
     opened = Epoch(number=1, reason="rotation", base=base, last=base)
     for root, size, wrong in ((base.root_hash, 9, False), (bytes(32), 9, True), (base.root_hash, 10, True)):
-        epoch = msgspec.structs.replace(opened, base=TreeHead(size=size, root_hash=root))
+        epoch = msgspec.structs.replace(opened, base=SignedTree(size=size, root_hash=root))
         rights = msgspec.structs.replace(implicit(DATASET), epochs=(epoch,))
         if wrong:
             with pytest.raises(Invalid) as caught:

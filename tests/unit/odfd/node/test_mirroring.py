@@ -11,15 +11,18 @@ import trio
 from chain import instant
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
-from chain.model.events import AddData
+from chain.model.events import AddData, SetTransform, TransformInput
+from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from chain.state import load_state
 from config import model
 from odfd.api.network.mirrors import slices_of
+from odfd.cli.dataset_text import state_text
 from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.mirrors.progress import MirrorProgress
+from odfd.trust.signing import owner_commit
 from p2p.pace import PeerTraffic
 from p2p.ports import PeerId
 from worlds.eventually import PATIENCE
@@ -367,6 +370,35 @@ async def test_a_publisher_that_signs_on_over_a_wrong_block_is_fetched_ever_late
             await bob.parts.scheduler.pass_now(cities)
         assert bob.parts.scheduler.get(cities).state is SchedulerState.REFUSED
         assert len(given) <= 1, "blocks were fetched once more, and not for each head"
+
+
+async def test_a_signed_block_that_breaks_a_rule_is_its_owners_fault(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of who gives it. The mirror keeps what it has, and says everywhere which rule it was."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+        before = bob.size("theirs")
+        with monkeypatch.context() as lawless:
+            lawless.setattr(owner_commit, "check_block", lambda *_, **__: [])
+            for _ in range(2):
+                chain = alice.home.chains.chain(cities)
+                inputs = tuple(TransformInput(dataset_ref=str(cities), alias="a") for _ in range(2))
+                event = SetTransform(inputs=inputs, transform=TransformSql(engine="spark"))
+                alice.parts.committer.commit_now(cities, chain.head(), [event], [], load_state(chain).system_time)
+        blamed: list[str] = []
+        monkeypatch.setattr(bob.member, "penalise", lambda _peer, reason, _weight: blamed.append(reason))
+        await world.spread(alice, "cities")
+        await bob.parts.scheduler.pass_now(cities)
+        mirror = bob.parts.scheduler.get(cities)
+        assert (mirror.state, blamed, bob.size("theirs")) == (SchedulerState.REFUSED, [], before)
+        view = await bob.api.datasets.get("theirs")
+        assert (view.state, view.refused_by) == ("refused", "event-of-kind")
+        assert state_text(view) == "refused by event-of-kind"
+        (listed,) = await bob.api.mirrors.list()
+        assert listed.state == "refused"
+        assert f"block #{before}" in listed.message
 
 
 def lie(node: Any, dataset: Any) -> None:
