@@ -2,8 +2,10 @@
 
 Every connection to a peer, a site, a source or a witness is opened here. No name is resolved again between the check
 and the dial; otherwise its DNS server could give a good address for the check and an address of this machine for the
-dial. Whoever named the host decides which addresses are allowed: any if the owner of the node did; else only those of
-the Internet and of networks that a setting names.
+dial. Whoever named the host decides which addresses are allowed. The owner's own may be anywhere, but a name of the
+Internet, whose server may answer otherwise tomorrow, is not dialled on this machine or its link: whoever means that
+writes the address, or a local name. Hosts that others named are dialled only in the Internet and in networks that a
+setting names.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from typing import TypeVar
 import trio
 
 from chain.errors import Refused
-from p2p.ip import Allows, Ip, parse_ip
+from p2p.ip import Allows, Ip, anywhere, is_beyond, is_local_name, parse_ip
 from p2p.machines.dial_order import MAX_TRIED, Race, ips_in_order
 
 T = TypeVar("T")
 
 
 class NotAllowed(Refused):
-    """Another node named this host, and none of its addresses may be dialled on the word of others."""
+    """None of a host's addresses may be dialled on the word of who named it, or of the server that resolves it."""
 
 
 async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_UNSPEC) -> list[Ip]:
@@ -37,7 +39,14 @@ async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_
     except ValueError as error:  # a NUL, or what is no name by IDNA
         raise socket.gaierror(socket.EAI_NONAME, str(error)) from error
     addresses = list(dict.fromkeys(parse_ip(str(each[4][0])) for each in found))
-    allowed = [each for each in addresses if allows(each)]
+    is_rebound = allows is anywhere and not is_local_name(host)
+    allowed = [each for each in addresses if (is_beyond if is_rebound else allows)(each)]
+    if not allowed and is_rebound:
+        raise NotAllowed(
+            f"{host} is at {', '.join(map(str, addresses[:MAX_TRIED]))}, which is this machine or its link",
+            rule="address-rebound",
+            hint="whoever resolves that name may lead this node anywhere; if it is right, name the address itself",
+        )
     if not allowed:
         places = ", ".join(map(str, addresses[:MAX_TRIED]))
         raise NotAllowed(

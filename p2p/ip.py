@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -21,6 +22,12 @@ _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
 _LAST_32: Final = (1 << 32) - 1
+_SERVICES: Final = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "192.0.0.192", "fd00:ec2::254")))
+"""Addresses of clouds' own services that are not link-local, as 169.254.169.254 is."""
+_LOCAL: Final = (
+    ".localhost", ".local", ".intranet", ".internal", ".private", ".corp", ".home", ".lan", ".home.arpa", ".test",
+)  # fmt: skip
+"""Ends of names that no server of the Internet answers. RFC 6761; 6762, appendix G; 8375."""
 _NOT_GIVEN_OUT: Final = (
     ipaddress.ip_network("192.88.99.0/24"),  # the relays of 6to4, wherever the nearest is
     ipaddress.ip_network("3fff::/20"),  # documentation
@@ -55,6 +62,25 @@ def is_global(ip: Ip) -> bool:
 def anywhere(_: Ip) -> bool:
     """Allows every address: for hosts that the owner of the node named."""
     return True
+
+
+def is_beyond(ip: Ip) -> bool:
+    """Whether an address, and every address embedded in it, is of another machine that is more than a link away.
+
+    Those of a cloud's own services, which give keys to whoever asks from the machine, count as of this link.
+    """
+    return not any(
+        each.is_loopback or each.is_link_local or each.is_unspecified or each.is_multicast or each in _SERVICES
+        for each in stands_for(ip)
+    )
+
+
+def is_local_name(host: str) -> bool:
+    """Whether a host is an address as such, or a name that has a meaning on this machine or in its network alone."""
+    name = host.rstrip(".").lower()
+    with suppress(ValueError):
+        return bool(parse_ip(name))
+    return "." not in name or name.endswith(_LOCAL)
 
 
 def within(networks: tuple[IpNetwork, ...]) -> Allows:

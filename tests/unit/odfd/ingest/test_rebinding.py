@@ -99,3 +99,42 @@ def test_a_source_of_this_machine_may_lead_within_it(port: int, tmp_path: Path) 
     internet.names = {"localhost": [["127.0.0.1"]]}
     Server.there = f"http://127.0.0.1:{port}/data"
     assert fetch(f"http://localhost:{port}/moved", tmp_path, internet) == b"secret\n"
+
+
+HERE = ["127.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "169.254.169.254", "fe80::1", "fd00:ec2::254", "0.0.0.0"]
+
+
+@pytest.mark.parametrize("address", HERE)
+@pytest.mark.parametrize("scheme", ["http", "ftp"])
+def test_a_name_of_the_internet_in_an_own_source_is_not_dialled_on_this_machine(
+    port: int, tmp_path: Path, address: str, scheme: str
+) -> None:
+    """Whoever resolves it may answer otherwise tomorrow, and have what only this machine may ask made into rows."""
+    internet = Internet()
+    internet(port, SITE, site_example=[[address]])
+    with pytest.raises(Refused) as caught:
+        fetch(f"{scheme}://site.example/data", tmp_path, internet)
+    assert caught.value.rule == "address-rebound"
+    assert "name the address itself" in caught.value.hint
+    assert (internet.dialled, internet.asked["site.example"]) == ([], 1)
+
+
+def test_of_the_addresses_of_an_own_source_those_are_dialled_that_were_judged(port: int, tmp_path: Path) -> None:
+    internet = Internet()
+    internet(port, SITE, site_example=[["127.0.0.1", SITE], ["127.0.0.1"]])
+    assert fetch("http://site.example/data", tmp_path, internet) == b"secret\n"
+    assert (internet.dialled, internet.asked["site.example"]) == ([SITE], 1)
+
+
+@pytest.mark.parametrize("name", ["nas", "NAS.", "shop.lan", "box.home.arpa", "dev.localhost", "db.internal"])
+def test_an_own_source_may_be_in_this_house_by_a_name_of_this_house(port: int, tmp_path: Path, name: str) -> None:
+    internet = Internet()
+    internet.names = {name.lower(): [["127.0.0.1"]], name: [["127.0.0.1"]]}
+    assert fetch(f"http://{name}:{port}/data", tmp_path, internet) == b"secret\n"
+
+
+def test_an_own_source_may_be_in_a_private_network_by_any_name(port: int, tmp_path: Path) -> None:
+    """Names of firms lead there from within; services of this machine are not there."""
+    internet = Internet()
+    internet(port, "10.1.2.3", intra_example=[["10.1.2.3"]])
+    assert fetch("http://intra.example/data", tmp_path, internet) == b"secret\n"
