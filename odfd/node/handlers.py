@@ -123,7 +123,7 @@ def services_of(parts: NodeParts) -> Services:
         peers=peers,
         verification=verification,
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
-        lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
+        lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8), parts.views),
         queries=parts.queries,
         holds=holds_of(parts, renditions),
         endpoints=EndpointService(home, context, parts.flows.arrived, declarations.get),

@@ -17,11 +17,12 @@ from chain.ids import DatasetId
 from chain.state import load_state
 from odfd.api.lineage.restricted_reader import MayRead, RestrictedChains
 from odfd.api.lineage.trace import Trace, absent, find_block
+from odfd.api.views.views import DatasetViews
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.lineage.question import origin_of
-from odfd.runtime.tasks import TaskBoard
+from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.directory import StateDirectory
 from odfd.transform.driver import TransformDependencies
 
@@ -32,15 +33,24 @@ MAX_GRAPH: Final = 10_000
 
 
 class LineageService:
-    """The API service for lineage; traces of records are tasks. ``fresh_id`` names questions to engines."""
+    """The API service for lineage; traces of records are tasks.
+
+    ``fresh_id`` names questions to engines; ``views`` tell which pins nobody here has.
+    """
 
     def __init__(
-        self, home: StateDirectory, deps: TransformDependencies, board: TaskBoard, fresh_id: Callable[[], str]
+        self,
+        home: StateDirectory,
+        deps: TransformDependencies,
+        board: TaskBoard,
+        fresh_id: Callable[[], str],
+        views: DatasetViews,
     ) -> None:
         self._home = home
         self._deps = deps
         self._board = board
         self._fresh_id = fresh_id
+        self._views = views
 
     async def trace(self, ref: str, request: wire.LineageRequest, may_read: MayRead | None = None) -> wire.TaskRef:
         """Traces a record to those that it was made from. Result: Lineage. ``may_read``: the rights of an account."""
@@ -48,7 +58,13 @@ class LineageService:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
         entry = await trio.to_thread.run_sync(partial(self._home.one_chain, ref))
         await trio.to_thread.run_sync(partial(self._check, entry, request))
-        work = Trace(self._home, self._deps, entry, request, self._fresh_id, may_read).run
+        trace = Trace(self._home, self._deps, entry, request, self._fresh_id, may_read)
+
+        async def work(report: Report) -> wire.Lineage:
+            found = await trace.run(report)
+            remarks = await trio.to_thread.run_sync(self._remarks, found)
+            return msgspec.structs.replace(found, remarks=remarks)
+
         return task_ref(self._board.submit("lineage", entry.name, work))
 
     async def graph(self, ref: str, may_read: MayRead | None = None) -> wire.LineageGraph:
@@ -57,6 +73,21 @@ class LineageService:
         ``may_read``: the rights of an account, to which other datasets appear not to be here.
         """
         return await trio.to_thread.run_sync(lambda: _Graph(self._home, may_read).of(ref))
+
+    def _remarks(self, found: wire.Lineage) -> tuple[str, ...]:
+        """Names the blocks of records whose engine nobody here has."""
+        blocks: dict[str, set[int]] = {}
+        for each in found.records:
+            if each.sequence_number is not None:
+                blocks.setdefault(each.id, set()).add(each.sequence_number)
+        with self._home.catalog() as catalog:
+            entries = [entry for each in blocks if (entry := catalog.find(DatasetId.parse(each))) is not None]
+        return tuple(
+            f"{entry.name}: {pin.text}"
+            for entry in entries
+            for pin in self._views.dataset(entry).unheld
+            if any(pin.first <= number <= pin.last for number in blocks[str(entry.id)])
+        )
 
     def _check(self, entry: DatasetEntry, request: wire.LineageRequest) -> None:
         """Checks a question before anything is computed. Raises NotFound, Invalid."""

@@ -79,7 +79,10 @@ def _lineage(session: Session, args: argparse.Namespace) -> None:
     if args.record < 0:
         raise Usage(f"no offset of a record: {args.record}", hint="odfctl tail REF shows the last ones")
     request = wire.LineageRequest(record=args.record, column=args.column, limit=args.limit)
-    session.answer(submit(session, path, request, wire.Lineage), record_tree)
+    traced = submit(session, path, request, wire.Lineage)
+    session.answer(traced, record_tree)
+    for line in traced.value.remarks:
+        session.remark(line)
 
 
 def _events(session: Session, args: argparse.Namespace) -> None:

@@ -103,6 +103,8 @@ class Lineage(Value, frozen=True, kw_only=True):
     records: tuple[LineageRecord, ...]
     complete: bool
     """Whether everything was traced down to its ingestion, with nothing left out."""
+    remarks: tuple[str, ...] = ()
+    """Names the blocks of its records whose engine nobody here has, so that nobody can be held to them."""
 
 
 class LineageInput(Value, frozen=True, kw_only=True):

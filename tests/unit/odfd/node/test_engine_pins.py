@@ -225,6 +225,8 @@ async def test_a_lie_under_a_made_up_pin_counts_for_nothing_and_is_named_where_i
             assert [each.text for each in (await view(dave)).unheld] == [text]
             assert [each.text for each in (await dave.api.datasets.tail("towns", 1)).dataset.unheld] == [text]
             assert f"towns: {text}" in await remarks(dave, "SELECT * FROM towns")
+            traced = await dave.done(dave.api.lineage.trace("towns", wire.LineageRequest(record=0)))
+            assert traced.remarks == (f"towns: {text}",)
             report = await dave.done(dave.api.verification.verify("towns", IN_FULL))
             assert (report.ok, [each.rule for each in report.failures]) == (False, ["engine-not-here"])
             assert text in report.failures[0].message
