@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from chain.errors import Environment, Invalid, Remote
+from chain.errors import Environment, Invalid, Refused, Remote
 from chain.multihash import Multihash
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
@@ -126,3 +126,18 @@ async def test_a_size_for_which_there_is_no_room_ends_nothing_while_others_say_l
     await took(fetching, "giant1", "giant2", "giver")
     with pytest.raises(Environment, match="bytes are missing"):
         await took(fetching, "giant1", "empty")
+
+
+async def test_nothing_of_what_is_above_the_limit_is_taken(in_place: None, autojump_clock: Any, fetcher: Any) -> None:
+    """Whether a peer offers it by its word, or a block names its size; not a byte is asked for, or reserved."""
+    network = Network()
+    fetching = fetcher(network)
+    fetching.limits = ObjectLimits(object_bytes=len(THING))
+    await took(fetching, "large1", "giver")
+    assert network.taken == [("giver", len(THING))]
+    fetching.limits = ObjectLimits(object_bytes=len(THING) - 1)
+    with pytest.raises(Remote, match=r"giver: it has 6,000 bytes, and limits\.object-bytes allows 5,999"):
+        await took(fetching, "giver")
+    with pytest.raises(Refused, match="has 6,000 bytes") as refused:
+        await fetching._fetch_promised(None, PeerId("giver"), NAME, len(THING), PATIENCE)
+    assert (refused.value.rule, len(network.taken)) == ("object-bytes", 1)
