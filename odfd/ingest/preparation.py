@@ -22,6 +22,7 @@ from engines.spark.ingest.unpack import UnpackBounds, Unpacking, chosen, member_
 from odfd.ingest.commands import check_command, run_command
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, Check, IngestSettings, unstoppable
+from odfd.runtime.hanging_calls import end_if_unwanted
 
 _GZIP: Final = b"\x1f\x8b"
 _TOLD_MEMBERS: Final = 5
@@ -60,7 +61,7 @@ async def prepare(
         target = folder / f"prepared-{number}"
         match step:
             case Decompress():
-                file = PackedFile(path, name, settings, trio.from_thread.check_cancelled)
+                file = PackedFile(path, name, settings, end_if_unwanted)
                 remarks += await trio.to_thread.run_sync(inflate, file, step, target)
             case Pipe(command=command):
                 await run_command(path, command, target, settings)

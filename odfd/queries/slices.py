@@ -15,6 +15,7 @@ import msgspec
 from chain.ids import DatasetId
 from chain.model.events import AddData, DataSlice, ExecuteTransform
 from chain.store.sqlite import SqliteChain
+from odfd.runtime.hanging_calls import end_if_unwanted
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _DATASETS: Final = 64
@@ -65,6 +66,7 @@ def _between(chain: SqliteChain, start: int, stop: int) -> list[PlacedSlice]:
     newest: list[PlacedSlice] = []
     before = stop
     while (block := chain.last_of(_DATA, before)) is not None and block.sequence_number >= start:
+        end_if_unwanted()
         before = block.sequence_number
         if isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None:
             newest.append(PlacedSlice(block.sequence_number, block.event.new_data))

@@ -1,8 +1,12 @@
-"""Runs blocking calls that may hang, such as those that ask a server or a network disk, in worker threads."""
+"""Runs blocking calls that may hang, such as those that ask a server or a network disk, in worker threads.
+
+Other work in threads is never abandoned: its loops call ``end_if_unwanted``, so that it ends where it is at rest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import trio
@@ -13,3 +17,13 @@ T = TypeVar("T")
 async def run_abandonable(call: Callable[[], T]) -> T:
     """Runs a call in a worker thread. If the wait is cancelled the thread goes on alone, and its result is dropped."""
     return await trio.to_thread.run_sync(call, abandon_on_cancel=True)  # type: ignore[call-arg]  # newer than its stubs
+
+
+def end_if_unwanted() -> None:
+    """Ends work of a worker thread whose task was cancelled, for example because its client has left.
+
+    Called in loops over slices and blocks that read for one request. Raises trio.Cancelled; does nothing in threads
+    that trio did not start, whose callers wait for them.
+    """
+    with suppress(RuntimeError):
+        trio.from_thread.check_cancelled()

@@ -23,6 +23,7 @@ from chain.multihash import Multihash
 from chain.store.files import DAMAGED, ObjectDamaged, check_file
 from chain.store.objects import DiskObjects
 from odfd.datasets.catalog import Catalog
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.verify.damage import DamagedBlock
 
 MISSING: Final = "stored-object-missing"
@@ -63,6 +64,7 @@ class SliceFiles:
 
         Raises ObjectDamaged after ``found`` was told, SliceMissing, Environment.
         """
+        end_if_unwanted()
         try:
             return self._hashed(name)
         except ObjectDamaged as fault:

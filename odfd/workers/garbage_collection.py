@@ -26,6 +26,7 @@ from odfd.control.board import task_ref
 from odfd.datasets import captures, unmanaged
 from odfd.datasets.read_holds import ReadHolds
 from odfd.queries.folds import FoldStore
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import Report, Task
 from odfd.state.directory import FOLDS, StateDirectory
@@ -120,7 +121,7 @@ class GarbageCollector:
             report.advance()
             if dry_run and len(listed) < MAX_LISTED:
                 listed.append(wire.CollectedObject(name=str(name), size=size))
-            trio.from_thread.check_cancelled()
+            end_if_unwanted()
 
         raw = captures.objects(self._home.database)
         return collect(self._home.chains, self._home.objects, raw, dry_run=dry_run, freed=freed)
@@ -162,4 +163,4 @@ class GarbageCollector:
 
 
 def _cancellable(_: str) -> None:
-    trio.from_thread.check_cancelled()
+    end_if_unwanted()

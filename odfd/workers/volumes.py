@@ -17,6 +17,7 @@ from chain.ids import DatasetId
 from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.resources.declared import DeclaredResource
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
@@ -120,4 +121,4 @@ class VolumeWorker:
 
 
 def _cancellable(_: str) -> None:
-    trio.from_thread.check_cancelled()
+    end_if_unwanted()

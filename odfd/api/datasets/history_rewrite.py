@@ -34,6 +34,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import block_time
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -131,7 +132,7 @@ class HistoryRewriteService:
 
         def merged(count: int) -> None:
             report.done = count
-            trio.from_thread.check_cancelled()
+            end_if_unwanted()
 
         rewrite = rewriting.prepare(chain, objects, plan, self._time(chain, plan), merged)
         with self._home.database.read() as connection:

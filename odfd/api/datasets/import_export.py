@@ -40,6 +40,7 @@ from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.shared_folders import check_shared
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import STAGING, StateDirectory
@@ -124,7 +125,7 @@ class ImportExport:
         has_files = target.place.kind in ("bucket", "sftp")
 
         def show(so_far: Transfer) -> None:
-            trio.from_thread.check_cancelled()
+            end_if_unwanted()
             if not has_files:
                 report.done = so_far.bytes
 

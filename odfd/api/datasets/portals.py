@@ -33,6 +33,7 @@ from odfd.portals.recheck import Audited, audited_blocks
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
 from odfd.resources.status import UNRESOLVED
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -221,7 +222,7 @@ class PortalService:
         for one in blocks:
             found.append(one)
             report.done = len(found)
-            trio.from_thread.check_cancelled()
+            end_if_unwanted()
             seen = (commitment.cut_of(one.block.event) or "").encode()
             signed += self._note(entry.id, one.block, is_same=one.is_same, seen=seen)
         different = [one for one in found if not one.is_same]

@@ -17,6 +17,7 @@ from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.data_profile import ColumnFacts, ProfileBuilder
 from odfd.datasets.previews import columns_of, slices_back
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.state.directory import StateDirectory
 
 MOST_SLICES: Final = 1_000
@@ -67,6 +68,7 @@ def profile_of(home: StateDirectory, entry: DatasetEntry) -> wire.DataProfile:
 
 def _added(home: StateDirectory, builder: ProfileBuilder, named: DataSlice) -> bool:
     """Adds the column facts of a slice's file; returns false if the file is not here or is damaged."""
+    end_if_unwanted()
     try:
         with open_slice(home.objects.path(named.physical_hash)) as file:
             builder.add(file)

@@ -50,6 +50,7 @@ from odfd.reclock.raw_chain import (
 )
 from odfd.renditions import tables
 from odfd.resources.store import Resources
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -111,7 +112,7 @@ class RawChains:
             chain = self._begin(name, layout, waiting[0])
         self._name(entry.id, chain)
         for each in waiting:
-            trio.from_thread.check_cancelled()
+            end_if_unwanted()
             self._append(chain, each)
             report.advance()
         return wire.RawChainView(

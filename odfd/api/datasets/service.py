@@ -56,6 +56,7 @@ from odfd.renditions import tables as renditions
 from odfd.resources.declared import DeclaredStore
 from odfd.resources.label_query import labels_by_did, labels_of
 from odfd.resources.store import Resources
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
@@ -470,6 +471,7 @@ def _back(chain: ChainReader, kinds: Sequence[str], before: int) -> Iterator[Blo
     if unknown:
         raise Invalid(f"{unknown[0]!r} is not an event", rule="event-kind", hint=f"one of {', '.join(KINDS)}")
     while (block := chain.last_of(kinds, before)) is not None:
+        end_if_unwanted()
         before = block.sequence_number
         yield block
 

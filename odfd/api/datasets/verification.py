@@ -18,6 +18,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.portals.rule import PORTAL
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.damage import ATTEMPTS, DamageRegistry, look
@@ -97,6 +98,7 @@ class VerificationService:
         report.begin(f"verifying {entry.name}", head.size if head else 0, "blocks")
 
         def show(progress: Progress) -> None:
+            end_if_unwanted()
             show_progress(report, progress)
 
         wanted = VerificationRequest(ref=entry.name, level=level, start=request.from_block)

@@ -38,7 +38,7 @@ from odfd.runtime.buckets import (
     kind_of,
     open_store,
 )
-from odfd.runtime.hanging_calls import run_abandonable
+from odfd.runtime.hanging_calls import end_if_unwanted, run_abandonable
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -181,7 +181,7 @@ class _Source:
         with self._asked():
             pages = iter(obstore.list(self._store, self._keys.folder or None, offset=after or None, chunk_size=1000))
         while True:
-            trio.from_thread.check_cancelled()
+            end_if_unwanted()
             with self._asked():
                 page = next(pages, None)
             if page is None:
@@ -207,7 +207,7 @@ class _Source:
             file.expect(found.size)
             for start in range(0, found.size, PIECE):
                 for part in self._parts(found, start, min(found.size, start + PIECE)):
-                    trio.from_thread.check_cancelled()
+                    end_if_unwanted()
                     digest.update(part)
                     file.write(part)
             if file.size != found.size:

@@ -48,6 +48,7 @@ from odfd.ingest.templates import (
     tells,
 )
 from odfd.runtime.buckets import store_of
+from odfd.runtime.hanging_calls import end_if_unwanted
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SCHEMES: Final = frozenset({"file", "ftp", "ftps", "http", "https"})
@@ -252,7 +253,7 @@ async def saved(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> 
     digest, waiting = hashlib.sha3_256(), bytearray()
     promised = found.headers.get("Content-Length", "")
     encoding, ratio = found.headers.get("Content-Encoding", ""), job.settings.max_unpack_ratio
-    undoing = ContentDecoder(encoding, str(url), ratio, trio.from_thread.check_cancelled)
+    undoing = ContentDecoder(encoding, str(url), ratio, end_if_unwanted)
     with FileWriter(path, str(url), job.settings) as file:
         if promised.isdecimal():
             file.expect(int(promised))
