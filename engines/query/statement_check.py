@@ -259,7 +259,7 @@ def _table(walk: _Walk, node: Mapping[str, Any], statement: bytes, known: _Names
     start = int(node["query_location"])
     end = name_end(statement, start, path)
     if end is None:
-        hint = "write its name as DuckDB does, without escapes"
+        hint = "write its name as DuckDB does, without escapes, and FROM in place of TABLE"
         raise Invalid(f"the place of {'.'.join(path)} is not known", rule="query-table", hint=hint)
     walk.tables.append(TableRef(path, start, end, str(node["alias"])))
 

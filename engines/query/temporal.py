@@ -76,7 +76,12 @@ def is_blank(between: bytes) -> bool:
 
 
 def name_end(statement: bytes, start: int, path: Sequence[str]) -> int | None:
-    """Returns the end of the name that begins at ``start``; ``None`` if that is not ``path``. Case does not matter."""
+    """Returns the end of the name that begins at ``start``; ``None`` if that is not ``path``. Case does not matter.
+
+    DuckDB knows no place of the name after ``TABLE``, and says one far behind the end.
+    """
+    if start > len(statement):
+        return None
     wanted = [each for part in path for each in (part.encode().lower(), b".")][:-1]
     found = list(itertools.islice(_words(statement, start), len(wanted)))
     return found[-1].end if [_unquoted(word.text).lower() for word in found] == wanted else None

@@ -170,3 +170,14 @@ def test_the_examples_of_the_documentation_are_queries() -> None:
         for sql in example.split(";\n"):
             if sql.strip():
                 judged(sql.removesuffix(";\n"))
+
+
+@pytest.mark.parametrize(
+    "sql", ["table t", "(table t) union all (table u)", "select exists (table t)", "table current.t"]
+)
+def test_a_table_without_a_place_is_refused_in_words(sql: str) -> None:
+    """The process of the query ended by an error of its own."""
+    with pytest.raises(Invalid) as refusal:
+        judged(sql)
+    assert refusal.value.rule == "query-table"
+    assert "FROM in place of TABLE" in refusal.value.hint
