@@ -103,8 +103,6 @@ class Figures:
     """Over the socket."""
     commands: list[float] = field(default_factory=list)
     """``odfctl status``, a process of its own each time."""
-    computed: list[float] = field(default_factory=list)
-    """Of that, what it had of a processor: the rest it waited for one, or for the daemon."""
     commits: list[float] = field(default_factory=list)
     heads: list[float] = field(default_factory=list)
     most: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in BOUNDS})
@@ -124,7 +122,7 @@ class Figures:
     load: list[float] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
-        for name in ("status", "commands", "computed", "commits", "heads"):
+        for name in ("status", "commands", "commits", "heads"):
             said = getattr(self, name)
             shown = ", ".join(f"p{int(part * 100)} {share(said, part) * 1000:.0f}" for part in (0.5, 0.9, 0.99))
             yield f"{name}: {shown}, worst {max(said, default=0) * 1000:.0f} ms, of {len(said)}"
@@ -215,13 +213,9 @@ class Town:
     def command(self) -> None:
         while not self.over.is_set():
             for daemon in self.daemons:
-                began, before = time.monotonic(), os.times()
+                began = time.monotonic()
                 assert daemon.ctl("status").code == 0
                 self.figures.commands.append(time.monotonic() - began)
-                now = os.times()
-                self.figures.computed.append(
-                    now.children_user + now.children_system - before.children_user - before.children_system
-                )
                 self.over.wait(COMMAND)
 
     def connected(self, number: int) -> set[str]:
@@ -525,5 +519,4 @@ def test_forty_identities_of_five_addresses_stop_nobody(town: Town, site: Site, 
     assert figures.missing <= LOST * figures.looks
     had = 1.0 - max(figures.waited.values())  # of the time that a loop wanted a processor, which others want too
     assert share(figures.status, 0.99) < 0.5 / had
-    assert share(figures.computed, 0.99) < 0.5
     assert share(figures.heads, 0.99) < 5 / had
