@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from chain.codec.blocks import encode_block
+from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model import schema as odf
@@ -39,7 +40,7 @@ from chain.model.events import (
 )
 from chain.multihash import ARROW0_SHA3_256, Multihash
 from chain.rules import RULES, check_block
-from chain.rules.check import BrokenRule, ChainChecker
+from chain.rules.check import ChainChecker
 from chain.state import ChainState
 
 T = TypeVar("T")
@@ -182,6 +183,6 @@ def test_a_chain_of_others_that_says_a_thing_twice_is_refused_in_both_spellings(
 ) -> None:
     seed = Seed(dataset_id=ME, dataset_kind=DatasetKind.ROOT)
     for first, second in itertools.product((left_out(event), spelled_out(event)), repeat=2):
-        with pytest.raises(BrokenRule) as refused:
+        with pytest.raises(Invalid) as refused:
             ChainChecker(ChainState.EMPTY).take(chain(seed, first, second)[1])
         assert refused.value.rule == rule
