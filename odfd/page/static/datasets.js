@@ -82,7 +82,7 @@ function Needed({ needs: found, looked }) {
   if (!found.length) return looked ? html`<p class="note good">Nothing needs you.</p>` : null;
   return html`<section class="needs" aria-labelledby="needs">
     <h2 id="needs" tabindex="-1">Needs you <span class="quiet">${count(found.length)}</span></h2>
-    <ul>${(all ? found : found.slice(0, FIRST)).map((one) => html`<li class=${one.rank ? "" : "bad"}>
+    <ul>${(all ? found : found.slice(0, FIRST)).map((one) => html`<li key=${one.task || `${one.state} ${one.name}`} class=${one.rank ? "" : "bad"}>
       <${State} of=${one.state} tone=${one.tone} />
       <p><strong><${Text} of=${one.name} most=${120} /></strong>${" "}<span><${Text} of=${one.means} most=${300} />${one.told && html` <span class="quiet"><${Text} of=${one.told} most=${300} /></span>`}</span></p>
       ${one.task && html`<button type="button" class="plain" onClick=${() => end(one.task)}>Dismiss<span class="apart"> ${shown(one.name, 120)}</span></button>`}
