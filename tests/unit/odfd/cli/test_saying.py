@@ -350,12 +350,12 @@ def test_conditions_that_can_come_true_are_waited_for(text: str) -> None:
         ("blcks>=15", "blcks"),
         ("relyOn.fct=x", "fct"),
         ("name.first=x", "first"),
-        ("state=done", "fresh, refuted, stale"),
-        ("state!=frsh", "fresh, refuted, stale"),
+        ("state=done", "fresh, refused, refuted, stale"),
+        ("state!=frsh", "fresh, refused, refuted, stale"),
         ("blocks>=many", "a number"),
         ("relyOn.blocks=x", "a number"),
         ("published=yes", "false, true"),
-        ("state=null", "fresh, refuted, stale"),
+        ("state=null", "fresh, refused, refuted, stale"),
     ],
 )
 def test_a_condition_that_can_never_come_true_is_refused(text: str, told: str) -> None:
