@@ -79,9 +79,10 @@ function Needed({ needs: found, looked }) {
     hide([...gone, task]);
     document.getElementById("needs").focus(); // the button goes, and a keyboard would begin at the top again
   };
-  if (!found.length) return looked ? html`<p class="note good">Nothing needs you.</p>` : null;
+  const none = !found.length;
+  if (none && !looked && !gone.length) return null;
   return html`<section class="needs" aria-labelledby="needs">
-    <h2 id="needs" tabindex="-1">Needs you <span class="quiet">${count(found.length)}</span></h2>
+    <h2 id="needs" tabindex="-1" class=${none ? "note good" : ""}>${none ? "Nothing needs you." : html`Needs you <span class="quiet">${count(found.length)}</span>`}</h2>
     <ul>${(all ? found : found.slice(0, FIRST)).map((one) => html`<li key=${one.task || `${one.state} ${one.name}`} class=${one.rank ? "" : "bad"}>
       <${State} of=${one.state} tone=${one.tone} />
       <p><strong><${Text} of=${one.name} most=${120} /></strong>${" "}<span><${Text} of=${one.means} most=${300} />${one.told && html` <span class="quiet"><${Text} of=${one.told} most=${300} /></span>`}</span></p>

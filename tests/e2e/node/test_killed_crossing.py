@@ -36,7 +36,8 @@ def written(daemon: Any, day: int) -> None:
 def crossing_killed(daemon: Any, step: int, new: str) -> bool:
     """Starts, and follows until it kills itself after a step; returns false if it crossed before that."""
     daemon.more["KILL_EFFECT"] = str(step)
-    process = daemon.start().process
+    daemon.gets_ready()  # a step may come before it says so
+    process = daemon.process
 
     def crossed() -> bool:
         return new in daemon.said("get", "dataset", "cities", "-o", "json").out
