@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,10 +15,13 @@ from chain.errors import Environment, Fault, Invalid, Refused
 from engines.query.requests import UNREADABLE
 from engines.query.statement_check import TableRef, place_of
 from engines.query.temporal import first_of
-from engines.query.views import quoted
+from engines.query.views import SliceView, quoted
 
 _MAX_MESSAGE: Final = 600
 _NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |name )?["']([^"'(]+)""")
+_UNQUOTED: Final = re.compile(r"with name (\S+) does not exist")
+_MOST_NEAR: Final = 3
+_MOST_LISTED: Final = 12
 
 _OF_VALUES: Final = ("Conversion", "Out of Range", "Mismatch Type", "Divide by Zero")
 """DuckDB's kinds of errors that mean a value does not fit the query."""
@@ -75,10 +79,12 @@ class translated_faults:  # noqa: N801  # it is used as a function is
         ahead: str = "",
         *,
         reads: bool = True,
+        views: Sequence[SliceView] = (),
     ) -> None:
         """``ahead``: what was put before the statement that runs; ``reads``: whether slices are read, and may be at
-        fault."""
+        fault; ``views``: whose columns are listed where no name is near."""
         self._statement, self._edits, self._most, self._ahead, self._reads = statement, edits, most, len(ahead), reads
+        self._views = views
 
     def __enter__(self) -> None: ...
 
@@ -115,8 +121,11 @@ class translated_faults:  # noqa: N801  # it is used as a function is
                 hint=_CAST,
                 place=place or _called(name, self._statement),
             )
-        message, near = _near(message)
+        message, proposed = _proposed(message)
+        near = _near(message, proposed)
         hint = f"did you mean {near}?" if near else _HINTS.get(kind, "odfctl docs sql shows what a query may say")
+        if proposed and not near and "olumn" in message:
+            hint = _listed(self._views) or hint
         if kind == "Invalid Input" and "format specifier" in message:
             hint = "try_strptime gives null where a text has another form"
         if _OF_PARAMETERS.match(message):
@@ -142,12 +151,33 @@ def _is_of_a_file(error: BaseException, kind: str, message: str) -> bool:
     return isinstance(error, OSError) and kind != "Invalid Input"
 
 
-def _near(message: str) -> tuple[str, str]:
+def _proposed(message: str) -> tuple[str, list[str]]:
+    """Returns a message without the names that DuckDB proposes, and these, however far they are from what was meant."""
     for words in ("Candidate bindings:", "Candidate tables:", "Did you mean"):
         first, found, rest = message.partition(words)
         if found:
-            return first.strip(" !"), rest.strip(" ?").replace('"', "").replace(", ", " or ")
-    return message, ""
+            return first.strip(" !"), rest.strip(" ?:").replace('"', "").split(", ")
+    return message, []
+
+
+def _near(message: str, proposed: Sequence[str]) -> str:
+    """Returns the proposed names that differ by a slip from the one that is not known."""
+    found = _NAME.search(message) or _UNQUOTED.search(message)
+    if found is None:
+        return " or ".join(proposed)
+    wrong = _last(found[1])
+    near = difflib.get_close_matches(wrong, {_last(name) for name in proposed}, _MOST_NEAR)
+    return " or ".join(name for last in near for name in proposed if _last(name) == last)
+
+
+def _listed(views: Sequence[SliceView]) -> str:
+    names = list(dict.fromkeys(name for view in views for name in pa.ipc.read_schema(pa.py_buffer(view.schema)).names))
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"the columns are {', '.join(names[:_MOST_LISTED])}{more}" if names else ""
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].lower()
 
 
 def _named(message: str, statement: bytes) -> str:

@@ -189,7 +189,7 @@ class QuerySession:
         """
         edits = _edits(prepared, views, places)
         statement = replaced(prepared.statement, edits).decode()
-        with translated_faults(prepared.statement, edits, self._most, EXPLAINED, reads=False):
+        with translated_faults(prepared.statement, edits, self._most, EXPLAINED, reads=False, views=views):
             for view in views:
                 self._declare(view)
             values = _values(prepared, parameters, wanted)

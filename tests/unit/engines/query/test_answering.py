@@ -299,6 +299,23 @@ def test_a_column_that_is_near_is_proposed(slices: Slices) -> None:
     assert fault.value.hint.startswith("did you mean city")
 
 
+@pytest.mark.parametrize(
+    "sql", ["select zz from weather", "select w.zz from weather w", "select * from weather order by zz"]
+)
+def test_columns_are_listed_where_none_is_near(slices: Slices, sql: str) -> None:
+    slices.rows(LOG)
+    with pytest.raises(Invalid) as fault:
+        slices.ask(sql)
+    assert fault.value.hint == "the columns are offset, op, system_time, event_time, city, people"
+
+
+@pytest.mark.parametrize("sql", ["with x as (select 1 as k) select zz from x", "select 1::zzzzz"])
+def test_no_name_is_proposed_that_is_not_near(slices: Slices, sql: str) -> None:
+    with pytest.raises(Invalid) as fault:
+        slices.ask(sql)
+    assert "did you mean" not in fault.value.hint
+
+
 def test_a_query_that_needs_too_much_is_refused(slices: Slices) -> None:
     small = Limits(memory=32 << 20, temporary=1 << 20, threads=1)
     with pytest.raises(Refused) as fault:
