@@ -73,7 +73,7 @@ def restore(
             f"{directory} is not empty", rule="restore-target", hint="restore to a new folder, and start the node on it"
         )
     description = described(snapshot)
-    partial = directory.with_name(f".{directory.name}.restoring")
+    partial = unfinished(directory)
     with _reading(snapshot), _scratch(partial):
         report.begin("checking what was saved", None, "bytes")
         for file in description.files:
@@ -94,6 +94,11 @@ def restore(
         durable.sync_tree(partial)
         durable.rename(partial, directory)
     return Restored(snapshot=description, directory=directory, damaged=tuple(damaged), keys=keys)
+
+
+def unfinished(directory: Path) -> Path:
+    """Returns where a restore to this directory has its files until all are checked; one that is killed leaves them."""
+    return directory.with_name(f".{directory.name}.restoring")
 
 
 def described(snapshot: Path) -> BackupSnapshot:

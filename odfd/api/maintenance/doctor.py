@@ -25,6 +25,7 @@ from odfd.datasets.visibility import Mark, Marks, Visibility
 from odfd.ingest import spool_tables
 from odfd.resources import deletions
 from odfd.state.directory import PARTIAL, StateDirectory
+from odfd.state.restore import unfinished
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 
@@ -110,6 +111,10 @@ class Doctor:
             return failed(
                 "last end", str(found), "odfctl pull REF --repair; or delete the dataset and take it in again"
             )
+        if (left := unfinished(self._home.directory)).is_dir():
+            message = f"{found}; a restore to this folder was cut off, and this node is a new one: {left} is left of it"
+            hint = f"odfctl restore to another folder and start the node on that; or delete {left}"
+            return wire.Probe(name="last end", result="warning", message=message, hint=hint)
         return ok("last end", str(found))
 
     def _database(self) -> wire.Probe:

@@ -23,6 +23,7 @@ from odfd.api.maintenance import doctor as doctor_module
 from odfd.control import wire
 from odfd.datasets.visibility import Visibility
 from odfd.state.directory import StateDirectory, open_state_directory
+from odfd.state.restore import unfinished
 from odfd.transfer.folders import import_dataset
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -71,6 +72,17 @@ async def test_what_a_kill_left_is_told(world: Any) -> None:
         )
         assert list(alice.home.objects.stage().parent.iterdir()) == []
         assert list((alice.home.directory / "uploads").iterdir()) == []
+
+
+async def test_what_a_killed_restore_left_beside_a_new_node_is_told(world: Any) -> None:
+    async with world.running("alice") as alice:
+        left = unfinished(alice.home.directory)
+        left.mkdir()
+        found = (await quick(alice))["last end"]
+        assert found.result == "warning"
+        assert f"this node is a new one: {left} is left of it" in found.message
+        left.rmdir()
+        assert (await quick(alice))["last end"].result == "ok"
 
 
 async def test_a_chain_that_cannot_be_settled_keeps_nothing_else_from_starting(world: Any) -> None:
