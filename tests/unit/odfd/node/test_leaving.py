@@ -13,7 +13,9 @@ from chain.store.sqlite import SqliteChain
 from odfd.api.datasets import profiles
 from odfd.control import wire
 from odfd.queries import slices
+from odfd.runtime.tasks import TaskState
 from odfd.state.slice_files import SliceFiles
+from odfd.verify.queue import ObjectQueue
 
 COMMITS = 8
 ASKED = ContextVar("asked", default=False)
@@ -58,3 +60,29 @@ async def test_who_leaves_ends_what_reads_for_it(
         assert leaving.cancelled_caught
         assert calls == 2, "and no more of eight"
         await ask(alice.api)
+
+
+async def test_a_verification_that_is_cancelled_takes_no_more_slices(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("alice") as alice:
+        for number in range(COMMITS):
+            world.write("alice", f"{number}.csv", f"2024-01-0{number + 1}T00:00:00Z,c{number},{number}")
+        await alice.apply(worlds.ROOT)
+        await alice.pull("cities")
+        original, calls, wanted = ObjectQueue.take, 0, wire.VerifyRequest(level="data", full=True)
+
+        def stepping(queue: ObjectQueue, all_of_them: bool) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 2 and not task.finished.is_set():
+                trio.from_thread.run_sync(alice.board.cancel, task.id)
+            return original(queue, all_of_them)
+
+        with monkeypatch.context() as counting:
+            counting.setattr(ObjectQueue, "take", stepping)
+            task = alice.board.get((await alice.api.verification.verify("cities", wanted)).id)
+            await task.finished.wait()
+            assert (task.state, calls) == (TaskState.CANCELLED, 2), "and no more of eight"
+            assert (await alice.done(alice.api.verification.verify("cities", wanted))).ok
+        assert calls >= 2 + COMMITS, "each slice is one of them where nobody cancels"
