@@ -11,14 +11,18 @@ import pytest
 from chain.data.ddl import parse_ddl
 from chain.errors import Refused
 from chain.model.source import MergeAppend, ReadCsv, SqlQueryStep, TransformSql
+from chain.statements import statement
+from chain.statements.envelope import sid
 from chain.statements.statement import EngineUsed
 from config import model
 from engines.contract import IngestRequest, Vocabulary
 from engines.query.frames import HEAD, FrameReader
+from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.datasets.engine_pins import EngineInUse
 from odfd.ingest.slices import ingested
 from odfd.node.gauges import Readings
+from odfd.trust.judgement.verdicts import ReachBound
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.validation import reexecution
 from worlds.eventually import became
@@ -222,6 +226,8 @@ async def test_a_lie_under_a_made_up_pin_counts_for_nothing_and_is_named_where_i
             assert (await view(dave)).rely_on.blocks == 4, "data alone is used"
             text = f"#3 pinned to {MADE_UP[:19]}…: nobody here has this engine"
             assert [each.text for each in (await dave.api.trust.show("towns")).unheld] == [text]
+            shown = trust_text(await dave.api.trust.show("towns"), world.clock.now(), "odfctl").splitlines()
+            assert shown[2] == f"  {text}", "beside how far it may be relied on"
             assert [each.text for each in (await view(dave)).unheld] == [text]
             assert [each.text for each in (await dave.api.datasets.tail("towns", 1)).dataset.unheld] == [text]
             assert f"towns: {text}" in await remarks(dave, "SELECT * FROM towns")
@@ -293,6 +299,35 @@ async def test_a_validator_that_calls_its_engine_the_pinned_one_counts_for_nothi
             assert (trust.why.rule, trust.why.block, trust.reach.use) == ("engine-not-pinned", 3, 3)
             (row,) = (*trust.attestations, *trust.dissent)
             assert row.spans[-1].endswith("(engine-not-pinned)"), "and it is told"
+            search, read, dataset = carol.api.search, carol.home.database.read, alice.dataset("towns")
+            assert search._vouching(read, dataset).rank == (-1 if wrong else 1), "by its word alone"
+            assert search._standing(dataset, await view(carol)).rank == 0, "by the chain, which is here"
+
+
+@pytest.mark.slow
+async def test_statements_are_named_by_the_ids_under_which_they_were_signed(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of which a part does not count, since it calls its engine the pinned one of blocks of another."""
+    honest = reexecution.engine_used
+    monkeypatch.setattr(reexecution, "engine_used", lambda by: msgspec.structs.replace(honest(by), pinned=True))
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await made(world, worlds, alice)
+        alice.engine.digest = bob.engine.digest = NEW
+        await proven(alice)
+        world.write("alice", "b.csv", *MORE)
+        await alice.pull()
+        async with world.running("carol", listens_to(bob.key, "data & attested:1")) as carol:
+            await mirrored(world, alice, carol)
+            await mirrored(world, alice, bob)
+            await carol.heard("attestation.heard")
+            dataset = alice.dataset("towns")
+            known = carol.parts.evaluator.known(dataset)
+            with carol.home.database.read() as connection:
+                (signed,) = Ledger(connection).attestations(dataset).values()
+            assert list(known.attestations.values()) != [signed], "a part of it counts for nothing"
+            why = ReachBound("accused", 5)
+            assert carol.api.trust._rests_on(known, why) == (str(sid(statement.encode(signed))),)
 
 
 @pytest.mark.slow
@@ -321,6 +356,31 @@ async def test_what_a_validator_said_with_the_engine_that_it_had_stays(world: An
         runs, bob.engine.digest = bob.engine.transforms, OLD
         assert await bob.parts.validator.validate(alice.dataset("towns"))
         assert (reproduced_steps(bob), bob.engine.transforms) == ([3, 6], runs), "it loses nothing for #4"
+
+
+@pytest.mark.slow
+async def test_blocks_of_before_an_engine_was_replaced_are_named_by_all_who_have_the_new_one(
+    world: Any, worlds: Any
+) -> None:
+    """The owner, who made them, can run them again no more than others can."""
+    async with world.running("alice") as alice:
+        await made(world, worlds, alice)
+        alice.engine.digest = NEW
+        await proven(alice)
+        world.write("alice", "b.csv", *MORE)
+        await alice.pull()
+        text = f"#3 pinned to {OLD[:19]}…: nobody here has this engine"
+        async with world.running("dave") as dave:
+            dave.engine.digest = NEW
+            await mirrored(world, alice, dave)
+            for node in (alice, dave):
+                report = await node.done(node.api.verification.verify("towns", IN_FULL))
+                assert (report.ok, [each.rule for each in report.failures]) == (False, ["engine-not-here"])
+                assert report.failures[0].message == f"{text}; the one here gives the same"
+            assert (await told(alice))[2] == "ok", "it goes on with the engine that it has"
+            assert [each.text for each in (await view(dave)).unheld] == [text]
+            assert text in trust_text(await dave.api.trust.show("towns"), world.clock.now(), "odfctl")
+            assert f"towns: {text}" in await remarks(dave, "SELECT * FROM towns")
 
 
 @pytest.mark.slow
