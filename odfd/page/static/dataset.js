@@ -3,7 +3,7 @@
 import { ask } from "/api.js";
 import { Act, Answer, Facts, html, Id, State, Text, useAsk, When } from "/parts.js";
 import { bytes, count, link, part, plural, quoted, shown, withdrawn, word } from "/text.js";
-import { reliance } from "/words.js";
+import { reliance, unheld } from "/words.js";
 import { Chain } from "/chain.js";
 import { Lineage } from "/lineage.js";
 import { Columns } from "/columns.js";
@@ -42,6 +42,7 @@ function Summary({ detail, again, seen }) {
       ${one.conditions.map((each) => html`<${State} of=${each.toLowerCase()} tone="warn" />`)}
       ${troubled && !seen && html`<a class="button" href=${`#/datasets/${part(one.name)}/trust`}>See why</a>`}</p>
     ${one.conditions.includes("Blocked") && html`<p class="note warn">Its transform pins an engine that is not here, so nothing is appended. <code>odfctl engine prove ${one.name}</code> moves it to the engine of this node if that gives the same.</p>`}
+    ${one.unheld.map((each) => html`<p class="note warn">${unheld(each)}.</p>`)}
     ${one.withdrawnAt && html`<p class="note warn">${withdrawn(one.withdrawnAt)} This copy stays and can be used${one.published ? ", and others get it from this node until you unpublish it" : ""}. Stop mirroring it and delete it to free its space.</p>`}
     <div class="row acts"><${Acts} one=${one} detail=${detail} again=${again} /></div>
   </div>`;

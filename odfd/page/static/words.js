@@ -10,6 +10,13 @@ export function reliance(dataset) {
   return on.fact ? `${how} · ${fact(on.fact)}` : how;
 }
 
+/** What nobody here can be held to in blocks that pin an engine which is not here; as odfctl says it. */
+export function unheld({ first, last, digest }) {
+  const blocks = first === last ? `#${first}` : `#${first}-#${last}`;
+  if (!digest) return `${blocks} pinned to no engine: nobody can be held to what they say`;
+  return `${blocks} pinned to ${shown(digest, 19)}: nobody here has this engine`;
+}
+
 const FACTS = {
   refuted: "validators computed another result",
   accused: "one validator computed another result",

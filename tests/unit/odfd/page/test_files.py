@@ -9,8 +9,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from odfd.control import wire
 from odfd.page.application import FOLDER, page_files
 from package.libraries import LIBRARIES, LOCK, as_shown
 from package.staging import stage
@@ -124,3 +126,28 @@ def test_the_page_is_inside_the_wheel(tmp_path: Path) -> None:
     stage(tmp_path / "wheel")
     inside = {path.name for path in (tmp_path / "wheel").rglob("odfd/page/static/**/*") if path.is_file()}
     assert inside == {path.name for path in FOLDER.rglob("*") if path.is_file()}
+
+
+PINS = (
+    wire.UnheldPin(first=3, last=3, digest=f"sha256:{'d' * 64}"),
+    wire.UnheldPin(first=4, last=17, digest="latest"),
+    wire.UnheldPin(first=4, last=5),
+)
+SAID = (
+    "#3 pinned to sha256:dddddddddddd…: nobody here has this engine",
+    "#4-#17 pinned to latest: nobody here has this engine",
+    "#4-#5 pinned to no engine: nobody can be held to what they say",
+)
+
+
+def test_blocks_whose_engine_nobody_here_has_are_told_as_odfctl_tells_them(tmp_path: Path) -> None:
+    assert tuple(each.text for each in PINS) == SAID
+    if shutil.which("node") is None:
+        pytest.skip("no program here runs scripts of the page")
+    for name in ("text", "words"):
+        script = (FOLDER / f"{name}.js").read_text().replace('from "/text.js"', 'from "./text.mjs"')
+        (tmp_path / f"{name}.mjs").write_text(script)
+    asked = f"console.log(JSON.stringify({msgspec.json.encode(PINS).decode()}.map(unheld)))"
+    (tmp_path / "ask.mjs").write_text(f'import {{ unheld }} from "./words.mjs";\n{asked}\n')
+    told = subprocess.run(["node", "ask.mjs"], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    assert tuple(json.loads(told.stdout)) == SAID
