@@ -188,15 +188,16 @@ class Town:
     def follow(self, number: int) -> None:
         """When a mirror has the blocks of a head, which is later than when it knows of it."""
         client = self.client(number)
-        seen = self.blocks(client)
+        seen = first = self.blocks(client)
+        arrived: dict[int, float] = {}
         while not (self.published.is_set() and seen >= max(self.signed)):
             now, blocks = time.monotonic(), self.blocks(client)
-            for size in range(seen + 1, blocks + 1):
-                if size in self.signed:
-                    self.figures.heads.append(max(0.0, now - self.signed[size]))
+            arrived |= dict.fromkeys(range(seen + 1, blocks + 1), now)
             seen = max(seen, blocks)
             assert now < self.ends + PATIENCE, f"{self.daemons[number].folder.name} has {seen} of {max(self.signed)}"
             time.sleep(0.1)
+        # A mirror may have a block before alice has told how many she has.
+        self.figures.heads += [max(0.0, arrived[each] - at) for each, at in self.signed.items() if each > first]
 
     def ask(self, number: int) -> None:
         """What ``odfctl status`` asks, and whether the honest peers are there."""
