@@ -87,6 +87,17 @@ async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any,
             assert (view.state, view.held) == ("current", on_disk(carol))
 
 
+async def test_files_that_are_staged_for_a_mirror_count_towards_the_quota_of_the_node(world: Any) -> None:
+    async with world.running("bob", **limited(1_000_000)) as bob:
+        staging, folder = bob.parts.remotes.staging, bob.home.directory / "staged" / "theirs"
+        staging.take(folder, 500_000)
+        with pytest.raises(Environment) as caught:
+            staging.take(folder, 600_000)
+        assert caught.value.rule == "mirror-quota"
+        assert 500_000 <= staging.total() < 600_000, "nothing of the refused ones is reserved"
+        staging.take(folder, 600_000, is_mirrored=False)
+
+
 LONG = "x" * 100_000
 
 
