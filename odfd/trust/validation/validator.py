@@ -80,6 +80,7 @@ class Validator:
         self._due: dict[DatasetId, Instant] = {}
         """The times when findings that are not urgent will be published."""
         self._kept_from: dict[DatasetId, _KeptFrom] = {}
+        self._stepping = trio.Lock()
         self.busy: str | None = None
         """The dataset that it re-runs now, for people; ``None``: none."""
 
@@ -204,8 +205,10 @@ class Validator:
 
     async def _advance(self, dataset: DatasetId) -> TurnOutcome:
         """Runs the next step; after the last one, or if it cannot be run now, publishes new findings."""
-        with span("validation", self._signer.name_of(dataset)):
-            return await self._one_step(dataset)
+        # A step that another task kept meanwhile would be run for nothing, and told of as put off.
+        async with self._stepping:
+            with span("validation", self._signer.name_of(dataset)):
+                return await self._one_step(dataset)
 
     async def _one_step(self, dataset: DatasetId) -> TurnOutcome:
         name, complete = self._signer.name_of(dataset), True
