@@ -29,7 +29,6 @@ from chain.store.base import Append
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.references import keep_references
-from odfd.resources.store import Resources
 from odfd.runtime.clock import SystemClock
 from odfd.state.directory import StateDirectory, open_state_directory
 
@@ -179,4 +178,4 @@ def _keep(home: StateDirectory, length: int) -> None:
 
 def _name(home: StateDirectory, name: str, dataset: DatasetId) -> None:
     with home.database.write() as connection:
-        Catalog(Resources(connection)).add(name, dataset, SystemClock().now())
+        Catalog(connection).add(name, dataset, SystemClock().now())

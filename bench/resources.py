@@ -15,7 +15,8 @@ from odfd.api.resources.desired_state import read_desired_state
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.obs.events import EventLog
-from odfd.resources.declared import CURRENT, DeclaredStore
+from odfd.resources.reader import DECLARATIONS
+from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.tasks import TaskBoard
 from odfd.state.directory import StateDirectory, open_state_directory
@@ -95,14 +96,14 @@ def _one(home: StateDirectory, many: int, rounds: int) -> Row:
 
     def get() -> None:
         with home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             for name in names:
-                assert store.named("Repository", name) is not None
+                assert store.named("Repository", name, None) is not None
 
     def bare() -> None:
         with home.database.read() as connection:
             for name in names:
-                assert next(CURRENT.rows(connection, "type = ? AND key = ?", ("Repository", name)))
+                assert next(DECLARATIONS.rows(connection, "type = ? AND key = ?", ("Repository", name)))
 
     ours, peer = in_turns(get, bare, rounds)
     return Row(
@@ -115,7 +116,7 @@ def _one(home: StateDirectory, many: int, rounds: int) -> Row:
 def _labelled(home: StateDirectory) -> Callable[[], None]:
     def page() -> None:
         with home.database.read() as connection:
-            assert DeclaredStore(connection).all("Repository", ("group", "g0"))
+            assert ResourceStore(connection).all("Repository", ("group", "g0"))
 
     return page
 

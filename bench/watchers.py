@@ -22,7 +22,8 @@ from odfd.api.resources import watches
 from odfd.api.routes import application
 from odfd.daemon.main import COLLECTED_AFTER
 from odfd.obs.events import EventLog
-from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.resource import Resource
+from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.http import Connection, Limits
 from odfd.state.directory import StateDirectory, open_state_directory
@@ -91,8 +92,8 @@ class _One:
         now, turn = self._clock.now(), next(self._turns)
         spec, labels = {"url": "file:///srv/r"}, {"turn": f"t{turn}"}
         with self._home.database.write() as connection:
-            DeclaredStore(connection).put(
-                DeclaredResource(
+            ResourceStore(connection).put(
+                Resource(
                     id="00000000-0000-4000-8000-000000000000", type="Repository", name="r", labels=labels, spec=spec,
                     created_at=now, updated_at=now,
                 ), now,

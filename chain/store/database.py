@@ -63,6 +63,8 @@ _HINTS: Final = {
 }
 
 
+Step: TypeAlias = str | Callable[[sqlite3.Connection], Sequence[str]]
+"""A step of a migration: an SQL script, or a function that converts rows and returns a line for each thing changed."""
 BeforeCommit: TypeAlias = Callable[[sqlite3.Connection, Collection[bytes | None]], None]
 """Called before a commit with the connection and the touched keys; ``None`` among them stands for everything."""
 
@@ -94,9 +96,11 @@ class Database:
         self._before_commit: BeforeCommit | None = None
         self.written: Callable[[], None] | None = None
         """Called after each transaction that touched something, by the thread that wrote, without the lock."""
-        self._migrated: dict[str, tuple[str, ...]] = {}
+        self._migrated: dict[str, tuple[Step, ...]] = {}
         self.brought_forward: list[tuple[str, int, int]] = []
         """Tables that were migrated: room, version before, version now."""
+        self.converted: list[str] = []
+        """What the functions among the steps changed, a line each."""
         self._idle: deque[sqlite3.Connection] = deque()
         self.is_full = False
         """Whether the disk was full when it was opened."""
@@ -234,14 +238,15 @@ class Database:
                 else:
                     connection.close()
 
-    def migrate(self, room: str, steps: Sequence[str]) -> None:
+    def migrate(self, room: str, steps: Sequence[Step]) -> None:
         self.migrate_all([(room, steps)])
 
-    def migrate_all(self, rooms: Iterable[tuple[str, Sequence[str]]]) -> None:
+    def migrate_all(self, rooms: Iterable[tuple[str, Sequence[Step]]]) -> None:
         """Brings the tables of rooms to their newest version, all or nothing; writes nothing if they have it already.
 
-        Step *n* is the SQL script that leads from version *n* to *n + 1*; steps are only ever added at the end. Raises
-        Environment when the file was written by a newer program.
+        Step *n* leads from version *n* to *n + 1*: an SQL script, or a function for what SQL cannot convert. Steps are
+        only ever added at the end. Raises Environment when the file was written by a newer program, and what functions
+        raise.
         """
         wanted = [(room, tuple(steps)) for room, steps in rooms if self._migrated.get(room) != tuple(steps)]
         if not wanted:
@@ -255,7 +260,7 @@ class Database:
         moved = [(room, before.get(room, 0), len(steps)) for room, steps in wanted] if before else []
         self.brought_forward += [each for each in moved if each[1] != each[2]]
 
-    def _migrate(self, connection: sqlite3.Connection, room: str, steps: Sequence[str]) -> None:
+    def _migrate(self, connection: sqlite3.Connection, room: str, steps: Sequence[Step]) -> None:
         row = connection.execute("SELECT version FROM versions WHERE room = ?", (room,)).fetchone()
         version = row[0] if row else 0
         if version > len(steps):
@@ -264,21 +269,25 @@ class Database:
                 rule="database-version",
                 hint=f"this program knows version {len(steps)}: use the newer program",
             )
-        for script in steps[version:]:
-            self._run(connection, room, script)
+        for step in steps[version:]:
+            if isinstance(step, str) or row is not None:  # in a new file there is nothing to convert
+                self._run(connection, room, step)
         if row is None or version < len(steps):
             connection.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (room, len(steps)))
 
-    def _check_schema(self, connection: sqlite3.Connection, rooms: Iterable[tuple[str, tuple[str, ...]]]) -> None:
+    def _check_schema(self, connection: sqlite3.Connection, rooms: Iterable[tuple[str, tuple[Step, ...]]]) -> None:
         """Compares the stored definitions of tables with ours: SQLite does not notice a column's flipped name."""
         there = set(connection.execute(_SCHEMA))
         for room, steps in rooms:
             if changed := sorted(name for name, *_ in _made_by(steps) - there):
                 raise self.corrupt(f"the definition of {', '.join(changed)} is not that of the {room} tables any more")
 
-    def _run(self, connection: sqlite3.Connection, room: str, script: str) -> None:
+    def _run(self, connection: sqlite3.Connection, room: str, step: Step) -> None:
         try:
-            for statement in _statements(script):
+            if not isinstance(step, str):
+                self.converted += step(connection)
+                return
+            for statement in _statements(step):
                 connection.execute(statement)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
@@ -370,11 +379,12 @@ def open_database(path: Path) -> Database:
 
 
 @functools.cache
-def _made_by(steps: tuple[str, ...]) -> frozenset[tuple[str, str, str | None]]:
-    """Returns tables and indexes as these steps define them."""
+def _made_by(steps: tuple[Step, ...]) -> frozenset[tuple[str, str, str | None]]:
+    """Returns tables and indexes as these steps define them; functions define none."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for script in steps:
-            connection.executescript(script)
+            if isinstance(script, str):
+                connection.executescript(script)
         return frozenset(connection.execute(_SCHEMA))
 
 

@@ -13,10 +13,10 @@ from chain.errors import Invalid
 from chain.model.wire import Scalar
 from odfd.access.callers import AccountCallers
 from odfd.access.relations import ADMIN, ANONYMOUS, MEMBER, PUBLIC, ROLE, ROLES, Statement
-from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import ANY, reference_key, refers_to
-from odfd.resources.types import ODF, VERSION, Remarks
+from odfd.resources.resource import Resource
+from odfd.resources.types import ODF, VERSION, Remarks, ResourceType
 
 ACCOUNT: Final = "Account"
 RELATIONS: Final = "Relations"
@@ -100,31 +100,6 @@ def prepare_account(spec: Node, remarks: Remarks) -> Node:
     return Node(spec.line, {key: child for key, child in spec.value.items() if key != "password"})
 
 
-def prepare_relations(spec: Node, remarks: Remarks) -> Node:
-    """Rewrites references that are objects, ``{type, name}``, in their short form."""
-    if not isinstance(spec.value, dict):
-        return spec
-    parts = dict(spec.value)
-    for part in ("relations", "attributes"):
-        items = parts.get(part)
-        if items is None or not isinstance(items.value, list):
-            continue
-        made = [_shortened(item, f"spec.{part}[{number}]", remarks) for number, item in enumerate(items.value)]
-        parts[part] = Node(items.line, made)
-    return Node(spec.line, parts)
-
-
-def _shortened(item: Node, path: str, remarks: Remarks) -> Node:
-    if not isinstance(item.value, dict):
-        return item
-    fields = dict(item.value)
-    for field in ("subject", "object"):
-        written = fields.get(field)
-        if written is not None and isinstance(written.value, dict):
-            fields[field] = remarks.reference(written, f"{path}.{field}")
-    return Node(item.line, fields)
-
-
 def check_account(draft: Draft) -> None:
     """Checks an Account; adds to the mistakes of its draft."""
     draft.attempt("spec.email", _check_email, draft.spec.email)
@@ -180,7 +155,7 @@ def _check_attribute(said: AttributeSpec) -> None:
         raise Invalid("an administrator is an account", rule="attribute-admin", hint=f"object: {ACCOUNT}:NAME")
 
 
-def statements_of(resource: DeclaredResource) -> Iterator[Statement]:
+def statements_of(resource: Resource) -> Iterator[Statement]:
     """Yields the statements of a Relations resource whose references were found; others have no effect."""
     spec = resource.spec or {}
     for each in spec.get("relations") or ():
@@ -193,24 +168,24 @@ def statements_of(resource: DeclaredResource) -> Iterator[Statement]:
             yield Statement(object_, each["name"], author=resource.account)
 
 
-def objects_of(resource: DeclaredResource) -> dict[str, str | None]:
+def objects_of(resource: Resource) -> dict[str, str | None]:
     """Returns the objects of Relations as they were written, each with its id, or ``None`` if it is not here."""
     spec = resource.spec or {}
     said = [each["object"] for part in ("relations", "attributes") for each in spec.get(part) or ()]
     return {text: _target(resource, text, ANY) for text in said}
 
 
-def admins_in(resource: DeclaredResource) -> bool:
+def admins_in(resource: Resource) -> bool:
     """Whether a Relations resource makes an administrator."""
     return any(each["name"] == ADMIN and each["value"] for each in (resource.spec or {}).get("attributes") or ())
 
 
-def _target(resource: DeclaredResource, text: str, type_: str) -> str | None:
+def _target(resource: Resource, text: str, type_: str) -> str | None:
     held = resource.references.get(reference_key(text, type_))
     return None if held is None else held.id
 
 
-def callers_of(accounts: Iterable[DeclaredResource]) -> list[AccountCallers]:
+def callers_of(accounts: Iterable[Resource]) -> list[AccountCallers]:
     """Returns the users and groups that act as each account, sorted by account name."""
     found = []
     for each in sorted(accounts, key=lambda one: one.name.casefold()):
@@ -225,3 +200,37 @@ def _callers(annotations: Mapping[str, Any]) -> UnixCallers:
         return msgspec.convert(annotations.get(UNIX_CALLERS) or annotations.get(_CALLERS_URI) or {}, UnixCallers)
     except msgspec.ValidationError:
         return UnixCallers()
+
+
+ACCOUNT_TYPE: Final = ResourceType(
+    name="Account", context="auth", plural="accounts",
+    about="An owner of resources, and the users of this machine that act as it (odfctl docs access).",
+    spec=AccountSpec, prepare=prepare_account,
+    annotations={UNIX_CALLERS: UnixCallers},
+    check=check_account,
+    example="""\
+$schema: Account
+headers:
+  name: alice
+  annotations:
+    unixCallers: {users: ["4711"]}
+spec:
+  email: alice@example.com
+  displayName: Alice
+""",
+)  # fmt: skip
+
+RELATIONS_TYPE: Final = ResourceType(
+    name="Relations", context="auth", plural="relations",
+    about="Rights of accounts on resources. To an account without any right a resource does not exist.",
+    spec=RelationsSpec,
+    check=check_relations,
+    example="""\
+$schema: Relations
+headers:
+  name: team
+spec:
+  relations:
+  - {subject: "Account:alice", relation: role, value: editor, object: "Dataset:sensors"}
+""",
+)  # fmt: skip

@@ -5,7 +5,6 @@ A controller asks the part of the node that does the work, never the declaration
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -20,20 +19,16 @@ from odfd.api.datasets.portals import Portal, PortalService
 from odfd.api.network.networks import NetworkService
 from odfd.api.queries.projections import ProjectionState, ProjectionTables
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.sources import SourceReader
 from odfd.api.trust.service import TrustService
 from odfd.api.views.views import DatasetViews
-from odfd.control import wire
-from odfd.flows.manifest import DesiredFlow
 from odfd.ingest.settings import IngestSettings
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries.projections import TableRecord
-from odfd.resources.declared import DeclaredResource
-from odfd.resources.references import dids_of
+from odfd.resources.resource import Resource
 from odfd.resources.sets import SecretSealer, binding
-from odfd.resources.status import UNRESOLVED, ConditionValue
+from odfd.resources.status import ConditionValue
 from odfd.state.directory import StateDirectory
 from odfd.trust.policy.manifest import unreachable
 from odfd.trust.policy.policy import Policy
@@ -41,14 +36,6 @@ from odfd.workers.reconciler import Controller, ObservedState
 from odfd.workers.volumes import VolumeWorker
 from odfd.workers.webhook_deliveries import FAILING
 from odfd.workers.webhooks import WebhookWorker
-
-FOLLOWERS: Final = ("Portal", "Projection")
-"""Types of resources that are looked at again when a dataset that they refer to changes."""
-SILENT: Final = (
-    "Network", "PersistentVolume", "Portal", "Projection", "Repository", "SecretSet", "Source", "TrustPolicy",
-    "Validator",
-)  # fmt: skip
-"""Types of resources that are looked at regularly, since no event tells when they are no longer as declared."""
 
 
 def controllers_of(
@@ -97,13 +84,13 @@ class AsDeclared:
 
     conditions: Collection[str] = ()
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:  # noqa: ARG002  as all controllers
+    async def observe(self, resource: Resource) -> ObservedState:  # noqa: ARG002  as all controllers
         return ObservedState()
 
-    async def perform(self, resource: DeclaredResource, step: str) -> None:
+    async def perform(self, resource: Resource, step: str) -> None:
         """Does nothing, because there are no steps."""
 
-    async def finalize(self, resource: DeclaredResource) -> None:
+    async def finalize(self, resource: Resource) -> None:
         """Does nothing, because nothing but the declaration exists."""
 
 
@@ -118,13 +105,13 @@ class DatasetController(AsDeclared):
         self._volumes = volumes
         self._flows = flows
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         if resource.did is not None and resource.status.observed_generation != resource.generation:
             self._volumes.touch(DatasetId.parse(resource.did))
             await self._flows.look([DatasetId.parse(resource.did)])  # its name and labels may select it for others
         return await trio.to_thread.run_sync(self._observe, resource)
 
-    def _observe(self, resource: DeclaredResource) -> ObservedState:
+    def _observe(self, resource: Resource) -> ObservedState:
         entry = self._home.resolve(resource.did or resource.name)
         view = self._views.dataset(entry)
         state = ConditionValue(value=view.state, message=", ".join(view.conditions))
@@ -142,39 +129,14 @@ class FlowController(AsDeclared):
     def __init__(self, flows: FlowService) -> None:
         self._flows = flows
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
-        try:
-            view = await self._flows.get(resource.name)
-        except NotFound:
-            return await self._waiting(resource)
-        if view.kind != "flow":  # a derived dataset that follows its inputs has an entry under its own name
-            return await self._waiting(resource)
-        if resource.owners and not await self._flows.is_as_declared(_desired(resource), dids_of(resource.references)):
-            return ObservedState(steps=("declare the flow",))  # unowned flows are declared before they are stored
+    async def observe(self, resource: Resource) -> ObservedState:
+        view = await self._flows.in_force(resource)
         if view.outcome is None:
             return ObservedState()
         return ObservedState(told={"LastRun": ConditionValue(value=view.outcome, message=view.message)})
 
-    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
-        await self._flows.apply(_desired(resource), dids_of(resource.references), dry_run=False)
-
-    async def finalize(self, resource: DeclaredResource) -> None:
-        await self._flows.look([DatasetId.parse(did) for did in dids_of(resource.references).values()])
-
-    async def _waiting(self, resource: DeclaredResource) -> ObservedState:
-        """Returns the state of a flow that is not in force: it waits for a dataset, or can be declared now."""
-        missing = await self._flows.missing(_desired(resource), dids_of(resource.references))
-        if missing is None:
-            return ObservedState(steps=("declare the flow",))
-        return ObservedState(fault=NotFound(missing.message, rule=UNRESOLVED, hint=missing.hint))
-
-
-def _desired(resource: DeclaredResource) -> DesiredFlow:
-    """Returns the flow as it was applied."""
-    headers = {"name": resource.name, "annotations": resource.annotations}
-    text = json.dumps({"$schema": "Flow", "headers": headers, "spec": resource.spec})
-    (flow,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).flows
-    return flow
+    async def finalize(self, resource: Resource) -> None:
+        await self._flows.removed(resource)
 
 
 class MirrorController(AsDeclared):
@@ -186,7 +148,7 @@ class MirrorController(AsDeclared):
     def __init__(self, mirrors: MirrorScheduler) -> None:
         self._mirrors = mirrors
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         mirror = self._mirrors.find(DatasetId.parse(resource.spec["source"]))
         if mirror is None:
             # The scheduler adopts an intent shortly after its commit; a deleted mirror deletes its resource too.
@@ -206,7 +168,7 @@ class NetworkController(AsDeclared):
     def __init__(self, networks: NetworkService) -> None:
         self._networks = networks
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         if not self._networks.is_joined(resource.name):
             # Its declaration is committed before the network is joined.
             return ObservedState(steps=("join the network",))
@@ -215,7 +177,7 @@ class NetworkController(AsDeclared):
             told={"Joined": ConditionValue(value=True, message="" if view.peers else "no peer is connected")}
         )
 
-    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         await self._networks.take_up()
 
 
@@ -227,7 +189,7 @@ class ValidatorController(AsDeclared):
     def __init__(self, trust: TrustService) -> None:
         self._trust = trust
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         did = resource.spec["did"]
         for each in await self._trust.validators():
             if each.key == did:
@@ -242,7 +204,7 @@ class TrustPolicyController(AsDeclared):
         """``changed`` judges all datasets anew, by the policies as they are declared."""
         self._policy, self._changed = policy, changed
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         if resource.status.observed_generation != resource.generation:
             self._changed()
         unmet = unreachable(resource, self._policy())
@@ -251,7 +213,7 @@ class TrustPolicyController(AsDeclared):
         hint = "odfctl trust validator add lists more, or ask for fewer; until then nothing of it is used or served"
         return ObservedState(fault=Refused("; ".join(unmet), rule="quorum-unreachable", hint=hint))
 
-    async def finalize(self, resource: DeclaredResource) -> None:  # noqa: ARG002  the others are judged by too
+    async def finalize(self, resource: Resource) -> None:  # noqa: ARG002  the others are judged by too
         self._changed()
 
 
@@ -263,7 +225,7 @@ class WebhookController(AsDeclared):
     def __init__(self, webhooks: WebhookWorker) -> None:
         self._webhooks = webhooks
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         calls, waiting = await self._webhooks.state(resource)
         failing, silence = calls.failures >= FAILING, ""
         if not calls.delivered and not failing:  # whether it answers is not known before somebody asks
@@ -278,7 +240,7 @@ class WebhookController(AsDeclared):
         text = f"{calls.said}; {plural(waiting, 'delivery waits', 'deliveries wait')}"
         return ObservedState(told=told, fault=Remote(text, rule="webhook-failed", hint="it is tried again by itself"))
 
-    async def finalize(self, resource: DeclaredResource) -> None:
+    async def finalize(self, resource: Resource) -> None:
         await self._webhooks.remove(resource)
 
 
@@ -288,11 +250,11 @@ class SourceController(AsDeclared):
     def __init__(self, sources: SourceReader, settings: Callable[[], IngestSettings]) -> None:
         self._sources, self._settings = sources, settings
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         await trio.to_thread.run_sync(self._sources.check, resource.id, self._settings())
         return ObservedState()
 
-    async def finalize(self, resource: DeclaredResource) -> None:
+    async def finalize(self, resource: Resource) -> None:
         await trio.to_thread.run_sync(self._sources.forget, resource.id)
 
 
@@ -306,7 +268,7 @@ class PortalController(AsDeclared):
         self._last: dict[str, tuple[str, ConditionValue]] = {}
         """The head of the private dataset when rows were last taken, and the result, by id of the Portal."""
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         portal = await trio.to_thread.run_sync(self._portals.resolved, resource)
         is_due = await trio.to_thread.run_sync(self._portals.check, portal)
         head, said = self._last.get(resource.id, ("", None))
@@ -315,7 +277,7 @@ class PortalController(AsDeclared):
             return ObservedState(told=told)
         return ObservedState(told=told, steps=("take rows",), is_drift=False)
 
-    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         portal = await trio.to_thread.run_sync(self._portals.resolved, resource)
         async with self._home.turns.of(portal.dataset):
             head = self._head(portal)
@@ -324,7 +286,7 @@ class PortalController(AsDeclared):
         text = taken.withheld or f"{plural(taken.rows, 'row')} taken, {taken.left_out:,} left out"
         self._last[resource.id] = head, ConditionValue(value=value, message=text)
 
-    async def finalize(self, resource: DeclaredResource) -> None:
+    async def finalize(self, resource: Resource) -> None:
         self._last.pop(resource.id, None)
 
     def _head(self, portal: Portal) -> str:
@@ -342,7 +304,7 @@ class ProjectionController(AsDeclared):
         self._faults: dict[str, Fault] = {}
         """Faults of computations, by id of the Projection, until they are reported beside the present table."""
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         fault = self._faults.pop(resource.id, None)
         state = await trio.to_thread.run_sync(self._tables.state, resource)
         told = {} if state.record is None else {"Table": _table_condition(state, state.record)}
@@ -350,13 +312,13 @@ class ProjectionController(AsDeclared):
             return ObservedState(told=told, fault=fault)
         return ObservedState(told=told, steps=("compute the table",), is_drift=False)
 
-    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         try:
             await self._tables.compute(resource)
         except Fault as fault:
             self._faults[resource.id] = fault
 
-    async def finalize(self, resource: DeclaredResource) -> None:
+    async def finalize(self, resource: Resource) -> None:
         self._faults.pop(resource.id, None)
         await trio.to_thread.run_sync(self._tables.remove, resource)
 
@@ -379,7 +341,7 @@ class VolumeController(AsDeclared):
     def __init__(self, home: StateDirectory, volumes: VolumeWorker) -> None:
         self._index, self._volumes = home.objects.volumes, volumes
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         state = self._volumes.state(resource)
         usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
         if state is None:  # the worker reports after its first look: until then its place is asked here
@@ -387,7 +349,7 @@ class VolumeController(AsDeclared):
             return ObservedState(told={"Usage": _usage_condition(usage, 0)})
         return ObservedState(told={"Usage": _usage_condition(usage, state.waiting)}, fault=state.fault)
 
-    async def finalize(self, resource: DeclaredResource) -> None:
+    async def finalize(self, resource: Resource) -> None:
         await trio.to_thread.run_sync(self._volumes.volumes.release, resource)
 
 
@@ -404,11 +366,11 @@ class SetController(AsDeclared):
     def __init__(self, declarations: DeclarationService) -> None:
         self._declarations = declarations
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         is_lacking = await trio.to_thread.run_sync(self._declarations.lacks_parts, resource)
         return ObservedState(steps=("make its elements",) if is_lacking else ())
 
-    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         await trio.to_thread.run_sync(self._declarations.make_parts, resource)
 
 
@@ -419,11 +381,11 @@ class SecretController(SetController):
         super().__init__(declarations)
         self._keys = keys
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         await trio.to_thread.run_sync(self._open_all, resource)
         return await super().observe(resource)
 
-    def _open_all(self, resource: DeclaredResource) -> None:
+    def _open_all(self, resource: Resource) -> None:
         """Opens each secret. Raises Environment if the key of one is not here."""
         for key, sealed in resource.spec["secrets"].items():
             self._keys.open(sealed["value"], (binding(resource.id, key),))

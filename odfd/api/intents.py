@@ -18,13 +18,16 @@ from chain.ids import KeyDid
 from odfd.api.network.mirrors import MirrorService
 from odfd.api.network.networks import NetworkService
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.intent_types import ORDER
 from odfd.api.resources.prepared_intents import PreparedIntent
+from odfd.api.resources.types import TYPES
 from odfd.api.trust.service import TrustService
 from odfd.control import wire
 from odfd.network.joined_networks import Network
 from odfd.resources.plan import PlannedResource
 from p2p.ports import PeerId
+
+ORDER: Final = ("Network", "Peer", "Validator", "Mirror")
+"""Types in the order in which they are applied: peers, then trust, then mirrors."""
 
 
 class IntentService:
@@ -105,9 +108,6 @@ def _check_same(planned: PlannedResource) -> None:
             raise Refused(text, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")
 
 
-PRUNED: Final = ("VariableSet", "SecretSet", "WebhookTarget", "Projection", "Flow")
-
-
 class Pruning:
     """Finds and deletes the resources that an apply left out."""
 
@@ -131,7 +131,7 @@ class Pruning:
                 continue
             kind = each.type.lower()
             wrote = writers.get(each.id, manager)
-            if each.type not in PRUNED or wrote != manager:
+            if not TYPES.named(each.type).is_pruned or wrote != manager:
                 by = f"{wrote} wrote it, and not {manager}: " if wrote != manager else ""
                 text = f"{by}it is not pruned: odfctl delete {kind} {each.name}"
                 items.append(

@@ -10,7 +10,7 @@ from chain.instant import Instant
 from odfd.api.controllers import AsDeclared
 from odfd.ipfs.repository import NameRecord, RepositoryPublisher
 from odfd.repositories.manifest import IPNS, place_of
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
 from odfd.workers.reconciler import ObservedState
 
@@ -26,7 +26,7 @@ class RepositoryController(AsDeclared):
         """``shelves`` returns ``None`` without a Kubo, where nothing can be renewed and pushes tell why."""
         self._shelves, self._now = shelves, now
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         shelves, root = self._shelves(), place_of(resource.spec["url"]).root
         if shelves is None or not root.startswith(IPNS):
             return ObservedState()
@@ -36,7 +36,7 @@ class RepositoryController(AsDeclared):
         steps = ("renew the record of the name",) if found.is_due(self._now()) else ()
         return ObservedState(told={RECORD: _told(found)}, steps=steps, is_drift=False)
 
-    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         shelves = self._shelves()
         if shelves is not None:
             await shelves.renew(place_of(resource.spec["url"]).root, self._now())

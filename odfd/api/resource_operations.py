@@ -163,10 +163,17 @@ async def existing(services: Services, kind: ResourceType, ref: str) -> wire.Res
 
 
 async def check_new(services: Services, kind: ResourceType, draft: Draft) -> None:
-    """Raises Conflict if the name is taken, Invalid if the draft states an id."""
+    """Raises Conflict if the account has the name already, Invalid if the draft states an id."""
     if draft.headers.id is not None:
         raise Invalid("the node gives ids", rule="no-such-id", place=draft.place("headers.id"), hint="leave it out")
-    if await existing(services, kind, draft.headers.name) is not None:
+    try:
+        found = await existing(services, kind, draft.headers.name)
+    except Invalid as fault:
+        if fault.rule != "ambiguous-name":
+            raise
+        return  # several others have it, and none of them is the node's owner, who asks
+    account = None if found is None else await account_id(services, draft.headers.account or "")
+    if found is not None and found.headers.get("account", {}).get("id") == account:
         raise Conflict(f"there is a {kind.name} {draft.headers.name} already", rule="exists", hint="PUT changes it")
 
 
@@ -253,12 +260,12 @@ async def delete(
     view = await services.declarations.get(kind.name, ref)
     await check_generation(services, kind, ref, generation)
     if "ownerReferences" in view.headers and not force:
-        await services.declarations.check_unowned(kind.name, view.name)
+        raise await services.declarations.owned_fault(kind.name, view.id)
     match kind.name:
         case "Dataset":
             await services.datasets.delete(view.headers.get("did", view.name), purge=purge)
         case "Flow":
-            await services.flows.delete(view.name)
+            await services.flows.delete(view.id, force=force)
         case "Mirror":
             await services.mirrors.remove(view.spec["source"])
         case "Network":
@@ -272,5 +279,5 @@ async def delete(
         case "Validator":
             await services.trust.remove_validator(view.spec["did"])
         case _:
-            await services.declarations.delete(kind.name, view.name, generation, force=force)
+            await services.declarations.delete(kind.name, view.id, generation, force=force)
     return manifest_of(view)

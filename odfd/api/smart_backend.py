@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import trio
 
 from chain.errors import Conflict, Invalid, NotFound, Refused
@@ -24,7 +23,6 @@ from chain.store.files import disk
 from chain.store.layout import BLOCKS, HEAD, DirectoryChain
 from chain.wording import plural
 from odfd.access.relations import Action, Role
-from odfd.api.access.apply_rules import check_name
 from odfd.api.access.guard import Guard
 from odfd.api.access.requests import AccessControl
 from odfd.api.datasets.import_export import ImportExport
@@ -33,7 +31,6 @@ from odfd.control.assembly import Context
 from odfd.datasets.catalog import DatasetEntry
 from odfd.network.library import ServingLibrary
 from odfd.published.web import link
-from odfd.resources.declared import DeclaredStore
 from odfd.runtime.subjects import about
 from odfd.smart.batches import NamedBlock
 from odfd.smart.messages import ObjectFile
@@ -92,12 +89,12 @@ class NodeSmartBackend:
     def _entry(self, guard: Guard, name: str) -> DatasetEntry | None:
         """Returns the dataset to push to; ``None`` if the push makes a new one."""
         try:
-            return guard.dataset_now(name, Action.MAINTAIN)
+            found = guard.dataset_now(name, Action.MAINTAIN)
         except NotFound:
-            if not guard.subject.is_owner:
-                guard.identified("to push a new dataset", Role.MAINTAINER)
-            check_name(guard, name, "")
-            return None
+            found = None
+        if found is None and not guard.subject.is_owner:
+            guard.identified("to push a new dataset", Role.MAINTAINER)
+        return found
 
     def upload(self, token: str, ref: str, name: Multihash, size: int) -> Incoming | None:
         guard = self.guard(token)
@@ -117,16 +114,6 @@ class NodeSmartBackend:
             self.sessions[key] = found
         else:
             self.sessions.pop(key, None)
-
-    def note_account(self, done: Transfer, guard: Guard, account: str) -> None:
-        """Records the account that owns a new dataset. Blocking."""
-        guard.state()  # records the new dataset as a resource
-        now = self._context.clock.now()
-        with self._home.database.write() as connection:
-            store = DeclaredStore(connection)
-            made = store.with_did(str(done.dataset))
-            if made is not None and made.account is None:
-                store.put(msgspec.structs.replace(made, account=account), now)
 
     def tell(self, done: Transfer, name: str) -> None:
         """Emits an event about pushed blocks. In the event loop."""
@@ -211,7 +198,7 @@ class NodePushSession:
                 (self._folder / HEAD).parent.mkdir(exist_ok=True)
                 (self._folder / HEAD).write_text(str(self._last))
             chain = DirectoryChain(self._folder)
-            dataset = self._backend.import_export.check_pushed(chain, self._name)
+            dataset = self._backend.import_export.check_pushed(chain, self._name, self._account())
             self._check_goes_on(chain, dataset)
             self._chain = chain
         return self._chain
@@ -250,21 +237,22 @@ class NodePushSession:
         return _Incoming(self._home, name, size)
 
     async def commit(self) -> None:
-        again = await trio.to_thread.run_sync(self._check_again)
-        done = await self._backend.import_export.take_pushed(self._folder, self._name)
-        if self._entry is None and again is not None:
-            await trio.to_thread.run_sync(self._backend.note_account, done, self._guard, again)
+        await trio.to_thread.run_sync(self._check_again)
+        done = await self._backend.import_export.take_pushed(self._folder, self._name, self._account())
         self._backend.tell(done, self._name)
 
-    def _check_again(self) -> str | None:
-        """Checks that the token still has its rights, and that no block is missing. Returns the account, if any."""
+    def _check_again(self) -> None:
+        """Checks that the token still has its rights, and that no block is missing."""
         self._linked()
         if not self._guard.is_same_caller():
             raise Refused("the rights of your account changed meanwhile", rule="access-role", hint="push again")
         if self._entry is not None:
             self._guard.dataset_now(self._name, Action.MAINTAIN)
+
+    def _account(self) -> str | None:
+        """Returns the account that a new dataset belongs to; ``None`` for the node's owner."""
         subject = self._guard.subject
-        return None if subject.is_owner else subject.account
+        return None if self._entry is not None or subject.is_owner else subject.account
 
     def close(self) -> None:
         self._backend.ended(self, self._guard, self._name)

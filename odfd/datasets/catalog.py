@@ -1,30 +1,23 @@
-"""Stores the local names of datasets, whose identity is their did.
-
-A dataset resource is stored as a collection, of one rendition with one shard, so that its format allows several.
-"""
+"""Looks up datasets by name and did, and names them: each is a resource of the type Dataset."""
 
 from __future__ import annotations
 
 import difflib
+import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from chain.errors import Invalid, NotFound
-from chain.ids import DID_ODF, DatasetId, DatasetName, parse_own_name
+from chain.ids import DID_ODF, DatasetId, DatasetName, parse_local_alias, parse_own_name
 from chain.instant import Instant
+from odfd.resources.reader import NamedRow
 from odfd.resources.references import reference_key
-from odfd.resources.store import Resource, Resources
+from odfd.resources.resource import Resource, derived_id
+from odfd.resources.store import Owning, ResourceStore
 
-KIND: Final = "dataset"
-_TYPE: Final = "Dataset"
-
-
-class Rendition(msgspec.Struct, frozen=True, rename="camel"):
-    """One derivation of a collection's history: the chains of its shards."""
-
-    shards: tuple[str, ...]
+TYPE: Final = "Dataset"
 
 
 class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,20 +28,15 @@ class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Instant
 
 
-class _Spec(msgspec.Struct, frozen=True):
-    renditions: tuple[Rendition, ...]
-    created_at: Instant | None = None
-    """When the dataset was created, if that was under an earlier name; ``None`` if it always had this name."""
-
-
 class Catalog:
-    """Looks up and changes the names of datasets, over the resources of one connection."""
+    """Looks up and changes the names of datasets, over one connection."""
 
-    def __init__(self, resources: Resources) -> None:
-        self._resources = resources
+    def __init__(self, connection: sqlite3.Connection, owning: Owning | None = None) -> None:
+        """``owning`` writes what a renamed dataset makes, such as the flow of its schedule."""
+        self._store = ResourceStore(connection, owning)
 
     def entries(self) -> Sequence[DatasetEntry]:
-        return [_entry(resource) for resource in self._resources.all(KIND)]
+        return [_entry(each) for each in self._store.rows(TYPE) if each.did is not None]
 
     def resolve(self, ref: str) -> DatasetEntry:
         """Returns a dataset by local name or did. Raises NotFound (with the nearest name) or Invalid."""
@@ -63,36 +51,60 @@ class Catalog:
         raise NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
 
     def look(self, ref: str) -> DatasetEntry | None:
-        """Returns a dataset for callers other than the owner, without a search for the nearest name. Raises Invalid."""
+        """Returns what the node's owner means by a did, a name or ``account/name``. Raises Invalid."""
         if ref.startswith(DID_ODF):
             return self.find(DatasetId.parse(ref))
-        resource = self._resources.get(KIND, parse_own_name(ref))
-        return None if resource is None else _entry(resource)
+        _check_ref(ref)
+        row = None if "/" in ref else self._store.row_named(TYPE, ref, None)
+        return _entry(row) if row is not None else _entry_of(self._store.sought(TYPE, ref))
+
+    def called(self, ref: str, account: str | None) -> DatasetEntry | None:
+        """Returns what an account calls by a did or a name; ``account``: ``None`` for callers without one.
+
+        Raises Invalid.
+        """
+        if ref.startswith(DID_ODF):
+            return self.find(DatasetId.parse(ref))
+        _check_ref(ref)
+        return _entry_of(self._store.called(TYPE, ref, account))
+
+    def named(self, name: str, account: str | None) -> DatasetEntry | None:
+        """Returns the dataset of an account by its name. ``account``: ``None`` for the node's owner."""
+        row = self._store.row_named(TYPE, name, account)
+        return None if row is None or row.did is None else _entry(row)
 
     def find(self, dataset: DatasetId) -> DatasetEntry | None:
         """Returns a dataset by its id, with an index: the cost does not grow with the number of datasets."""
-        named = map(_entry, self._resources.about(KIND, str(dataset)))
-        return next((entry for entry in named if entry.id == dataset), None)
+        found = self._store.row_with_did(TYPE, str(dataset))
+        return None if found is None else _entry(found)
 
     def name_of(self, dataset: DatasetId) -> str:
         """Returns the local name of a dataset, or its shortened did, to show to people."""
         entry = self.find(dataset)
         return entry.name if entry else dataset.short
 
-    def add(self, name: str, dataset: DatasetId, now: Instant) -> None:
-        """Names a dataset. Raises Invalid if the name is that of another dataset, or the dataset has another name."""
-        parsed = self.check(name, dataset)
-        spec = _Spec((Rendition((str(dataset),)),))
-        self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now, about=str(dataset))
+    def add(self, name: str, dataset: DatasetId, now: Instant, account: str | None = None) -> None:
+        """Names a dataset of an account. ``account``: ``None`` for the node's owner.
 
-    def check(self, name: str, dataset: DatasetId) -> DatasetName:
+        Raises Invalid if the name is that of another dataset of the account, or the dataset has another name.
+        """
+        parsed = self.check(name, dataset, account)
+        if self.find(dataset) is None:
+            id_ = derived_id(TYPE, str(dataset), str(now))
+            named = Resource(
+                id=id_, type=TYPE, name=parsed, did=str(dataset), account=account, created_at=now, updated_at=now
+            )  # fmt: skip
+            self._store.put(named, now)
+
+    def check(self, name: str, dataset: DatasetId, account: str | None = None) -> DatasetName:
         """Checks that ``add`` would accept a name, and returns it. Raises Invalid."""
         parsed = parse_own_name(name)
-        held = self._resources.get(KIND, parsed)
-        if held is not None and _entry(held).id != dataset:
+        held = self._store.row_named(TYPE, parsed, account)
+        if held is not None and held.did != str(dataset):
             raise _taken(name, _entry(held).id)
-        known = self.find(dataset)
-        if known is not None and known.name.casefold() != parsed.casefold():
+        known = self._store.row_with_did(TYPE, str(dataset))
+        is_others = known is not None and account is not None and known.account != account
+        if known is not None and (is_others or known.name.casefold() != parsed.casefold()):
             raise Invalid(
                 f"{dataset.short} is here already, as {known.name}",
                 rule="dataset-exists",
@@ -103,16 +115,20 @@ class Catalog:
     def rename(self, entry: DatasetEntry, name: str, now: Instant) -> DatasetEntry:
         """Renames a dataset; names that differ in case are the same. Raises Invalid if the name is taken."""
         parsed = parse_own_name(name)
-        held = self._resources.get(KIND, parsed)
-        if held is not None and _entry(held).id != entry.id:
-            raise _taken(name, _entry(held).id)
-        spec = _Spec((Rendition((str(entry.id),)),), entry.created_at)
-        self._resources.delete(KIND, entry.name, now)
-        self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now, about=str(entry.id))
-        return DatasetEntry(name=parsed, id=entry.id, created_at=entry.created_at)
+        held = self._store.with_did(TYPE, str(entry.id))
+        assert held is not None
+        named = self._store.row_named(TYPE, parsed, held.account)
+        if named is not None and named.did != str(entry.id):
+            raise _taken(name, _entry(named).id)
+        if held.name != parsed:
+            after = msgspec.structs.replace(held, name=parsed, generation=held.generation + 1, updated_at=now)
+            self._store.put(after, now)
+        return msgspec.structs.replace(entry, name=parsed)
 
-    def remove(self, name: str, now: Instant) -> None:
-        self._resources.delete(KIND, name, now)
+    def remove(self, entry: DatasetEntry, now: Instant) -> None:
+        held = self._store.with_did(TYPE, str(entry.id))
+        if held is not None:
+            self._store.delete(held, now)
 
 
 def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> DatasetEntry:
@@ -120,13 +136,13 @@ def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> Dat
 
     ``meant``: dids by the keys of references. Raises NotFound, Invalid.
     """
-    key = reference_key(ref, _TYPE)
+    key = reference_key(ref, TYPE)
     did = meant.get(key)
     if did is None and "/" in key:
         hint = "odfctl get datasets -w lists what is here, with accounts"
         raise NotFound(f"there is no {key}", rule="dataset-ref", hint=hint)
     if did is None:
-        return catalog.resolve(ref.removeprefix(f"{_TYPE}:"))
+        return catalog.resolve(ref.removeprefix(f"{TYPE}:"))
     found = catalog.find(DatasetId.parse(did))
     if found is None:
         hint = "it goes on when that comes again; to mean another of the name, apply it again"
@@ -147,8 +163,19 @@ def _taken(name: str, dataset: DatasetId) -> Invalid:
     )
 
 
-def _entry(resource: Resource) -> DatasetEntry:
-    spec = msgspec.json.decode(resource.spec, type=_Spec)
-    (shard,) = spec.renditions[-1].shards
-    created_at = resource.created_at if spec.created_at is None else spec.created_at
-    return DatasetEntry(name=DatasetName(resource.name), id=DatasetId.parse(shard), created_at=created_at)
+def _check_ref(ref: str) -> None:
+    """Raises Invalid for what is neither a name nor ``account/name``."""
+    parse_local_alias(ref) if "/" in ref else parse_own_name(ref)
+
+
+def _entry_of(resource: Resource | None) -> DatasetEntry | None:
+    if resource is None or resource.did is None:
+        return None
+    return DatasetEntry(
+        name=DatasetName(resource.name), id=DatasetId.parse(resource.did), created_at=resource.created_at
+    )  # fmt: skip
+
+
+def _entry(row: NamedRow) -> DatasetEntry:
+    assert row.did is not None
+    return DatasetEntry(name=DatasetName(row.name), id=DatasetId.parse(row.did), created_at=row.created_at)

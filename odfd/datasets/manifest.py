@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -13,9 +14,11 @@ from chain.codec.yaml_tree import Node
 from chain.ids import DatasetId
 from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
 from chain.model.wire import U32
+from odfd.flows.manifest import DERIVATION, SCHEDULE, scheduled
+from odfd.flows.spec import DatasetSchedule, DerivationPolicySpec
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
-from odfd.resources.types import Remarks
+from odfd.resources.types import ODF, VERSION, Remarks, ResourceType
 
 _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"
@@ -85,5 +88,41 @@ def snapshot_of(draft: Draft) -> Manifest:
     )
 
 
+def check_dataset(draft: Draft) -> None:
+    """Adds the mistakes in the annotations of a Dataset to its draft."""
+    if SCHEDULE in draft.typed:
+        draft.attempt(f"headers.annotations.{SCHEDULE}", lambda _: draft.typed[SCHEDULE].check(), "")
+
+
 def _within(mistake: Mistake) -> Mistake:
     return Mistake(_SPEC + mistake.path, mistake.line, mistake.message, mistake.rule, mistake.hint)
+
+
+DATASET_TYPE: Final = ResourceType(
+    name="Dataset", context="dataset", plural="datasets", aliases=("ds",),
+    about="A dataset of this node: a chain of metadata blocks, and the data that they name.",
+    spec=DatasetSpec, prepare=prepare,
+    annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec},
+    parts=partial(scheduled, uri=f"{ODF}/dataset/{VERSION}/Schedule"),
+    check=check_dataset,
+    example="""\
+$schema: Dataset
+headers:
+  name: sensors
+spec:
+  kind: Root
+  metadata:
+  - kind: AddPushSource
+    sourceName: default
+    read:
+      kind: NdJson
+      schema:
+        fields:
+        - {name: event_time, type: {kind: Timestamp, unit: Millisecond, timezone: UTC}}
+        - {name: celsius, type: Float64}
+    merge: {kind: Append}
+  - kind: SetInfo
+    description: Temperatures of a house
+    keywords: [example]
+""",
+)  # fmt: skip

@@ -5,14 +5,17 @@ It reads a part of the Flow of RFC-018; an unknown part is refused by its name, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from chain.codec.yaml_tree import parse
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from odfd.flows import schedule
+from odfd.flows.dialect import prepare
 from odfd.flows.plan import (
     DAY,
     HOUR,
@@ -40,11 +43,12 @@ from odfd.flows.spec import (
     RetryPolicy,
 )
 from odfd.flows.tasks import read_task, source_key
-from odfd.resources.declared import DeclaredResource
-from odfd.resources.manifest import Draft
+from odfd.resources.manifest import Draft, read_resource
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key
+from odfd.resources.resource import Resource
 from odfd.resources.selectors import parse_selector
+from odfd.resources.types import ResourceType, TypeRegistry
 
 _TARGET: Final = "Dataset:"
 _MOST_ATTEMPTS: Final = 100
@@ -79,18 +83,21 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
         """Returns ``file:line`` of a part of the flow."""
         return f"{self.source}:{self.lines.get(path, self.lines.get('', 1))}"
 
-    def plan(self, resolve: Callable[[str, str], DatasetId]) -> FlowPlan:
-        """Builds the plan.
+    def plan(self, id_: str, resolve: Callable[[str, str], DatasetId]) -> FlowPlan:
+        """Builds the plan of the flow with an id.
 
-        ``resolve`` turns a reference, with its place in the text, into an id; its faults are passed on.
+        ``resolve`` turns the key of a reference, with its place in the text, into a did; its faults are passed on.
         """
-        target = EVERY if self.selection is not None else resolve(self.target, self.place("spec.target"))
+
+        def dataset(ref: str, path: str) -> DatasetId:
+            return resolve(reference_key(ref, "Dataset"), self.place(path))
+
+        target = EVERY if self.selection is not None else dataset(self.target, "spec.target")
         inputs = [
-            resolve(each, self.place(f"spec.triggers[{number}].dataset"))
-            for number, each in enumerate(self.inputs)
-            if each
-        ]
+            dataset(each, f"spec.triggers[{number}].dataset") for number, each in enumerate(self.inputs) if each
+        ]  # fmt: skip
         return FlowPlan(
+            id=id_,
             name=self.name,
             target=target,
             schedule=self.schedule,
@@ -111,7 +118,7 @@ class DerivationPolicy(NamedTuple):
     """Nanoseconds between runs; ``None`` for that of the settings."""
 
 
-def derivation_policy(owner: DeclaredResource) -> DerivationPolicy | None:
+def derivation_policy(owner: Resource) -> DerivationPolicy | None:
     """Reads the annotation of a dataset; ``None`` if it has none. Raises Invalid."""
     annotated = owner.annotations.get(DERIVATION)
     if annotated is None:
@@ -129,7 +136,7 @@ def derivation_policy(owner: DeclaredResource) -> DerivationPolicy | None:
     return DerivationPolicy(policy.when == "Manual", cooldown)
 
 
-def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
+def scheduled(owner: Resource, uri: str) -> Iterator[OwnedPart]:
     """Yields the flow of a dataset with a schedule, and checks its other annotations of this kind. Raises Invalid.
 
     ``uri``: the long name of the annotation.
@@ -160,7 +167,7 @@ def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
     )  # fmt: skip
 
 
-def _check_can_be_pulled(owner: DeclaredResource) -> None:
+def _check_can_be_pulled(owner: Resource) -> None:
     """Raises Invalid for a root that is only pushed to: its flow would fail each time, for ever."""
     declared = owner.spec.get("metadata") if isinstance(owner.spec, dict) else None
     kinds = {each.get("kind") for each in declared if isinstance(each, dict)} if isinstance(declared, list) else set()
@@ -176,6 +183,18 @@ def flow_of(draft: Draft) -> DesiredFlow | None:
     """Reads a draft; returns ``None`` for an invalid flow, whose mistakes are added to the draft."""
     flow = _Reading(draft).flow()
     return None if draft.binding.mistakes else flow
+
+
+def declared_flow(name: str, spec: Any, annotations: Mapping[str, Any]) -> DesiredFlow:
+    """Reads a flow as it is stored, which was checked when it was applied. Raises Invalid for one that is damaged."""
+    said = {"$schema": FLOW_TYPE.name, "headers": {"name": name, "annotations": annotations}, "spec": spec}
+    (node,) = parse(json.dumps(said), name)
+    draft, mistakes = read_resource(node, name, _REGISTRY)
+    flow = None if draft is None else flow_of(draft)
+    if draft is None or flow is None:
+        fault = (draft.binding.mistakes if draft is not None else mistakes)[0]
+        raise Invalid(f"the flow {name} cannot be read: {fault.message}", rule=fault.rule, hint="apply it again")
+    return flow
 
 
 class _Reading:
@@ -321,3 +340,24 @@ def _catch_up(text: str) -> CatchUp:
     except ValueError as error:
         known = ", ".join(each.value for each in CatchUp)
         raise Invalid(f"unknown catchUp {text[:40]!r}", rule="enum-member", hint=f"one of {known}") from error
+
+
+FLOW_TYPE: Final = ResourceType(
+    name="Flow", context="flow", plural="flows",
+    about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
+    spec=FlowSpec, prepare=prepare, annotations={POLICY: FlowPolicySpec},
+    is_pruned=True,
+    check=flow_of,
+    example="""\
+$schema: Flow
+headers:
+  name: sensors-hourly
+  annotations:
+    flowPolicy: {timeZone: America/Toronto}
+spec:
+  target: Dataset:sensors
+  triggers:
+  - {kind: Schedule, cron: "@hourly"}
+""",
+)  # fmt: skip
+_REGISTRY: Final = TypeRegistry([FLOW_TYPE])

@@ -114,6 +114,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Says which tasks a dataset gets, and when: by a schedule, or at new data of others, of Sources or of itself."""
 
+    id: str = ""
+    """Id of the Flow or Task that declares it, and has the references of its tasks; empty without one."""
     name: str
     """The name for people: of the flow, or of the dataset that follows its inputs."""
     target: DatasetId
@@ -129,8 +131,6 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     policy: FlowPolicy = FlowPolicy()
     selection: Selection | None = None
     """The selection by which the target was selected; ``None`` for a flow of one dataset."""
-    by: str = "Flow"
-    """Type of the resource of this name, which has the references of the tasks."""
     declared: bool = True
     """Whether it was declared; otherwise it stands for a derived dataset that follows its inputs."""
 

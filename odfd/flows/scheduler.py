@@ -193,7 +193,7 @@ class Scheduler:
             if self._claim(entry, now):
                 found.append(Firing(key, entry.plan, entry.record))
                 if entry.plan.selection is not None:
-                    self._busy.setdefault(entry.plan.name, set()).add(key)
+                    self._busy.setdefault(entry.plan.id, set()).add(key)
             else:
                 self._arm(key, entry, now)
         return found
@@ -231,7 +231,7 @@ class Scheduler:
 
     def _waits(self, key: str, entry: Entry) -> bool:
         """Whether a run has to wait, because its selection has as many as it may; if so, queues it."""
-        name = entry.plan.name
+        name = entry.plan.id
         if entry.plan.selection is None or len(self._busy.get(name, ())) < PARALLEL:
             return False
         self._queued.setdefault(name, {})[key] = None

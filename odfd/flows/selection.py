@@ -15,7 +15,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from odfd.flows.plan import FlowPlan, GarbageCollection, Selection
-from odfd.resources.declared import Json
+from odfd.resources.resource import Json
 from odfd.resources.selectors import matches, names, parse_selector
 
 EVERY: Final = DatasetId.from_public_key(bytes(32))

@@ -1,24 +1,28 @@
-"""Stores declared flows, and the records of their runs. Synchronous, on the given connection.
+"""Reads flows, which are resources of the type Flow, as plans; and stores the records of their runs.
 
-A flow is a resource about the dataset that it pulls. The record of its runs is one row, replaced before and after each
-run. A derived dataset that follows its inputs has a record too, under its id.
+A flow whose dataset is not here has no plan: it waits. The record of its runs is one row, replaced before and after
+each run. A derived dataset that follows its inputs has a record too, under its id. Blocking, on a given connection.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from chain.errors import NotFound
 from chain.ids import DatasetId
-from chain.instant import Instant
 from chain.store.seals import Sealed
-from odfd.flows.plan import FlowPlan, Ingest, Record
+from odfd.flows.manifest import DesiredFlow, declared_flow
+from odfd.flows.plan import FlowPlan, Record
 from odfd.flows.selection import EVERY, is_template
-from odfd.resources.store import Resources
+from odfd.resources.resource import Resource, canonical
+from odfd.resources.status import UNRESOLVED
+from odfd.resources.store import ResourceStore
 
-KIND: Final = "flow"
+TYPE: Final = "Flow"
 ROOM: Final = "flows"
 STEPS: Final = (
     """
@@ -31,91 +35,99 @@ STEPS: Final = (
     """,
 )
 RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply it again: odfctl delete flow NAME")
-
-
-class _StoredPlan(FlowPlan, frozen=True, kw_only=True):
-    """A plan as it is stored, also by releases without ``tasks``."""
-
-    fetch_uncacheable: bool = False
-
-
-_PLAN: Final = msgspec.json.Decoder(_StoredPlan, dec_hook=lambda _, text: DatasetId.parse(text))
-"""Decodes plans; the hook is for dids, the only type that msgspec does not know."""
 _RECORD: Final = msgspec.json.Decoder(Record)
+_GONE: Final = "it goes on when that comes again; to mean another of the name, apply it again"
+_READ_FLOWS: Final = 10_000
+"""Flows that are kept as they were read, since plans are asked for at every change."""
 
 
-def key_of(name: str) -> str:
-    """Returns the key of a flow in the table of records."""
-    return f"flow {name.casefold()}"
+def key_of(flow: str) -> str:
+    """Returns the key of a flow, by its id, in the table of records."""
+    return f"flow {flow}"
 
 
 def key_for(plan: FlowPlan) -> str:
     """Returns the key of a declared plan: that of its flow, or of one dataset of a selection."""
     is_whole = plan.selection is None or plan.target == EVERY
-    return key_of(plan.name) if is_whole else f"{key_of(plan.name)} {plan.target}"
+    return key_of(plan.id) if is_whole else f"{key_of(plan.id)} {plan.target}"
 
 
-def keep(connection: sqlite3.Connection, plan: FlowPlan, now: Instant) -> bool:
-    """Declares a flow; ``False`` if it was declared so before."""
-    spec = msgspec.json.encode(plan, enc_hook=str, order="deterministic")
-    return Resources(connection).apply(KIND, plan.name, spec, now, about=str(plan.target))
+def plan_of(connection: sqlite3.Connection, flow: Resource) -> FlowPlan:
+    """Returns the plan of a flow. Raises NotFound for a dataset that is not here: the flow waits for it."""
+    store = ResourceStore(connection)
+
+    def resolve(key: str, place: str) -> DatasetId:
+        handle = flow.references.get(key)
+        target = None if handle is None else store.row_with_did("Dataset", handle.did or "")
+        if target is None or target.did is None:
+            name = key.partition(":")[2]
+            text = f"no dataset {name!r} here" if handle is None else f"the dataset {name!r} that was meant is gone"
+            hint = "the flow begins when it is here" if handle is None else _GONE
+            raise NotFound(text, rule=UNRESOLVED, hint=hint, place=place)
+        return DatasetId.parse(target.did)
+
+    desired = _read(flow.name, canonical(flow.spec), canonical(flow.annotations))
+    return desired.plan(flow.id, resolve)
+
+
+@lru_cache(maxsize=_READ_FLOWS)
+def _read(name: str, spec: str, annotations: str) -> DesiredFlow:
+    return declared_flow(name, msgspec.json.decode(spec), msgspec.json.decode(annotations))
 
 
 def find(connection: sqlite3.Connection, name: str) -> FlowPlan | None:
-    found = Resources(connection).get(KIND, name)
-    return None if found is None else _plan(found.spec)
+    """Returns the plan of a flow by its name; ``None`` if there is none, or it waits."""
+    found = ResourceStore(connection).sought(TYPE, name)
+    return next(iter(_planned(connection, [] if found is None else [found])), None)
 
 
 def flows(connection: sqlite3.Connection) -> list[FlowPlan]:
-    """Lists flows by name."""
-    return [_plan(each.spec) for each in Resources(connection).all(KIND)]
+    """Lists the plans of flows by name, without those that wait."""
+    return _planned(connection, ResourceStore(connection).all(TYPE))
 
 
 def flows_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
-    """Lists the flows of a dataset."""
-    return [_plan(each.spec) for each in Resources(connection).about(KIND, str(dataset))]
+    """Lists the plans of the flows of a dataset."""
+    if dataset == EVERY:
+        return [plan for plan in flows(connection) if plan.target == EVERY]
+    store = ResourceStore(connection)
+    row = store.row_with_did("Dataset", str(dataset))
+    referring = [] if row is None else store.referring(TYPE, row.id)
+    return [plan for plan in _planned(connection, referring) if plan.target == dataset]
 
 
 def templates(connection: sqlite3.Connection) -> list[FlowPlan]:
     """Lists the flows of selections that have a plan for each selected dataset."""
-    return [plan for plan in flows_of(connection, EVERY) if is_template(plan)]
+    return [plan for plan in flows(connection) if is_template(plan)]
 
 
-def _plan(spec: bytes) -> FlowPlan:
-    stored = _PLAN.decode(spec)
-    parts = {name: getattr(stored, name) for name in FlowPlan.__struct_fields__}
-    if stored.fetch_uncacheable:
-        parts["tasks"] = (Ingest(fetch_uncacheable=True),)
-    return FlowPlan(**parts)
+def _planned(connection: sqlite3.Connection, found: list[Resource]) -> list[FlowPlan]:
+    plans = []
+    for each in found:
+        try:
+            plans.append(plan_of(connection, each))
+        except NotFound:
+            continue  # it waits, which its status tells
+    return plans
 
 
-def remove(connection: sqlite3.Connection, name: str, now: Instant) -> bool:
-    first = key_of(name)
-    connection.execute(
-        "DELETE FROM flow_runs WHERE key = ? OR substr(key, 1, ?) = ?", (first, len(first) + 1, f"{first} ")
-    )
-    return Resources(connection).delete(KIND, name, now)
+def forget_runs(connection: sqlite3.Connection, flow: str) -> None:
+    """Deletes the records of the runs of a deleted flow."""
+    first = key_of(flow)
+    connection.execute("DELETE FROM flow_runs WHERE key = ? OR key GLOB ?", (first, f"{first} *"))
 
 
-def rename(connection: sqlite3.Connection, name: str, to: str, now: Instant) -> None:
-    """Removes a flow that is about to be declared under another name, and gives that the records of its runs."""
-    first, other = key_of(name), key_of(to)
-    moved = [
-        (row[0], row[1])
-        for row in RUNS.rows(connection, "key = ? OR substr(key, 1, ?) = ?", (first, len(first) + 1, f"{first} "))
-    ]
-    for key, held in moved:
-        RUNS.put(connection, other + key.removeprefix(first), held)
-    remove(connection, name, now)
+def forget(connection: sqlite3.Connection, dataset: DatasetId) -> list[tuple[str, bool]]:
+    """Deletes the records of a dataset that is about to be deleted.
 
-
-def forget(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> list[str]:
-    """Deletes a deleted dataset's flows, and its records of selections' flows; returns the names of the flows."""
-    names = [plan.name for plan in flows_of(connection, dataset)]
-    for name in names:
-        remove(connection, name, now)
+    Returns the names of its flows, each with whether it stays, and waits for the dataset.
+    """
+    store, plans = ResourceStore(connection), flows_of(connection, dataset)
+    found = [held for plan in plans if (held := store.get(plan.id)) is not None]
+    for each in found:
+        forget_runs(connection, each.id)
     connection.execute("DELETE FROM flow_runs WHERE key = ? OR key GLOB ?", (str(dataset), f"flow * {dataset}"))
-    return names
+    return [(each.name, not each.owners) for each in found]
 
 
 def record(connection: sqlite3.Connection, key: str) -> Record | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from odfd.flows.dialect import prepare_task
 from odfd.flows.payload import check_payload
 from odfd.flows.plan import Compaction, FlowTask, GarbageCollection, Ingest, PushTo, Verify, WebhookCall
 from odfd.flows.spec import (
@@ -25,7 +26,7 @@ from odfd.flows.spec import (
 from odfd.resources.manifest import Draft, described
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import reference_key
-from odfd.resources.types import ODF, VERSION
+from odfd.resources.types import ODF, VERSION, ResourceType
 
 TYPE: Final = "Task"
 SPECS: Final = (IngestTask, CompactionTask, GarbageCollectionTask, WebhookCallTask, ExtensionTask)
@@ -118,3 +119,19 @@ def _extension(draft: Draft, path: str, spec: ExtensionTask) -> FlowTask:
         key = draft.attempt(f"{path}.to", partial(reference_key, type_=REPOSITORY), spec.to)
         return PushTo(to=key or "")
     return Verify(level=(spec.level or VerifyLevel.DATA).value)
+
+
+TASK_TYPE: Final = ResourceType(
+    name="Task", context="flow", plural="tasks", spec=SPECS, prepare=prepare_task,
+    about="Work that is done once: declared, or started by a command or a flow.",
+    annotations={TARGET: TaskTarget},
+    check=check_task,
+    example="""\
+$schema: Task
+headers:
+  name: sensors-check
+  annotations:
+    taskTarget: {dataset: sensors}
+spec: {kind: Ext, $schema: Verify, level: data}
+""",
+)  # fmt: skip

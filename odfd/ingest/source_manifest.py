@@ -22,8 +22,8 @@ from odfd.ingest.endpoint import RestEndpoint
 from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks, check_header, secret_name
 from odfd.ingest.trigger import check_trigger
 from odfd.resources.manifest import Draft, described
-from odfd.resources.references import SETS, reference_key
-from odfd.resources.types import Remarks
+from odfd.resources.references import ANY, SETS, reference_key, refers_to
+from odfd.resources.types import Remarks, ResourceType
 from odfd.resources.variables import VARIABLE
 
 MAX_CONFIG: Final = 64
@@ -37,7 +37,12 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A source of records, and the steps that turn them into rows."""
 
     config: (
-        Annotated[Extra, described("SecretSet:SET#KEY or VariableSet:SET#KEY by name; read as config.NAME.")] | None
+        Annotated[
+            Extra,
+            described("SecretSet:SET#KEY or VariableSet:SET#KEY by name; read as config.NAME."),
+            refers_to(ANY),
+        ]
+        | None
     ) = None
     ingress: (
         Annotated[
@@ -55,9 +60,8 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
 class ConfigValue(msgspec.Struct, frozen=True):
     """A reference to a value of a SecretSet or VariableSet that a Source reads."""
 
-    type: str
     set: str
-    """Name or id of the set."""
+    """Key of the reference to the set, as ``odfd.resources.references.reference_key`` formats it."""
     key: str
 
 
@@ -148,7 +152,7 @@ def config_value(text: str) -> ConfigValue:
     if type_ not in SETS or not key:
         hint = "write SecretSet:NAME#KEY or VariableSet:NAME#KEY"
         raise Invalid(f"{text[:120]!r} names no value of a set", rule="source-config", hint=hint)
-    return ConfigValue(type_, reference_key(name, type_).partition(":")[2], key)
+    return ConfigValue(reference_key(name, type_), key)
 
 
 def polling_source(spec: SourceSpec) -> SetPollingSource:
@@ -184,3 +188,26 @@ def _texts(value: Any, path: str) -> list[tuple[str, str]]:
             return [found for at, each in enumerate(value) for found in _texts(each, f"{path}[{at}]")]
         case _:
             return []
+
+
+SOURCE_TYPE: Final = ResourceType(
+    name="Source", context="source", plural="sources",
+    about="A source of records of root datasets, stored apart from their chains, for flows and odfctl pull.",
+    spec=SourceSpec, prepare=prepare,
+    is_silent=True,
+    check=check_source_resource,
+    example="""\
+$schema: Source
+headers:
+  name: ca.bankofcanada
+spec:
+  config: {apiKey: "SecretSet:sensors#apiKey"}
+  ingress:
+    kind: Url
+    url: https://example.org/fx.csv
+    headers:
+    - {name: X-Key, value: "${{ config.apiKey }}"}
+  read: {kind: Csv, header: true}
+  merge: {kind: Ledger, primaryKey: [date]}
+""",
+)  # fmt: skip

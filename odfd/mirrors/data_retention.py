@@ -28,7 +28,6 @@ from odfd.datasets.references import references_to
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.retention import ALL, Piece, giving_way, oldest_kept, parse_keep, trimmed
-from odfd.resources.store import Resources
 from odfd.trust.ledger.log import Ledger
 
 _DATA: Final = ("AddData", "ExecuteTransform")
@@ -75,7 +74,7 @@ class DataRetention:
         if that frees so many bytes; else deletes nothing."""
         with self._lock, ExitStack() as open_cursors, self._database.read() as connection:
             holdings = Holdings(connection)
-            lower = [each for each in mirror_specs.all_of(Resources(connection)) if each.priority < spec.priority]
+            lower = [each for each in mirror_specs.all_of(connection) if each.priority < spec.priority]
             lower = [each for each in lower if each.want == "data" and self._may_go(connection, each.id)]
             others = []
             for each in sorted(lower, key=lambda each: each.priority):
@@ -240,9 +239,8 @@ def replanned(place: RetainedRange, wanted: int) -> RetainedRange:
 def _needed_elsewhere(connection: sqlite3.Connection, dataset: DatasetId, name: Multihash) -> bool:
     """Whether another dataset here needs an object: a mirror that holds it too, or a dataset that is no mirror."""
     holders = Holdings(connection).holders(name)
-    resources = Resources(connection)
     return any(
-        other in holders or mirror_specs.of(resources, other) is None
+        other in holders or mirror_specs.of(connection, other) is None
         for other, _ in references_to(connection, name)
         if other != dataset
     )

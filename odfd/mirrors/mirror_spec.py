@@ -1,7 +1,8 @@
-"""Stores the specification of each mirror (what to hold, and how) as a resource under the dataset's id."""
+"""Stores the specification of each mirror (what to hold, and how) as a resource of the type Mirror."""
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Final, Literal
 
 import msgspec
@@ -12,11 +13,12 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.wording import plural
 from odfd.mirrors.retention import parse_keep, parse_rate
-from odfd.resources.store import Resources
+from odfd.resources.resource import Json, Resource
+from odfd.resources.store import ResourceStore
 from odfd.trust.policy.policy import Expression, parse_expression
 from p2p.identity import did_of_peer, parse_peer
 
-KIND: Final = "mirror"
+TYPE: Final = "Mirror"
 MAX_PRIORITY: Final = 100
 MAX_PEERS: Final = 16
 """The most peers that share one dataset with this node."""
@@ -92,27 +94,39 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             parse_peer(peer)
 
 
-def keep(resources: Resources, spec: MirrorSpec, now: Instant) -> bool:
+def keep(connection: sqlite3.Connection, spec: MirrorSpec, now: Instant) -> bool:
     """Stores the spec; returns ``False`` if it was stored already."""
-    return resources.apply(KIND, spec.dataset, msgspec.json.encode(spec), now)
+    return ResourceStore(connection).declare(TYPE, spec.name, said(spec), now, spec.dataset, renames=True)
 
 
-def drop(resources: Resources, dataset: DatasetId, now: Instant) -> bool:
-    return resources.delete(KIND, str(dataset), now)
+def said(spec: MirrorSpec) -> Json:
+    """Returns what a mirror's resource says, without defaults."""
+    parts = msgspec.to_builtins(spec)
+    return {"source": parts.pop("dataset"), **{key: value for key, value in parts.items() if key != "name"}}
 
 
-def all_of(resources: Resources) -> list[MirrorSpec]:
-    return [msgspec.json.decode(each.spec, type=MirrorSpec) for each in resources.all(KIND)]
+def drop(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> bool:
+    return ResourceStore(connection).withdraw(TYPE, "", now, str(dataset))
 
 
-def of(resources: Resources, dataset: DatasetId) -> MirrorSpec | None:
-    found = resources.get(KIND, str(dataset))
-    return None if found is None else msgspec.json.decode(found.spec, type=MirrorSpec)
+def all_of(connection: sqlite3.Connection) -> list[MirrorSpec]:
+    return [spec_of(each) for each in ResourceStore(connection).all(TYPE)]
 
 
-def purposes(resources: Resources, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
+def of(connection: sqlite3.Connection, dataset: DatasetId) -> MirrorSpec | None:
+    found = ResourceStore(connection).with_did(TYPE, str(dataset))
+    return None if found is None else spec_of(found)
+
+
+def spec_of(mirror: Resource) -> MirrorSpec:
+    """Returns what a resource of the type Mirror says."""
+    more = {key: value for key, value in mirror.spec.items() if key != "source"}
+    return msgspec.convert({"dataset": mirror.did, "name": mirror.name, **more}, MirrorSpec)
+
+
+def purposes(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
     """Returns ``use`` and ``serve`` of a dataset's spec, ``None`` where it has none."""
-    spec = of(resources, dataset)
+    spec = of(connection, dataset)
     if spec is None:
         return None, None
     return (parse_expression(spec.use) if spec.use else None, parse_expression(spec.serve) if spec.serve else None)

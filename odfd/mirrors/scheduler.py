@@ -31,7 +31,6 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import FOUND, Mirror, MirrorVisibility, SchedulerState
 from odfd.mirrors.sync import Current, MirrorSync, NobodyHasIt, Outcome, Synced
 from odfd.obs.events import EventLog
-from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life, Logger
@@ -110,10 +109,10 @@ class MirrorScheduler:
     def record(self, connection: sqlite3.Connection, spec: MirrorSpec, shown: MirrorVisibility) -> None:
         """Records a mirror in the transaction of others; ``take_up`` follows. Raises as ``add``."""
         spec.check()
-        resources, now = Resources(connection), self._clock.now()
+        now = self._clock.now()
         unmanaged.check_managed(connection, spec.id)
-        Catalog(resources).add(spec.name, spec.id, now)
-        mirror_specs.keep(resources, spec, now)
+        Catalog(connection).add(spec.name, spec.id, now)
+        mirror_specs.keep(connection, spec, now)
         visibility.mirrored(
             connection, spec.id, shown.mark(spec), now, is_said=shown.private is not None or bool(spec.peers)
         )
@@ -139,7 +138,7 @@ class MirrorScheduler:
 
         def forget() -> None:
             with self._database.write() as connection:
-                mirror_specs.drop(Resources(connection), dataset, self._clock.now())
+                mirror_specs.drop(connection, dataset, self._clock.now())
 
         await trio.to_thread.run_sync(forget)
         await self._stop(mirror)
@@ -154,7 +153,7 @@ class MirrorScheduler:
 
         def record() -> None:
             with self._database.write() as connection:
-                mirror_specs.keep(Resources(connection), spec, self._clock.now())
+                mirror_specs.keep(connection, spec, self._clock.now())
 
         await trio.to_thread.run_sync(record)
         await self._stop(mirror)
@@ -252,11 +251,11 @@ class MirrorScheduler:
 
     def _spec(self, dataset: DatasetId) -> MirrorSpec | None:
         with self._database.read() as connection:
-            return mirror_specs.of(Resources(connection), dataset)
+            return mirror_specs.of(connection, dataset)
 
     def _specs(self) -> list[MirrorSpec]:
         with self._database.read() as connection:
-            return mirror_specs.all_of(Resources(connection))
+            return mirror_specs.all_of(connection)
 
     def _begin(self, spec: MirrorSpec) -> Mirror:
         if self._nursery is None:

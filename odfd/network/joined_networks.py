@@ -11,15 +11,15 @@ import msgspec
 from chain.errors import Invalid, Refused
 from chain.ids import parse_name
 from chain.instant import Instant
-from odfd.resources.store import Resources
+from odfd.resources.store import ResourceStore
 from p2p.address import parse_address
 from p2p.driver.namespaces import MAX_NETWORKS
 from p2p.ports import PeerId
 
-NETWORK: Final = "network"
-"""The kind of resource of a joined network."""
-BLOCKED: Final = "blocked-peer"
-"""The kind of resource of a peer that a person has blocked."""
+NETWORK: Final = "Network"
+"""The type of resource of a joined network."""
+PEER: Final = "Peer"
+"""The type of resource of a peer that a person has blocked."""
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,20 +68,28 @@ def check_room(networks: Sequence[Network], name: str) -> Network | None:
 def keep(connection: sqlite3.Connection, network: Network, now: Instant) -> None:
     """Records a joined network. Raises Refused as ``check_room``, by what is recorded."""
     check_room(joined(connection), network.name)
-    Resources(connection).apply(NETWORK, network.name, msgspec.json.encode(network), now)
+    texts = {"policyKey": network.policy_key, "invitedBy": network.invited_by}
+    spec = {"bootstrap": list(network.bootstrap)} | {key: text for key, text in texts.items() if text}
+    ResourceStore(connection).declare(NETWORK, network.name, spec, now)
 
 
 def block(connection: sqlite3.Connection, peer: PeerId, now: Instant) -> None:
     """Records that a person blocks a peer."""
-    Resources(connection).apply(BLOCKED, peer, b"{}", now)
+    ResourceStore(connection).declare(PEER, peer, {"peerId": peer, "blocked": True}, now, peer)
 
 
 def blocked(connection: sqlite3.Connection) -> frozenset[PeerId]:
     """Returns the peers that a person has blocked."""
-    return frozenset(PeerId(each.name) for each in Resources(connection).all(BLOCKED))
+    return frozenset(PeerId(each.did) for each in ResourceStore(connection).rows(PEER) if each.did is not None)
 
 
 def joined(connection: sqlite3.Connection) -> tuple[Network, ...]:
     """Returns the networks that a person joined, in order; the network of the settings is not in the database."""
-    found = sorted(Resources(connection).all(NETWORK), key=lambda each: (each.created_at, each.name))
-    return tuple(msgspec.json.decode(each.spec, type=Network) for each in found)
+    found = sorted(ResourceStore(connection).all(NETWORK), key=lambda each: (each.created_at, each.name))
+    return tuple(
+        Network(
+            name=each.name, bootstrap=tuple(each.spec["bootstrap"]), policy_key=each.spec.get("policyKey", ""),
+            invited_by=each.spec.get("invitedBy", ""),
+        )
+        for each in found
+    )  # fmt: skip

@@ -22,9 +22,9 @@ from chain.store.database import Database
 from odfd.errors import sole_fault
 from odfd.network import joined_networks, peer_book_file
 from odfd.network.host_import import load_libp2p
-from odfd.network.joined_networks import BLOCKED, NETWORK, Network, joined
+from odfd.network.joined_networks import NETWORK, PEER, Network, joined
 from odfd.network.joint_replication import JointReplication
-from odfd.resources.store import Resources
+from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
@@ -426,7 +426,7 @@ class Membership(JointReplication):
                 if blocked:
                     joined_networks.block(connection, peer, self._clock.now())
                 else:
-                    Resources(connection).delete(BLOCKED, peer, self._clock.now())
+                    ResourceStore(connection).withdraw(PEER, peer, self._clock.now(), peer)
 
         await trio.to_thread.run_sync(record)
         self._blocked = self._blocked | {peer} if blocked else self._blocked - {peer}
@@ -451,7 +451,7 @@ class Membership(JointReplication):
 
     def _forget(self, name: str) -> None:
         with self._database.write() as connection:
-            Resources(connection).delete(NETWORK, name, self._clock.now())
+            ResourceStore(connection).withdraw(NETWORK, name, self._clock.now())
 
     def share_of(self, peer: PeerId) -> str:
         """Returns the address block whose limits a connected peer shares; the peer itself for others. Any thread."""

@@ -18,8 +18,6 @@ from odfd.api.access.accounts import AccountService, account_in_use
 from odfd.api.access.requests import AccessControl
 from odfd.api.access.state import AccessReader
 from odfd.api.controllers import (
-    FOLLOWERS,
-    SILENT,
     PortalController,
     SourceController,
     TrustPolicyController,
@@ -58,7 +56,7 @@ from odfd.api.resources.endpoints import EndpointService, source_in_use
 from odfd.api.resources.history import HistoryService
 from odfd.api.resources.service import ResourceService
 from odfd.api.resources.sources import SourceReader
-from odfd.api.resources.types import SchemaService
+from odfd.api.resources.types import TYPES, SchemaService
 from odfd.api.services import Services
 from odfd.api.smart_backend import NodeSmartBackend
 from odfd.api.trust.authority import AuthorityService
@@ -76,7 +74,7 @@ from odfd.node.parts import NodeParts
 from odfd.node.rendition_parts import commit_point_of, holds_of, proposing_of, reclocking_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
 from odfd.transform.pending import ahead
@@ -100,8 +98,8 @@ def services_of(parts: NodeParts) -> Services:
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
     told, more = (parts.views, declarations, flows), _more_controllers(parts, performing, portals)
     _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, more))
-    applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, judging))
-    datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, _remote_state(parts, holders))
+    writing = _applying(parts, flows, declarations, IntentService(mirrors, networks, judging)), declarations.keeper
+    datasets = DatasetService(home, parts.views, writing, parts.scheduler, context, _remote_state(parts, holders))
     renditions = renditions_of(parts, datasets, seen)
     reclocking, gaps = reclocking_of(parts, declarations.values, pulling.uploads)
     return Services(
@@ -150,11 +148,10 @@ def services_of(parts: NodeParts) -> Services:
 def access_of(parts: NodeParts, services: Services) -> AccessControl:
     """Makes the access control, which decides who makes each request."""
     visibility = parts.visibility
-    adopt = services.declarations.adopt
-    reader = AccessReader(parts.home, visibility.public_of, adopt, lambda: visibility.changes)
+    reader = AccessReader(parts.home, visibility.public_of, lambda: visibility.changes)
     services.flow.check_inputs = services.portals.check_inputs = reader.check_inputs
     with parts.home.database.read() as connection:
-        log = DeclaredStore(connection).epoch().encode()
+        log = ResourceStore(connection).epoch().encode()
     key = hmac.digest(parts.home.keys.node_seed(), b"odfd: positions of accounts in the log " + log, hashlib.sha512)
     return AccessControl(parts.home, reader, os.geteuid(), services.tasks.about, parts.tokens.is_good, key=key)
 
@@ -181,7 +178,7 @@ def _flows(
     )
     parts.flows.perform = performing.run
     flows = FlowService(home, parts.flows, context)
-    flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned
+    flows.withdraw = declarations.delete
     return flows, performing, verification, rewriting
 
 
@@ -258,8 +255,9 @@ def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: M
             reconciler.touch("Dataset", name)
 
     parts.engine.changed, parts.views.cache.engines = engine_changed, lambda: parts.engine.digests
-    reconciler.adopt, reconciler.silent, reconciler.controllers = declarations.adopt, SILENT, controllers
-    reconciler.followers = FOLLOWERS
+    reconciler.controllers = controllers
+    reconciler.silent = {each.name for each in TYPES if each.is_silent}
+    reconciler.followers = {each.name for each in TYPES if each.follows_datasets}
     declarations.applied = (reconciler.loop.poke, parts.flows.applied)
     parts.flows.labels = declarations.labels_of
     parts.flows.ran = partial(reconciler.touch, "Flow")
@@ -346,7 +344,7 @@ def _applying(
         parts.transform_deps.engines,
         parts.context,
         lambda: parts.ingest_deps.settings,
-        flows.apply,
+        flows.changed,
         (declarations, intents.prepare, Pruning(declarations, flows.delete).prune),
     )
     applying.adopt = UnmanagedService(parts.home, parts.import_export, parts.context).adopt

@@ -10,10 +10,10 @@ from odfd.api.maintenance.own_resources import OwnResources
 from odfd.api.resources.node_types import ENGINE, NODE
 from odfd.flows.tasks import TYPE
 from odfd.node.parts import NodeParts
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 
 
-def own_resources_of(parts: NodeParts) -> Mapping[str, Callable[[], Sequence[DeclaredResource]]]:
+def own_resources_of(parts: NodeParts) -> Mapping[str, Callable[[], Sequence[Resource]]]:
     """Returns the functions that list undeclared resources, by type."""
     context, node, now = parts.context, str(parts.home.keys.node_key().did), parts.context.clock.now()
     own = OwnResources(

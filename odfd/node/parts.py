@@ -65,7 +65,6 @@ from odfd.node.trust_parts import (
     witnessing_of,
 )
 from odfd.queries.planning import Planner
-from odfd.resources.store import Resources
 from odfd.runtime.clock import JumpWatch
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
@@ -315,6 +314,8 @@ class NodeParts:
             self.context.logger.error("the start found trouble", found=str(found), pages=found.lost)
         for room, here, now in found.brought_forward:
             self.context.logger.info("tables of an older version brought forward", tables=room, version=here, to=now)
+        for line in found.converted:
+            self.context.logger.info("declared anew", change=line)
         found.settled, found.unsettled = self.import_export.mend()
         settle_visibility(self.home, self.visibility, self.settings, self.context)
         for name in found.settled:
@@ -386,7 +387,7 @@ class NodeParts:
         listed = frozenset(key for group in self.policy.groups for key in group.keys)
         witnesses = frozenset(self.policy.witnesses.groups)
         with self.home.database.read() as connection:
-            mirrored = sorted(mirror_specs.all_of(Resources(connection)), key=lambda spec: -spec.priority)
+            mirrored = sorted(mirror_specs.all_of(connection), key=lambda spec: -spec.priority)
             found = ([*publishing_keys(connection, spec.id), *spec.sharing] for spec in mirrored[:MAX_PUBLISHERS])
             publishers = frozenset(key for each in found for key in each)
             admitted = InvitationTokens(connection).admitted(each.name for each in self.membership.networks)
@@ -414,7 +415,7 @@ class NodeParts:
     def _is_mirrored(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
         return (
             dataset in self.policy.attended
-            or mirror_specs.of(Resources(connection), dataset) is not None
+            or mirror_specs.of(connection, dataset) is not None
             or self.views.readers.has_any(dataset)
         )
 

@@ -114,7 +114,7 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
 
 
 def reclocking_of(
-    parts: NodeParts, values: Callable[[str], Mapping[str, str]], uploads: Uploads
+    parts: NodeParts, values: Callable[[DatasetId], Mapping[str, str]], uploads: Uploads
 ) -> tuple[ReclockService, GapService]:
     """Makes the service of collections that several nodes ingest at a repository, and that of gaps of sources."""
     jitter, reserve = random.SystemRandom().random, parts.settings.limits.disk_reserve_bytes

@@ -40,7 +40,6 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.outbox import Outbox
 from odfd.network.statement_store import NewStatement
-from odfd.resources.store import Resources
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import EffectivePolicy
@@ -224,7 +223,7 @@ def interests_of(parts: InterestContext, connection: sqlite3.Connection) -> set[
     """
     listed = {key for group in parts.policy.groups for key in group.keys}
     keys = {*listed, *parts.policy.witnesses.groups, *parts.effective_policy.keys(connection).values()}
-    mirrored = (spec.id for spec in mirror_specs.all_of(Resources(connection)))
+    mirrored = (spec.id for spec in mirror_specs.all_of(connection))
     return {
         *parts.policy.attended,
         *mirrored,

@@ -15,6 +15,7 @@ from chain.model.portal import MAX_COLUMNS, MAX_LEAST, MAX_SUPPRESSED, RULE, KAn
 from chain.model.wire import U32
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import reference_key, refers_to
+from odfd.resources.types import OURS, ResourceType
 
 TYPE: Final = "Portal"
 
@@ -110,3 +111,23 @@ def rule_of(spec: PortalSpec, input_hash: str) -> PortalRule:
             Suppression(count=each.count, below=each.below, groups=each.groups) for each in spec.suppress or ()
         ),
     )
+
+
+PORTAL_TYPE: Final = ResourceType(
+    name="Portal", context="dataset", base=OURS, plural="portals",
+    about="Publishes rows of a private dataset in another one, by a rule that is checked for every "
+    "block (odfctl docs portals).",
+    spec=PortalSpec,
+    is_silent=True, follows_datasets=True,
+    check=check_portal,
+    example="""\
+$schema: Portal
+headers:
+  name: wages
+spec:
+  input: Dataset:wages-by-town
+  dataset: Dataset:wages-published
+  suppress:
+  - {count: people, below: 5, groups: [event_time, town]}
+""",
+)  # fmt: skip

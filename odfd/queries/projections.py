@@ -25,9 +25,10 @@ from chain.repeats import repeated
 from chain.store import durable
 from odfd.queries.cuts import Cut
 from odfd.queries.planning import KeptInput, KeptTable
-from odfd.resources.declared import canonical
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
+from odfd.resources.resource import canonical
+from odfd.resources.types import ResourceType
 
 TYPE: Final = "Projection"
 ENGINE: Final = "duckdb"
@@ -213,3 +214,24 @@ def spec_of(value: object) -> ProjectionSpec:
         return msgspec.convert(value, ProjectionSpec)
     except msgspec.ValidationError as error:
         raise Invalid(f"not a projection: {error}", rule="manifest-type", hint="apply it again") from error
+
+
+PROJECTION_TYPE: Final = ResourceType(
+    name="Projection", context="dataset", plural="projections", aliases=("proj",),
+    about="The result of a query over datasets, kept as a table and computed again when they change; it is read as "
+    "projection.NAME.",
+    spec=ProjectionSpec,
+    is_silent=True, follows_datasets=True, is_pruned=True,
+    check=check_projection,
+    example="""\
+$schema: Projection
+headers:
+  name: warmest
+spec:
+  inputs:
+  - datasetRef: sensors
+  project:
+    kind: Sql
+    query: SELECT max(celsius) AS celsius FROM sensors
+""",
+)  # fmt: skip

@@ -15,8 +15,9 @@ from odfd.repositories.bucket import Bucket, open_bucket
 from odfd.repositories.folder import Folder
 from odfd.repositories.manifest import IPFS, NODE, SFTP_SECRETS, TOKEN, Kind, Place, node_place, place_of
 from odfd.repositories.sftp import SftpFiles, open_sftp
-from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.resource import Resource
 from odfd.resources.sets import SecretSealer, binding
+from odfd.resources.store import ResourceStore
 from odfd.runtime.buckets import CREDENTIALS, WAYS
 
 TYPE: Final = "Repository"
@@ -137,9 +138,7 @@ class Repositories:
         credentials = self._credentials(resource, (TOKEN,), ((TOKEN,),))
         return _place(resource).root.removeprefix(NODE), credentials.get(TOKEN, "").strip()
 
-    def _credentials(
-        self, resource: DeclaredResource, keys: Sequence[str], ways: Sequence[Sequence[str]]
-    ) -> Mapping[str, str]:
+    def _credentials(self, resource: Resource, keys: Sequence[str], ways: Sequence[Sequence[str]]) -> Mapping[str, str]:
         """Returns the secrets of a repository, or nothing for a public place. No message has values.
 
         ``ways``: groups of secrets, of which one has to be complete.
@@ -148,7 +147,7 @@ class Repositories:
             return {}
         (handle,) = resource.references.values()
         with self._database.read() as connection:
-            found = None if handle is None else DeclaredStore(connection).get(handle.id)
+            found = None if handle is None else ResourceStore(connection).get(handle.id)
         if found is None:
             text = f"the SecretSet of repository {resource.name} is not here"
             raise NotFound(text, rule="repository-credentials", hint="apply it, and the repository again")
@@ -200,17 +199,17 @@ class Repositories:
             raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)
         return target
 
-    def meant(self, by: str, name: str, key: str) -> str:
-        """Returns the present name of the repository to which the resource of a type and name refers.
+    def meant(self, by: str, key: str) -> str:
+        """Returns the present name of the repository to which a resource, by its id, refers.
 
         Raises NotFound.
         """
         with self._database.read() as connection:
-            return DeclaredStore(connection).meant(by, name, key).name
+            return ResourceStore(connection).meant(by, key).name
 
-    def _named(self, name: str) -> DeclaredResource:
+    def _named(self, name: str) -> Resource:
         with self._database.read() as connection:
-            found = DeclaredStore(connection).named(TYPE, name)
+            found = ResourceStore(connection).named(TYPE, name, None)
         if found is None:
             hint = "odfctl repo list; odfctl repo add NAME URL"
             raise NotFound(f"there is no repository {name[:80]!r}", rule="repository", hint=hint)
@@ -218,7 +217,7 @@ class Repositories:
 
     def _only(self) -> str:
         with self._database.read() as connection:
-            names = [each.name for each in DeclaredStore(connection).all(TYPE)]
+            names = [each.name for each in ResourceStore(connection).all(TYPE)]
         if len(names) != 1:
             count = f"there are {len(names)} repositories" if names else "there is no repository"
             raise Invalid(f"{count}: say which", rule="repository", hint="odfctl push NAME --to REPOSITORY")
@@ -239,5 +238,5 @@ def _at_node(url: str, dataset: str) -> Target:
     return Target(root, Place("node", root), parse_own_name(last))
 
 
-def _place(resource: DeclaredResource) -> Place:
+def _place(resource: Resource) -> Place:
     return place_of(resource.spec["url"], resource.spec.get("region"))

@@ -13,6 +13,7 @@ import msgspec
 from chain.errors import Fault, Invalid
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
+from odfd.resources.types import OURS, ResourceType
 from odfd.runtime.buckets import REGION, BucketAddress, address_of, is_bucket
 from odfd.runtime.sftp_address import SftpAddress, is_host_key, sftp_address
 from p2p.ipfs.record import check_cid, check_key_name
@@ -181,3 +182,20 @@ def _bucket(url: str, region: str | None) -> Place:
 
 def _bad(why: str) -> Invalid:
     return Invalid(f"not the URL of a repository: {why}", rule="repository-url", hint=_HINT)
+
+
+REPOSITORY_TYPE: Final = ResourceType(
+    name="Repository", context="net", base=OURS, plural="repositories", aliases=("repo",),
+    about="A place that stores many datasets in the ODF layout, to push to and pull from "
+    "(odfctl docs repositories).",
+    spec=RepositorySpec,
+    is_silent=True,
+    check=check_repository,
+    example="""\
+$schema: Repository
+headers:
+  name: archive
+spec:
+  url: file:///srv/odf
+""",
+)  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from odfd.resources.declared import DeclaredResource, ResourceEvent, ResourceHandle
 from odfd.resources.plan import changes_of
+from odfd.resources.resource import Resource, ResourceEvent, ResourceHandle
 
 
-def told(before: DeclaredResource | None, event: ResourceEvent) -> tuple[str, tuple[str, ...]]:
+def told(before: Resource | None, event: ResourceEvent) -> tuple[str, tuple[str, ...]]:
     """Describes a change by a word and details. ``before``: the resource's previous event, if it is kept.
 
     For a change of the status the word is its new phase, or ``Observed`` if the phase is the same.
@@ -24,7 +24,7 @@ def told(before: DeclaredResource | None, event: ResourceEvent) -> tuple[str, tu
     return ("Observed" if is_same else after.status.phase), tuple(_seen(before, after))
 
 
-def _seen(before: DeclaredResource, after: DeclaredResource) -> Iterator[str]:
+def _seen(before: Resource, after: Resource) -> Iterator[str]:
     """Yields the changes of a status, and of the resources that references are resolved to."""
     status = after.status
     if status.phase == "Failed" and (status.code, status.message) != (before.status.code, before.status.message):

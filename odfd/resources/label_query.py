@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from odfd.resources.declared import Json
+from odfd.resources.resource import Json
 
 
 def labels_by_did(connection: sqlite3.Connection, type_: str) -> dict[str, dict[str, Json]]:
     """Returns the labels of a type's resources by did; resources without labels cost nothing."""
     found: dict[str, dict[str, Json]] = {}
     for did, key, value in connection.execute(
-        "SELECT did, l.key, l.value FROM res_labels AS l JOIN res_current USING (id)"
+        "SELECT did, l.key, l.value FROM res_labels AS l JOIN declarations USING (id)"
         " WHERE l.type = ? AND did IS NOT NULL ORDER BY l.key",
         (type_,),
     ):
@@ -23,7 +23,8 @@ def labels_by_did(connection: sqlite3.Connection, type_: str) -> dict[str, dict[
 def labels_of(connection: sqlite3.Connection, did: str) -> dict[str, Json]:
     """Returns the labels of one resource, at a cost that does not grow with the number of others."""
     rows = connection.execute(
-        "SELECT key, value FROM res_labels WHERE id = (SELECT id FROM res_current WHERE did = ?) ORDER BY key",
+        "SELECT key, value FROM res_labels WHERE id ="
+        " (SELECT id FROM declarations WHERE type = 'Dataset' AND did = ?) ORDER BY key",
         (did,),
     )
     return {key: json.loads(value) for key, value in rows}

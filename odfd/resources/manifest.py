@@ -22,6 +22,8 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.ids import parse_own_name
 from chain.model.wire import Extra
+from odfd.resources.references import in_short_form
+from odfd.resources.resource import UUID
 from odfd.resources.types import Remarks, ResourceType, TypeRegistry
 
 SCHEMA: Final = "$schema"
@@ -32,7 +34,6 @@ MAX_NAME: Final = 100
 MAX_LABELS: Final = 64
 MAX_LABEL_BYTES: Final = 1024
 MAX_ANNOTATION_BYTES: Final = 256 * 1024
-UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 _KEY: Final = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,62}|https?://[^\s#]{1,500})\Z", re.ASCII)
 T = TypeVar("T")
 
@@ -122,10 +123,10 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
     headers = _headers(parts.get("headers"), binding, warnings)
     spec = None
     if kind is not None and kind.spec is not None and "spec" in parts:
-        written = (
-            parts["spec"] if kind.prepare is None else kind.prepare(parts["spec"], Remarks(binding.mistakes, warnings))
-        )
-        spec = binding.bind(kind.layout, written, "spec")
+        remarks, written = Remarks(binding.mistakes, warnings), parts["spec"]
+        if kind.prepare is not None:
+            written = kind.prepare(written, remarks)
+        spec = binding.bind(kind.layout, in_short_form(kind.layout, written, "spec", remarks), "spec")
     typed = {} if kind is None else _typed(kind, parts.get("headers"), binding)
     if binding.mistakes or kind is None or not isinstance(headers, ResourceHeaders):
         return None, binding.mistakes

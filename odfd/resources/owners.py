@@ -13,7 +13,8 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.instant import Instant
-from odfd.resources.declared import DeclaredResource, DeclaredStore, Json, OwnerReference, handle_of
+from odfd.resources.resource import Json, OwnerReference, Resource, handle_of
+from odfd.resources.store import ResourceStore
 
 
 class OwnedPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,46 +30,36 @@ class OwnedPart(msgspec.Struct, frozen=True, kw_only=True):
     """The key of the reference to its owner, if its spec has one."""
 
 
-Parts: TypeAlias = Callable[[DeclaredResource], Iterable[OwnedPart]]
+Parts: TypeAlias = Callable[[Resource], Iterable[OwnedPart]]
 """Returns the resources that a resource owns. Raises Invalid if it declares them wrongly."""
 
 
 class PartKeeper:
     """Writes and deletes owned resources, for one transaction."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        new_id: Callable[[], str],
-        ended: Callable[[DeclaredResource], None],
-        renamed: Callable[[DeclaredResource, str], None],
-    ) -> None:
-        """``renamed`` is called with an owned resource as it was, and with its new name."""
+    def __init__(self, parts: Parts, new_id: Callable[[], str]) -> None:
         self._parts, self._new_id = parts, new_id
-        self.ended, self._renamed = ended, renamed
 
-    def keep(self, store: DeclaredStore, owner: DeclaredResource, now: Instant) -> None:
+    def keep(self, store: ResourceStore, owner: Resource, now: Instant) -> None:
         """Writes the parts of an owner, and removes those it no longer has. Raises Invalid."""
         held = {(each.type, part): each for each in store.owned(owner.id) for part in [_part(each, owner.id)]}
         for part in self._parts(owner):
             before = held.pop((part.type, part.part), None)
             child = _child(part, owner, before, self._new_id, now)
-            if before is not None and before.name != child.name:
-                self._renamed(before, child.name)
             if child != before:
                 store.put(child, now)
         for each in held.values():
             store.disown(each, owner.id, now)
 
 
-def owned_fault(before: DeclaredResource, place: str = "") -> Invalid:
+def owned_fault(before: Resource, place: str = "") -> Invalid:
     """Returns the fault for changing or deleting an owned resource."""
     (owner, *_) = before.owners
     text = f"{before.type} {before.name} is made by {owner.type} {owner.name}"
     return Invalid(text, rule="owned", hint=f"change that: odfctl edit {owner.type.lower()} {owner.name}", place=place)
 
 
-def name_fault(owner: DeclaredResource, part: OwnedPart, other: DeclaredResource | None) -> Invalid | None:
+def name_fault(owner: Resource, part: OwnedPart, other: Resource | None) -> Invalid | None:
     """Returns the fault if an owned resource would have the name of another, or ``None``."""
     if other is None or any(each.id == owner.id for each in other.owners):
         return None
@@ -77,12 +68,12 @@ def name_fault(owner: DeclaredResource, part: OwnedPart, other: DeclaredResource
 
 
 def _child(
-    part: OwnedPart, owner: DeclaredResource, before: DeclaredResource | None, new_id: Callable[[], str], now: Instant
-) -> DeclaredResource:
+    part: OwnedPart, owner: Resource, before: Resource | None, new_id: Callable[[], str], now: Instant
+) -> Resource:
     references = {part.refers: handle_of(owner)} if part.refers else {}
     owned = OwnerReference(id=owner.id, name=owner.name, type=owner.type, part=part.part)
     if before is None:
-        return DeclaredResource(
+        return Resource(
             id=new_id(), type=part.type, name=part.name, annotations=part.annotations, spec=part.spec, owners=(owned,),
             account=owner.account,
             references=references, created_at=now, updated_at=now,
@@ -99,5 +90,5 @@ def _child(
     return msgspec.structs.replace(after, generation=before.generation + has_changed, updated_at=now)
 
 
-def _part(child: DeclaredResource, owner: str) -> str:
+def _part(child: Resource, owner: str) -> str:
     return next(each.part for each in child.owners if each.id == owner)

@@ -14,13 +14,12 @@ import msgspec
 
 from chain.errors import Conflict, Invalid
 from chain.instant import Instant
-from odfd.resources.declared import DeclaredResource, Json, ResourceHandle, canonical
 from odfd.resources.owners import OwnedPart, Parts, name_fault, owned_fault
 from odfd.resources.references import FinalState, Reference, ResourceLookup, find_cycle
+from odfd.resources.resource import ACCOUNT, OF_ACCOUNTS, Json, Resource, ResourceHandle, canonical, derived_id
 
 APPLY: Final = "odfctl"
 """The default name of the manager that applies manifests."""
-ACCOUNT: Final = "Account"
 Action: TypeAlias = Literal["created", "updated", "unchanged"]
 
 
@@ -43,18 +42,20 @@ class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
     """The planned change of one resource."""
 
     action: Action
-    before: DeclaredResource | None
-    after: DeclaredResource
+    before: Resource | None
+    after: Resource
     changes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    dangling: tuple[Reference, ...] = ()
+    """References to what was never here; the resource waits for it."""
 
 
 Walk: TypeAlias = Callable[[str, Json], Iterable[Reference]]
 """Yields the references in a spec of a type."""
-PreApply: TypeAlias = Callable[[DesiredResource, DeclaredResource | None, str], Json]
+PreApply: TypeAlias = Callable[[DesiredResource, Resource | None, str], Json]
 
 
-def check_generation(held: DeclaredResource | None, generation: int, name: str) -> None:
+def check_generation(held: Resource | None, generation: int, name: str) -> None:
     """Raises Conflict if a resource has not the generation that its editor saw, or is not here."""
     if held is not None and held.generation == generation:
         return
@@ -65,12 +66,12 @@ def check_generation(held: DeclaredResource | None, generation: int, name: str) 
     )  # fmt: skip
 
 
-def as_written(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Json:  # noqa: ARG001
+def as_written(desired: DesiredResource, before: Resource | None, resource_id: str) -> Json:  # noqa: ARG001
     """Returns the spec as written: the default of ``Rules.kept``."""
     return desired.spec
 
 
-def no_parts(owner: DeclaredResource) -> Iterable[OwnedPart]:  # noqa: ARG001
+def no_parts(owner: Resource) -> Iterable[OwnedPart]:  # noqa: ARG001
     """Returns nothing, for types that own nothing."""
     return ()
 
@@ -80,6 +81,11 @@ def no_references(type_: str, spec: Json) -> Iterable[Reference]:  # noqa: ARG00
     return ()
 
 
+def no_object(type_: str, spec: Json) -> str | None:  # noqa: ARG001
+    """Returns nothing, for types whose resources stand for nothing else."""
+    return None
+
+
 class Rules(NamedTuple):
     """The rules of types on references, owned parts and stored specs."""
 
@@ -87,6 +93,8 @@ class Rules(NamedTuple):
     """Returns the spec to store, given the desired resource, the present one and the id. Raises Invalid."""
     walk: Walk = no_references
     parts: Parts = no_parts
+    object: Callable[[str, Json], str | None] = no_object
+    """Returns what a resource of a type stands for, where its spec says that."""
     account: str | None = None
     """Id of the account that gets new resources that name no account."""
 
@@ -118,12 +126,14 @@ def plan(
 ) -> tuple[list[PlannedResource], list[Invalid]]:
     """Plans in the order of ``desired``. A plan with faults must not be carried out."""
     faults: list[Invalid] = []
-    found = [_found(each, standing, faults) for each in desired]
-    _check_twice(desired, found, faults)
-    _check_names(desired, found, standing, faults)
-    ordered = sorted(range(len(desired)), key=lambda number: (desired[number].type, desired[number].name.casefold()))
-    ids = {number: new_id() for number in ordered if found[number] is None}
-    planned = []
+    homes = _homes(desired, standing, rules.account, faults)
+    names = {each.id: each.name.casefold() for each in desired if each.id is not None}
+    found = [_found(each, home, names, standing, faults) for each, home in zip(desired, homes.told, strict=True)]
+    _check_twice(desired, homes.told, found, faults)
+    _check_names(desired, homes.told, found, standing, faults)
+    ids = {number: new_id() for number in _in_order(desired) if found[number] is None}
+    ids |= {number: id_ for number, id_ in homes.ids.items() if number in ids}
+    planned, places = [], []
     for number, (each, before) in enumerate(zip(desired, found, strict=True)):
         resource_id = ids[number] if before is None else before.id
         try:
@@ -132,30 +142,77 @@ def plan(
             fault.place = fault.place or each.place
             faults.append(fault)
             continue
-        planned.append(_planned(as_kept, before, resource_id, now, terms.manager))
+        home = homes.told[number]
+        if before is not None and each.id is not None and each.account is None:
+            home = before.account  # an id alone moves nothing
+        did = rules.object(each.type, as_kept.spec)
+        planned.append(_planned(as_kept, before, (resource_id, home, did), now, terms.manager))
+        places.append(each.place)
     if faults:
         return planned, faults
     final = FinalState([each.after for each in planned], standing)
-    planned = [
-        _of_account(one, wanted, final, (rules.account, now), faults)
-        for one, wanted in zip(planned, desired, strict=True)
-    ]
-    final = FinalState([each.after for each in planned], standing)  # made again, since a reference may name an account
     planned = [_referring(each, final, rules.walk) for each in planned]
-    for one, wanted in zip(planned, desired, strict=True):
-        faults += _owning_faults(one, final, rules.parts, wanted.place, forced=terms.force)
-    circle = _cycle_fault(planned, standing, [each.place for each in desired])
+    for one, place in zip(planned, places, strict=True):
+        faults += _owning_faults(one, final, rules.parts, place, forced=terms.force)
+    circle = _cycle_fault(planned, standing, places)
     return planned, faults if circle is None else [*faults, circle]
+
+
+class _Homes(NamedTuple):
+    """The account of each desired resource; ``None``: of the node's owner."""
+
+    told: list[str | None]
+    ids: dict[int, str]
+    """Ids of new accounts of the batch, by number, since others of it are theirs."""
+
+
+def _in_order(desired: Sequence[DesiredResource]) -> list[int]:
+    return sorted(range(len(desired)), key=lambda number: (desired[number].type, desired[number].name.casefold()))
+
+
+def _homes(
+    desired: Sequence[DesiredResource], standing: ResourceLookup, default: str | None, faults: list[Invalid]
+) -> _Homes:
+    """Finds the accounts, also among those that the batch makes. ``default``: that of resources that name none."""
+    told: list[str | None] = []
+    ids: dict[int, str] = {}
+    made = {each.name.casefold(): number for number, each in enumerate(desired) if each.type == ACCOUNT}
+    state = FinalState((), standing)
+    for each in desired:
+        if each.type not in OF_ACCOUNTS:
+            told.append(None)
+            if each.account is not None and _home(each.account, state) != (True, None):
+                text = f"headers.account: a {each.type} is of the node, and of no account"
+                faults.append(Invalid(text, rule="account-type", hint="leave the account out", place=each.place))
+        elif each.account is None:
+            told.append(default)
+        elif (is_known := _home(each.account, state))[0]:
+            told.append(is_known[1])
+        elif (number := made.get(each.account.casefold())) is not None:
+            told.append(ids.setdefault(number, derived_id(ACCOUNT, desired[number].name, desired[number].place)))
+        else:
+            told.append(None)
+            text = f"headers.account: there is no Account {each.account[:120]!r}"
+            faults.append(Invalid(text, rule="no-such-account", hint="apply it first", place=each.place))
+    return _Homes(told, ids)
+
+
+def _home(account: str, state: FinalState) -> tuple[bool, str | None]:
+    """Returns whether an account is here, and what its resources have as theirs. ``account``: a name, id or did."""
+    found = state.find(f"{ACCOUNT}:{account if account.startswith('did:') else account.casefold()}", None)
+    return found is not None, None if found is None else found.id
 
 
 def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> PlannedResource:
     """Resolves the references of a planned resource; one resolved before stays so unless its target is gone."""
     before = planned.before.references if planned.before is not None else {}
     references: dict[str, ResourceHandle | None] = {}
-    warnings = []
+    warnings, dangling = [], []
     for each in walk(planned.after.type, planned.after.spec):
-        held, found = before.get(each.key), final.resolved(each.key, before.get(each.key))
+        held, found = before.get(each.key), final.resolved(each.key, before.get(each.key), planned.after.account)
         references[each.key] = found
+        if found is None and held is None:
+            dangling.append(each)
         if (
             held is not None
             and found is not None
@@ -164,36 +221,9 @@ def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> Plann
         ):
             warnings.append(f"{each.path}: {each.text} is another {each.type} now: the one that was meant is gone")
     after = msgspec.structs.replace(planned.after, references=references)
-    return msgspec.structs.replace(planned, after=after, warnings=(*planned.warnings, *warnings))
-
-
-def _of_account(
-    planned: PlannedResource,
-    desired: DesiredResource,
-    final: FinalState,
-    new: tuple[str | None, Instant],
-    faults: list[Invalid],
-) -> PlannedResource:
-    """Sets the account that owns a planned resource; a different account counts as a change.
-
-    ``new``: the account of new resources, and the time.
-    """
-    before = planned.before
-    account = new[0] if before is None else before.account
-    if desired.account is not None:
-        found = final.find(f"{ACCOUNT}:{desired.account.casefold()}")
-        if found is None:
-            text = f"headers.account: there is no Account {desired.account[:120]!r}"
-            faults.append(Invalid(text, rule="no-such-account", hint="apply it first", place=desired.place))
-            return planned
-        account = found.id
-    after = msgspec.structs.replace(planned.after, account=account)
-    if before is None or before.account == account:
-        return msgspec.structs.replace(planned, after=after)
-    if planned.action == "unchanged":
-        after = msgspec.structs.replace(after, generation=before.generation + 1, updated_at=new[1])
-    changes = (*planned.changes, f"~ account: {before.account or 'the node'} -> {account or 'the node'}")
-    return msgspec.structs.replace(planned, action="updated", after=after, changes=changes)
+    return msgspec.structs.replace(
+        planned, after=after, warnings=(*planned.warnings, *warnings), dangling=tuple(dangling)
+    )  # fmt: skip
 
 
 def _owning_faults(
@@ -209,14 +239,14 @@ def _owning_faults(
         yield fault
         return
     for part in made:
-        other = final.find(f"{part.type}:{part.name.casefold()}")
+        other = final.named(part.type, part.name.casefold(), planned.after.account)
         taken = name_fault(planned.after, part, other)
         if taken is not None and other is not None and not _gives_up_its_name(other, final, parts):
             taken.place = place
             yield taken
 
 
-def _gives_up_its_name(other: DeclaredResource, final: FinalState, parts: Parts) -> bool:
+def _gives_up_its_name(other: Resource, final: FinalState, parts: Parts) -> bool:
     """Whether the batch gives an owned resource another name, or takes it from the last of its owners.
 
     An owner that is not in the batch keeps what it has, whether or not it makes it now.
@@ -257,9 +287,18 @@ def cycle_fault(names: Sequence[str], place: str) -> Invalid:
     )
 
 
-def _found(desired: DesiredResource, standing: ResourceLookup, faults: list[Invalid]) -> DeclaredResource | None:
+def _found(
+    desired: DesiredResource,
+    home: str | None,
+    names: Mapping[str, str],
+    standing: ResourceLookup,
+    faults: list[Invalid],
+) -> Resource | None:
+    """Returns the present resource. ``names``: the names that the batch gives to resources by their ids."""
     if desired.id is None:
-        return standing.named(desired.type, desired.name)
+        named = standing.named(desired.type, desired.name, home)
+        # One that the batch renames leaves its name to a new one.
+        return None if named is not None and names.get(named.id, named.key) != named.key else named
     held = standing.get(desired.id)
     if held is None or held.type != desired.type:
         faults.append(
@@ -275,12 +314,15 @@ def _found(desired: DesiredResource, standing: ResourceLookup, faults: list[Inva
 
 
 def _check_twice(
-    desired: Sequence[DesiredResource], found: Sequence[DeclaredResource | None], faults: list[Invalid]
+    desired: Sequence[DesiredResource],
+    homes: Sequence[str | None],
+    found: Sequence[Resource | None],
+    faults: list[Invalid],
 ) -> None:
     """Adds a fault for each of several manifests of one resource."""
     places: dict[str, list[DesiredResource]] = defaultdict(list)
-    for each, held in zip(desired, found, strict=True):
-        places[held.id if held is not None else f"{each.type} {each.name.casefold()}"].append(each)
+    for each, home, held in zip(desired, homes, found, strict=True):
+        places[held.id if held is not None else f"{home} {each.type} {each.name.casefold()}"].append(each)
     for several in places.values():
         for each in several if len(several) > 1 else ():
             others = ", ".join(sorted(other.place for other in several if other is not each))
@@ -290,34 +332,42 @@ def _check_twice(
 
 def _check_names(
     desired: Sequence[DesiredResource],
-    found: Sequence[DeclaredResource | None],
+    homes: Sequence[str | None],
+    found: Sequence[Resource | None],
     standing: ResourceLookup,
     faults: list[Invalid],
 ) -> None:
     """Adds a fault for each name that another resource would still have after the batch."""
     moving = {held.id for held in found if held is not None}
-    for each, held in zip(desired, found, strict=True):
+    for each, home, held in zip(desired, homes, found, strict=True):
         if each.id is not None and held is None:
             continue  # reported already
-        other = standing.named(each.type, each.name)
+        other = standing.named(each.type, each.name, home)
         if other is not None and (held is None or other.id != held.id) and other.id not in moving:
             text = f"headers.name: {each.name} is the name of another {each.type}, {other.id}"
             faults.append(Invalid(text, rule="name-taken", hint="choose another name", place=each.place))
 
 
 def _planned(
-    desired: DesiredResource, before: DeclaredResource | None, new_id: str, now: Instant, manager: str
+    desired: DesiredResource,
+    before: Resource | None,
+    said: tuple[str, str | None, str | None],
+    now: Instant,
+    manager: str,
 ) -> PlannedResource:
+    """Plans one resource. ``said``: its id, its account, and what it stands for."""
     labels, annotations, managers = _kept(desired, before, manager)
+    id_, home, did = said
     if before is None:
-        after = DeclaredResource(
-            id=new_id, type=desired.type, name=desired.name, labels=labels, annotations=annotations, managers=managers,
-            spec=desired.spec, created_at=now, updated_at=now,
+        after = Resource(
+            id=id_, type=desired.type, name=desired.name, did=did, account=home, labels=labels,
+            annotations=annotations, managers=managers, spec=desired.spec, created_at=now, updated_at=now,
         )  # fmt: skip
         return PlannedResource(action="created", before=None, after=after)
     after = msgspec.structs.replace(
-        before, name=desired.name, labels=labels, annotations=annotations, managers=managers, spec=desired.spec
-    )
+        before, name=desired.name, account=home, did=before.did or did, labels=labels, annotations=annotations,
+        managers=managers, spec=desired.spec,
+    )  # fmt: skip
     changes = changes_of(before, after)
     if not changes:
         # A manifest that states a resource as it already is becomes its declaration, without a change.
@@ -328,7 +378,7 @@ def _planned(
     return PlannedResource(action="updated", before=before, after=after, changes=changes, warnings=warnings)
 
 
-def _overwritten(before: DeclaredResource, after: DeclaredResource, manager: str) -> Iterable[str]:
+def _overwritten(before: Resource, after: Resource, manager: str) -> Iterable[str]:
     """Yields a warning if the spec of another manager, or a part of another resource, is overwritten."""
     wrote = before.managers.get("spec", APPLY)
     if before.spec is not None and wrote != manager and difference(before.spec, after.spec, ""):
@@ -338,7 +388,7 @@ def _overwritten(before: DeclaredResource, after: DeclaredResource, manager: str
 
 
 def _kept(
-    desired: DesiredResource, before: DeclaredResource | None, manager: str
+    desired: DesiredResource, before: Resource | None, manager: str
 ) -> tuple[Mapping[str, Json], Mapping[str, Json], Mapping[str, str]]:
     """Returns labels and annotations merged with those of other managers, and the manager of each."""
     managers = {} if before is None else dict(before.managers)
@@ -362,9 +412,11 @@ def _kept(
     return parts[0], parts[1], {key: who for key, who in managers.items() if key == "spec" or key in standing}
 
 
-def changes_of(before: DeclaredResource, after: DeclaredResource) -> tuple[str, ...]:
+def changes_of(before: Resource, after: Resource) -> tuple[str, ...]:
     """Lists the parts that differ; specs only if both exist."""
     changes = [f"name: {before.name} -> {after.name}"] if before.name != after.name else []
+    if before.account != after.account:
+        changes.append(f"~ account: {before.account or 'the node'} -> {after.account or 'the node'}")
     for part in ("labels", "annotations"):
         changes += difference(getattr(before, part), getattr(after, part), part)
     if before.spec is not None and after.spec is not None:

@@ -15,13 +15,13 @@ import msgspec
 
 from chain.codec import layout
 from chain.codec.bind import TAG
-from chain.codec.layout import Kind, Table, Text, Union, Vector
+from chain.codec.layout import JsonObject, Kind, Table, Text, Union, Vector
+from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.ids import DID_ODF, DatasetId, parse_local_alias, parse_own_name
 from chain.model.wire import REFERS_TO
-from odfd.resources.declared import DeclaredResource, Json, ResourceHandle, handle_of
-from odfd.resources.manifest import UUID
-from odfd.resources.schema import notes_of
+from odfd.resources.resource import ACCOUNT, OF_ACCOUNTS, UUID, Json, Resource, ResourceHandle, handle_of
+from odfd.resources.types import Remarks, notes_of
 
 _DID: Final = "did:"
 _TYPE: Final = re.compile(r"[A-Z][A-Za-z]{0,63}\Z", re.ASCII)
@@ -30,8 +30,6 @@ SETS: Final = ("SecretSet", "VariableSet")
 SELECTS: Final = "x-selects"
 _WILD: Final = re.compile(r"[%_]")
 """Wildcards, which occur in patterns of names and in no name."""
-OWNED: Final = "Dataset"
-"""The type whose names may be written with their account."""
 ANY: Final = "resource"
 """Stands for a type in fields whose references state it: ``Dataset:sales``."""
 
@@ -86,13 +84,49 @@ def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[R
         case Vector(item):
             for number, each in enumerate(value):
                 yield from _within(item, each, f"{path}[{number}]", refers)
+        case JsonObject() if refers is not None:
+            for key, each in value.items():
+                yield Reference(f"{path}.{key}", refers, str(each))
+
+
+def in_short_form(kind: Kind, node: Node, path: str, remarks: Remarks, refers: str | None = None) -> Node:
+    """Returns a spec with this layout, before it is bound, with each reference that is an object in its short form."""
+    match kind, node.value:
+        case Text(), dict() if refers is not None:
+            return remarks.reference(node, path, "" if refers == ANY else refers)
+        case Table(of), dict():
+            return _fields(of, node, path, remarks)
+        case Union(variants), dict() if TAG in node.value:
+            tag = node.value[TAG].value
+            cls = next((each for each in variants if each.__struct_config__.tag == tag), None)
+            return node if cls is None else _fields(cls, node, path, remarks)
+        case Vector(item), list():
+            made = [in_short_form(item, each, f"{path}[{at}]", remarks, refers) for at, each in enumerate(node.value)]
+            return Node(node.line, made)
+        case JsonObject(), dict() if refers is not None:
+            entries = node.value.items()
+            return Node(
+                node.line, {key: in_short_form(Text(), each, f"{path}.{key}", remarks, refers) for key, each in entries}
+            )
+        case _:
+            return node
+
+
+def _fields(cls: type[msgspec.Struct], node: Node, path: str, remarks: Remarks) -> Node:
+    assert isinstance(node.value, dict)
+    notes, fields = notes_of(cls), dict(node.value)
+    for each in layout.fields_of(cls):
+        if (child := fields.get(each.key)) is not None:
+            refers = notes.get(each.name, {}).get(REFERS_TO)
+            fields[each.key] = in_short_form(each.kind, child, f"{path}.{each.key}", remarks, refers)
+    return Node(node.line, fields)
 
 
 def reference_key(text: str, type_: str) -> str:
     """Formats ``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, from ``[Type:](id | did | name)[#part]``.
 
-    A dataset may be written with its account, ``account/name``, and is found only if that account owns it.
-    ``Secret:NAME#KEY`` means the same as ``SecretSet:NAME#KEY``. Raises Invalid.
+    A name may be written with its account, ``account/name``. ``Secret:NAME#KEY`` means the same as
+    ``SecretSet:NAME#KEY``. Raises Invalid.
     """
     prefix, colon, rest = text.partition(":")
     if type_ == ANY:
@@ -113,7 +147,10 @@ def reference_key(text: str, type_: str) -> str:
         return f"{type_}:{DatasetId.parse(text)}"
     if text.startswith(_DID):
         return f"{type_}:{text}"
-    if type_ == OWNED and "/" in text:
+    if "/" in text:
+        if type_ not in OF_ACCOUNTS:
+            hint = f"write {type_}:{text.rpartition('/')[2][:80]}"
+            raise Invalid(f"a {type_} is of the node, and of no account", rule="reference-account", hint=hint)
         parse_local_alias(text)
     elif not UUID.match(text):
         parse_own_name(text)
@@ -123,55 +160,66 @@ def reference_key(text: str, type_: str) -> str:
 class ResourceLookup(Protocol):
     """Looks up the present resources."""
 
-    def get(self, resource_id: str) -> DeclaredResource | None: ...
-    def named(self, type_: str, name: str) -> DeclaredResource | None: ...
-    def with_did(self, did: str) -> DeclaredResource | None: ...
+    def get(self, resource_id: str) -> Resource | None: ...
+    def named(self, type_: str, name: str, account: str | None) -> Resource | None: ...
+    def with_did(self, type_: str, did: str) -> Resource | None: ...
 
 
 class FinalState:
     """The state after a batch: the present resources, replaced by those of the batch."""
 
-    def __init__(self, batch: Sequence[DeclaredResource], standing: ResourceLookup) -> None:
+    def __init__(self, batch: Sequence[Resource], standing: ResourceLookup) -> None:
         self._standing = standing
         self._ids = {each.id: each for each in batch}
-        self._names = {(each.type, each.name.casefold()): each for each in batch}
+        self._names = {(each.account, each.type, each.key): each for each in batch}
 
-    def get(self, resource_id: str) -> DeclaredResource | None:
+    def get(self, resource_id: str) -> Resource | None:
         return self._ids.get(resource_id) or self._standing.get(resource_id)
 
     def has_in_batch(self, resource_id: str) -> bool:
         return resource_id in self._ids
 
-    def find(self, key: str) -> DeclaredResource | None:
-        """Resolves a key without regard to an earlier target; ``None`` if nothing has it."""
+    def find(self, key: str, account: str | None) -> Resource | None:
+        """Resolves a key without regard to an earlier target; ``None`` if nothing has it.
+
+        ``account``: the account in which a name without one is looked up; what the node's owner has so comes after.
+        """
         type_, _, sought = key.partition(":")
-        owner, _, sought = sought.rpartition("/") if type_ == OWNED else ("", "", sought)
+        owner, _, name = sought.rpartition("/")
         if UUID.match(sought):
             found = self.get(sought)
         elif sought.startswith(_DID):
-            found = self._standing.with_did(sought)
+            found = self._standing.with_did(type_, sought)
+        elif not owner:
+            own = self.named(type_, name, account) if account is not None and type_ in OF_ACCOUNTS else None
+            found = own or self.named(type_, name, None)
         else:
-            found = self._names.get((type_, sought)) or self._standing.named(type_, sought)
-            if found is not None and found.id in self._ids and found.name.casefold() != sought:
-                return None  # it is renamed in the batch
-            if owner and (found is None or not self._is_of(found, owner)):
-                return None
+            held = self.named(ACCOUNT, owner, None)
+            found = None if held is None else self.named(type_, name, held.id)
         return found if found is not None and found.type == type_ else None
 
-    def _is_of(self, found: DeclaredResource, owner: str) -> bool:
-        account = None if found.account is None else self.get(found.account)
-        return account is not None and account.name.casefold() == owner
+    def named(self, type_: str, name: str, account: str | None) -> Resource | None:
+        """Returns what has a name in an account after the batch."""
+        found = self._names.get((account, type_, name)) or self._standing.named(type_, name, account)
+        if found is None:
+            return None
+        now = self._ids.get(found.id, found)
+        return now if (now.account, now.key) == (account, name) else None  # it is renamed, or moved, in the batch
 
-    def resolved(self, key: str, held: ResourceHandle | None) -> ResourceHandle | None:
-        """Resolves a reference: to its earlier target while that exists, even if another has the name now."""
-        if held is not None and (there := self.living(held)) is not None:
+    def resolved(self, key: str, held: ResourceHandle | None, account: str | None) -> ResourceHandle | None:
+        """Resolves a reference: to its earlier target while that exists, even if another has the name now.
+
+        ``account``: that of the resource which has the reference.
+        """
+        if held is not None and (there := self._living(key, held)) is not None:
             return handle_of(there)
-        found = self.find(key)
+        found = self.find(key, account)
         return None if found is None else handle_of(found)
 
-    def living(self, held: ResourceHandle) -> DeclaredResource | None:
+    def _living(self, key: str, held: ResourceHandle) -> Resource | None:
         """Returns the earlier target by its id, or by its did if it was deleted and made again."""
-        return self.get(held.id) or (self._standing.with_did(held.did) if held.did is not None else None)
+        type_ = key.partition(":")[0]
+        return self.get(held.id) or (self._standing.with_did(type_, held.did) if held.did is not None else None)
 
 
 def dids_of(references: Mapping[str, ResourceHandle | None]) -> dict[str, str]:

@@ -7,10 +7,8 @@ kinds in any case. Rules between fields are checked when a manifest is applied.
 
 from __future__ import annotations
 
-import functools
-import typing
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterator
+from typing import Final
 
 import msgspec
 
@@ -22,12 +20,11 @@ from chain.model import fetch_options, read_options
 from chain.model.read_options import ReadOptions, options_of
 from chain.model.source import FetchUrl, ReadCsv
 from odfd.resources.manifest import ResourceHeaders
-from odfd.resources.types import ResourceType
+from odfd.resources.types import JsonSchema, ResourceType, notes_of
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _DEFS: Final = "#/$defs/"
 _ON_ERROR_SCHEMA: Final = {"description": "fail (default), or quarantine, which may have limits (odfctl docs reading)."}
-JsonSchema = dict[str, Any]
 
 
 def schema_of(kind: ResourceType) -> JsonSchema:
@@ -218,17 +215,3 @@ def _plain(part: JsonSchema) -> JsonSchema:
     kept = [each for each in part.get("anyOf", ()) if each != {"type": "null"}]
     alone = kept[0] if len(kept) == 1 else part
     return {key: value for key, value in alone.items() if key not in ("default", "title")}
-
-
-@functools.cache
-def notes_of(cls: type[msgspec.Struct]) -> Mapping[str, JsonSchema]:
-    """Returns additions to the types of fields: descriptions, and parts of schemas."""
-    notes: dict[str, JsonSchema] = {}
-    for each in msgspec.structs.fields(cls):
-        members = typing.get_args(each.type) if typing.get_origin(each.type) is not typing.Annotated else (each.type,)
-        for member in members:
-            for mark in getattr(member, "__metadata__", ()):
-                if isinstance(mark, msgspec.Meta):
-                    about_it = {} if mark.description is None else {"description": mark.description}
-                    notes[each.name] = notes.get(each.name, {}) | about_it | (mark.extra_json_schema or {})
-    return notes

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from chain.errors import Invalid
-from odfd.resources.declared import Json, canonical
+from odfd.resources.resource import Json, canonical
 
 MAX_DEPTH: Final = 16
 _WILD: Final = {"%": ".*", "_": "."}

@@ -15,10 +15,11 @@ import msgspec
 from chain.codec.bind import found
 from chain.errors import Environment
 from chain.model.wire import Extra
-from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import Draft, described
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key, refers_to
+from odfd.resources.resource import Resource
+from odfd.resources.types import ResourceType
 
 KEY: Final = re.compile(r"[A-Za-z_][\w.-]{0,127}\Z", re.ASCII)
 MAX_KEYS: Final = 256
@@ -74,7 +75,7 @@ class SecretSpec(msgspec.Struct, frozen=True, kw_only=True):
     key: Annotated[str, described("The name of the value in the set.")]
 
 
-def elements(owner: DeclaredResource) -> Iterator[OwnedPart]:
+def elements(owner: Resource) -> Iterator[OwnedPart]:
     """Yields a resource for each value of a set, named ``NAME#KEY``, which is no name that people can give."""
     for key in sorted(names_in(owner.type, owner.spec)):
         yield OwnedPart(
@@ -215,3 +216,51 @@ def check_values(draft: Draft, path: str, values: dict[str, object], most: int =
             draft.note(f"{path}.{key}", f"expected text, found {found(value)}", "manifest-type", hint)
         elif len(value.encode()) > most:
             draft.note(f"{path}.{key}", "larger than 64 KiB", "set-limit")
+
+
+VARIABLE_SET_TYPE: Final = ResourceType(
+    name="VariableSet", context="config", plural="variablesets", aliases=("vs",),
+    about="Values for other resources: a dataset's source reads the set with the dataset's name.",
+    spec=VariableSetSpec, parts=elements,
+    is_pruned=True,
+    check=check_variables,
+    example="""\
+$schema: VariableSet
+headers:
+  name: sensors
+  labels: {env: prod}
+spec:
+  variables:
+    host: sensors.example.org
+""",
+)  # fmt: skip
+
+SECRET_SET_TYPE: Final = ResourceType(
+    name="SecretSet", context="config", plural="secretsets", aliases=("ss",),
+    about="Values that no output shows. They are encrypted when applied, and decrypted for sources "
+    "of the dataset with the set's name.",
+    spec=SecretSetSpec, parts=elements,
+    is_silent=True, is_pruned=True,
+    check=check_secrets,
+    example="""\
+$schema: SecretSet
+headers:
+  name: sensors
+spec:
+  secrets:
+    apiKey: s3cr3t-of-the-house
+    signing: whsec_bm90IGEgc2VjcmV0IG9mIGFueWJvZHkgYXQgYWxs
+""",
+)  # fmt: skip
+
+VARIABLE_TYPE: Final = ResourceType(
+    name="Variable", context="config", plural="variables", spec=VariableSpec, is_derived=True,
+    about="One value of a VariableSet, without the value; named NAME#KEY.",
+    instead="apply the VariableSet that has it: odfctl edit variableset NAME",
+)  # fmt: skip
+
+SECRET_TYPE: Final = ResourceType(
+    name="Secret", context="config", plural="secrets", spec=SecretSpec, is_derived=True,
+    about="One value of a SecretSet, without the value; named NAME#KEY.",
+    instead="apply the SecretSet that has it: odfctl edit secretset NAME",
+)  # fmt: skip

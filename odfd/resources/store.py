@@ -1,260 +1,285 @@
-"""Stores intents: an append-only log of applied and deleted ones, and a table of those in force.
+"""Stores every resource of a node, of every type: one row for what is declared, one for its status, one log of changes.
 
-Each event of the log says that something of a kind and name is wanted, or no longer; the generation counts the events
-that applied it since it was last not wanted. The result of an intent is its status, which replaces the one before and
-is in no log. Names are compared without regard to case. The caller holds the transaction in which intents are written,
-so that an intent and its effects are one commit.
+A change of a resource and its event are written in one transaction, and the numbers of events are in the order of
+commits. Whatever makes, renames or deletes something that is a resource writes here: there is no other desired state.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
 import sqlite3
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import msgspec
 
-from chain.instant import Instant
-from chain.store.seals import Row, Sealed
+from chain.errors import Invalid
+from chain.instant import SECOND, Instant
+from odfd.resources.reader import BODY, DECLARATIONS, DELETING, EVENTS, STATUSES, ResourceReader
+from odfd.resources.resource import Json, Op, Resource, canonical, derived_id, handle_of
+from odfd.resources.status import ResourceStatus, pending
 
-STEP: Final = """
-    CREATE TABLE res_events (
-        rv INTEGER PRIMARY KEY AUTOINCREMENT,
-        at INTEGER NOT NULL,
-        op TEXT NOT NULL,
-        id TEXT NOT NULL,
-        type TEXT NOT NULL,
-        body BLOB NOT NULL,
-        seal BLOB
-    ) STRICT;
-    CREATE TABLE res_current (
-        id TEXT NOT NULL,
-        type TEXT NOT NULL,
-        key TEXT NOT NULL,
-        did TEXT,
-        rv INTEGER NOT NULL,
-        body BLOB NOT NULL,
-        seal BLOB,
-        PRIMARY KEY (id)
-    ) STRICT, WITHOUT ROWID;
-    CREATE UNIQUE INDEX res_current_name ON res_current (type, key);
-    CREATE UNIQUE INDEX res_current_did ON res_current (did) WHERE did IS NOT NULL;
-    CREATE TABLE res_labels (
-        type TEXT NOT NULL,
-        key TEXT NOT NULL,
-        value TEXT NOT NULL,
-        id TEXT NOT NULL,
-        PRIMARY KEY (type, key, value, id)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX res_labels_id ON res_labels (id);
-    CREATE TABLE res_touched (kind TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (kind, key)) STRICT, WITHOUT ROWID;
-    CREATE TRIGGER res_came AFTER INSERT ON resources WHEN NEW.kind IN ('dataset', 'flow') BEGIN
-        INSERT OR IGNORE INTO res_touched VALUES (NEW.kind, NEW.key);
-    END;
-    CREATE TRIGGER res_went AFTER DELETE ON resources WHEN OLD.kind IN ('dataset', 'flow') BEGIN
-        INSERT OR IGNORE INTO res_touched VALUES (OLD.kind, OLD.key);
-    END;
-    INSERT INTO res_touched SELECT kind, key FROM resources WHERE kind IN ('dataset', 'flow');
-    CREATE TABLE res_log (epoch TEXT NOT NULL) STRICT;
-    INSERT INTO res_log SELECT lower(hex(randomblob(4)));
-"""
-"""The tables of ``odfd.resources.declared``: a step of this module's tables."""
-INTENTS_STEP: Final = """
-    -- Wishes that are resources of their own types.
-    CREATE TRIGGER res_wish_came AFTER INSERT ON resources
-    WHEN NEW.kind IN ('mirror', 'network', 'blocked-peer', 'validator') BEGIN
-        INSERT OR IGNORE INTO res_touched VALUES (NEW.kind, NEW.key);
-    END;
-    CREATE TRIGGER res_wish_went AFTER DELETE ON resources
-    WHEN OLD.kind IN ('mirror', 'network', 'blocked-peer', 'validator') BEGIN
-        INSERT OR IGNORE INTO res_touched VALUES (OLD.kind, OLD.key);
-    END;
-    INSERT INTO res_touched SELECT kind, key FROM resources
-        WHERE kind IN ('mirror', 'network', 'blocked-peer', 'validator');
-"""
-"""A later step: triggers for intents that are resources of their own types."""
-REFERENCES_STEP: Final = """
-    -- What resources refer to: dst is NULL where it was never here.
-    CREATE TABLE res_refs (
-        src TEXT NOT NULL,
-        key TEXT NOT NULL,
-        dst TEXT,
-        did TEXT,
-        PRIMARY KEY (src, key)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX res_refs_dst ON res_refs (dst);
-    CREATE INDEX res_refs_key ON res_refs (key) WHERE dst IS NULL;
-    CREATE INDEX res_refs_did ON res_refs (did) WHERE did IS NOT NULL;
-"""
-"""A later step: the table of references between resources."""
-OWNERS_STEP: Final = """
-    CREATE TABLE res_owners (
-        owner TEXT NOT NULL,
-        child TEXT NOT NULL,
-        PRIMARY KEY (owner, child)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX res_owners_child ON res_owners (child);
-"""
-HISTORY_STEP: Final = "CREATE INDEX res_events_id ON res_events (id, rv);"
-"""A later step: an index that finds the events of one resource without reading the whole log."""
-DELETING_STEP: Final = """
-    -- Deleted resources whose effects are not undone yet; body as in res_current.
-    CREATE TABLE res_deleting (
-        id TEXT PRIMARY KEY,
-        body BLOB NOT NULL,
-        seal BLOB
-    ) STRICT, WITHOUT ROWID;
-"""
+KEPT, MOST, MOST_BYTES, KEPT_FOR = 10_000, 100_000, 64 << 20, 24 * 3600 * SECOND
+"""The newest ``KEPT`` events are kept, and others for ``KEPT_FOR``, while they are ``MOST`` and fill ``MOST_BYTES``."""
+TRIMMED_EVERY: Final = 1_000
+"""Number of new events after which old ones are removed."""
 
 
-INTENT_LOG: Final = Sealed(
-    "resource_events",
-    ("kind", "key", "name", "spec", "at"),
-    "restore the database from a backup, or begin anew with another state directory and mirror again",
-)
-IN_FORCE: Final = Sealed(
-    "resources",
-    ("kind", "key", "name", "spec", "status", "generation", "created_at", "updated_at", "about"),
-    INTENT_LOG.hint,
-)
-ROOM: Final = "resources"
-STEPS: Final = (
-    """
-    CREATE TABLE resource_events (
-        seq INTEGER PRIMARY KEY,
-        at INTEGER NOT NULL,
-        kind TEXT NOT NULL,
-        key TEXT NOT NULL,
-        name TEXT NOT NULL,
-        spec BLOB
-    ) STRICT;
-    CREATE INDEX resource_events_key ON resource_events (kind, key, seq);
-    """,
-    INTENT_LOG.step,
-    """
-    -- What a wish is about, where its name does not tell: which names stand for a dataset is asked at every turn.
-    ALTER TABLE resource_events ADD COLUMN about TEXT;
-    UPDATE resource_events SET about = substr(CAST(spec AS TEXT), 28, instr(substr(CAST(spec AS TEXT), 28), '"') - 1)
-        WHERE kind = 'dataset' AND CAST(spec AS TEXT) GLOB '{"renditions":[[]{"shards":[[]"did:odf:*';
-    CREATE INDEX resource_events_about ON resource_events (about, kind, key) WHERE about IS NOT NULL;
-    """,
-    """
-    -- What is in force: the log grows with all that was ever wished, and no question should cost that.
-    CREATE TABLE resources (
-        kind TEXT NOT NULL,
-        key TEXT NOT NULL,
-        name TEXT NOT NULL,
-        spec BLOB NOT NULL,
-        status BLOB,
-        generation INTEGER NOT NULL,
-        created_at INTEGER NOT NULL,
-        updated_at INTEGER NOT NULL,
-        about TEXT,
-        seal BLOB,
-        PRIMARY KEY (kind, key)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX resources_about ON resources (about, kind) WHERE about IS NOT NULL;
-    DROP INDEX resource_events_about;
-    INSERT INTO resources
-        WITH last AS (SELECT kind, key, max(seq) AS seq FROM resource_events GROUP BY kind, key),
-             since AS (SELECT kind, key, max(seq) AS seq FROM resource_events WHERE spec IS NULL GROUP BY kind, key),
-             alive AS (
-                 SELECT e.kind, e.key, count(*) AS generation, min(e.seq) AS first FROM resource_events AS e
-                 LEFT JOIN since ON since.kind = e.kind AND since.key = e.key
-                 WHERE e.seq > coalesce(since.seq, 0) GROUP BY e.kind, e.key
-             )
-        SELECT e.kind, e.key, e.name, e.spec, NULL, alive.generation,
-               (SELECT at FROM resource_events WHERE seq = alive.first), e.at, e.about, NULL
-        FROM last JOIN resource_events AS e ON e.seq = last.seq
-        JOIN alive ON alive.kind = e.kind AND alive.key = e.key;
-    -- Publications said in each wish what had become of the one before.
-    UPDATE resources SET status = spec WHERE kind = 'publication';
-    DELETE FROM resource_events WHERE kind = 'publication'
-        AND seq NOT IN (SELECT max(seq) FROM resource_events GROUP BY kind, key);
-    """,
-    STEP,
-    INTENTS_STEP,
-    REFERENCES_STEP,
-    OWNERS_STEP,
-    HISTORY_STEP,
-    DELETING_STEP,
-)
-"""Tables, as the steps that made them; steps are added at the end and never changed."""
+class Owning(Protocol):
+    """Stores the resources that others own."""
+
+    def keep(self, store: ResourceStore, owner: Resource, now: Instant) -> None:
+        """Writes what ``owner`` owns now. Raises Invalid."""
 
 
-class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """An intent in force. ``spec`` is the JSON of the kind's own value, ``status`` the last reported one."""
+class ResourceStore(ResourceReader):
+    """Reads and writes resources over one SQLite connection, within its open transaction."""
 
-    kind: str
-    name: str
-    spec: bytes
-    status: bytes | None
-    generation: int
-    created_at: Instant
-    updated_at: Instant
+    def __init__(self, connection: sqlite3.Connection, owning: Owning | None = None) -> None:
+        """``owning`` writes the resources that written ones make; without it none are."""
+        super().__init__(connection)
+        self._owning = owning
+        self._parked: set[str] = set()
+        """Ids of resources that are without their names while several swap them."""
 
+    def put(self, resource: Resource, now: Instant) -> int:
+        """Writes a resource; returns the number of the event. Raises Invalid if another one has its name or object."""
+        self._check_free(resource)
+        held = self.get(resource.id)
+        status = ResourceStatus() if held is None else held.status
+        if held is not None and held.generation != resource.generation:
+            *between, status = pending(status) or (status,)
+            for each in between:
+                self._append("Observed", msgspec.structs.replace(held, status=each), now)
+        self._parked.discard(resource.id)
+        after = msgspec.structs.replace(resource, status=status)
+        rv = self._write("Added" if held is None else "Modified", after, now)
+        if held is None or (held.name, held.did, held.account) != (resource.name, resource.did, resource.account):
+            self._heal(resource, now)
+        if self._owning is not None:
+            self._owning.keep(self, resource, now)
+        return rv
 
-class Resources:
-    """Reads and writes the intents in force, over one SQLite connection. No query costs in proportion to the log."""
+    def declare(
+        self, type_: str, name: str, spec: Json, now: Instant, did: str | None = None, *, renames: bool = False
+    ) -> bool:
+        """Writes what a command of the node's owner declares; ``False`` if it stood so before.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._db = connection
-
-    def apply(self, kind: str, name: str, spec: bytes, now: Instant, about: str | None = None) -> bool:
-        """Records an intent; ``False`` if it is unchanged and nothing was written. ``about``: its second key."""
-        before = self.get(kind, name)
-        if before is not None and before.spec == spec:
+        The resource is found by its ``did``, else by its name; labels, annotations, and, unless ``renames``, its name
+        stay. Raises Invalid.
+        """
+        held = self.named(type_, name, None) if did is None else self.with_did(type_, did)
+        if held is None:
+            id_ = derived_id(type_, did or name, str(now))
+            self.put(
+                Resource(id=id_, type=type_, name=name, did=did, spec=spec, created_at=now, updated_at=now), now
+            )  # fmt: skip
+            return True
+        name = name if renames else held.name
+        if (held.name, held.spec) == (name, spec):
             return False
-        self._append(now, kind, name, spec)
-        status, generation, created = (None, 0, now) if before is None else (
-            before.status, before.generation, before.created_at
+        after = msgspec.structs.replace(
+            held, name=name, spec=spec, generation=held.generation + 1, updated_at=now
         )  # fmt: skip
-        self._put(
-            Resource(kind=kind, name=name, spec=spec, status=status, generation=generation + 1, created_at=created,
-                     updated_at=now), about
-        )  # fmt: skip
+        self.put(after, now)
         return True
 
-    def delete(self, kind: str, name: str, now: Instant) -> bool:
-        if self.get(kind, name) is None:
+    def withdraw(self, type_: str, name: str, now: Instant, did: str | None = None) -> bool:
+        """Deletes what ``declare`` wrote; ``False`` if it is not here."""
+        held = self.named(type_, name, None) if did is None else self.with_did(type_, did)
+        if held is not None:
+            self.delete(held, now)
+        return held is not None
+
+    def put_all(self, resources: Sequence[Resource], now: Instant) -> None:
+        """Writes several resources, which may swap their names, together with their parts, whose names change too."""
+        for each in resources:
+            held = self.get(each.id)
+            if held is not None and (held.key, held.account) != (each.key, each.account):
+                self._parked |= {each.id, *(child.id for child in self.owned(each.id))}
+        for resource_id in sorted(self._parked):
+            self._rekey(resource_id, _parked(resource_id))
+        for each in resources:
+            self.put(each, now)
+        for resource_id in sorted(self._parked):
+            held = self.get(resource_id)
+            if held is not None:
+                self._rekey(resource_id, held.key)  # its name is not changed
+        self._parked.clear()
+
+    def observe(self, resource_id: str, generation: int, statuses: Sequence[ResourceStatus], now: Instant) -> bool:
+        """Records the statuses of a resource in order; ``False`` if it is gone or has another generation."""
+        held = self.get(resource_id)
+        if held is None or held.generation != generation:
             return False
-        self._append(now, kind, name, None)
-        self._db.execute("DELETE FROM resources WHERE kind = ? AND key = ?", (kind, name.casefold()))
+        for each in statuses:
+            after = msgspec.structs.replace(held, status=each, updated_at=now)
+            self._append("Observed", after, now)
+            STATUSES.put(self._db, resource_id, _encoded(after.status))
         return True
 
-    def tell(self, kind: str, name: str, status: bytes) -> bool:
-        """Records the status of an intent; ``False`` if it is no longer in force."""
-        row = IN_FORCE.one(self._db, "kind = ? AND key = ?", (kind, name.casefold()))
-        if row is None:
-            return False
-        self._put(msgspec.structs.replace(_resource(row), status=status), row[-1])
-        return True
+    def rewrite(self, resource: Resource, now: Instant) -> None:
+        """Writes a resource whose declaration has another form but the same meaning."""
+        self._write("Observed", resource, now)
 
-    def get(self, kind: str, name: str) -> Resource | None:
-        row = IN_FORCE.one(self._db, "kind = ? AND key = ?", (kind, name.casefold()))
-        return None if row is None else _resource(row)
+    def blank(self, resource_id: str) -> None:
+        """Removes the specs from the superseded events of a resource."""
+        rows = list(EVENTS.rows(self._db, "id = ? ORDER BY rv DESC", (resource_id,)))
+        last = rows[0][2] if rows else ""
+        for rv, at, op, _, type_, body in rows if last == "Deleted" else rows[1:]:
+            emptied = msgspec.structs.replace(BODY.decode(body), spec=None)
+            EVENTS.put(self._db, rv, at, op, resource_id, type_, _encoded(emptied))
 
-    def all(self, kind: str) -> list[Resource]:
-        """Lists the intents of a kind by name."""
-        return [_resource(row) for row in IN_FORCE.rows(self._db, "kind = ? ORDER BY key", (kind,))]
+    def delete(self, resource: Resource, now: Instant) -> int:
+        """Deletes a resource, and notes that its effects are to be undone; returns the number of the event.
 
-    def about(self, kind: str, about: str) -> list[Resource]:
-        """Lists the intents of a kind with this second key, by name."""
-        rows = IN_FORCE.rows(self._db, "about = ? AND kind = ? ORDER BY key", (about, kind))
-        return [_resource(row) for row in rows]
+        A resource that it owns goes with it, unless that has another owner.
+        """
+        rv, body = self._append("Deleted", resource, now)
+        DELETING.put(self._db, resource.id, body)
+        for table, column in (
+            ("declarations", "id"), ("statuses", "id"), ("res_labels", "id"), ("res_refs", "src"),
+            ("res_owners", "child"),
+        ):  # fmt: skip
+            self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (resource.id,))  # noqa: S608
+        for each in self.owned(resource.id):
+            self.disown(each, resource.id, now)
+        return rv
 
-    def _append(self, now: Instant, kind: str, name: str, spec: bytes | None) -> None:
-        INTENT_LOG.put(self._db, kind, name.casefold(), name, spec, now)
+    def disown(self, child: Resource, owner: str, now: Instant) -> None:
+        """Removes an owner of a resource; deletes a resource that has no other."""
+        others = tuple(each for each in child.owners if each.id != owner)
+        if others:
+            self.put(msgspec.structs.replace(child, owners=others, updated_at=now), now)
+        else:
+            self.delete(child, now)
 
-    def _put(self, each: Resource, about: str | None) -> None:
-        IN_FORCE.put(
-            self._db, each.kind, each.name.casefold(), each.name, each.spec, each.status, each.generation,
-            each.created_at, each.updated_at, about,
+    def bring(self, resource: Resource, before: Resource | None) -> None:
+        """Writes a resource of an older store, with an event only if it is not as it was."""
+        if resource != before:
+            self._write("Added" if before is None else "Observed", resource, resource.updated_at)
+            return
+        last = EVENTS.one(self._db, "id = ? ORDER BY rv DESC LIMIT 1", (resource.id,))
+        self._keep(resource, resource.key, 0 if last is None else last[0])
+
+    # Deleted resources whose effects are not undone yet.
+
+    def deleting(self) -> list[Resource]:
+        """Lists them with their last state, and with why they could not be undone in their status."""
+        return [BODY.decode(body) for _, body in DELETING.rows(self._db, "TRUE ORDER BY id")]
+
+    def find_deleting(self, resource_id: str) -> Resource | None:
+        row = DELETING.one(self._db, "id = ?", (resource_id,))
+        return None if row is None else BODY.decode(row[1])
+
+    def hold_back(self, resource: Resource) -> None:
+        """Records a new status of one, unless it came back."""
+        if self.find_deleting(resource.id) is not None:
+            DELETING.put(self._db, resource.id, _encoded(resource))
+
+    def end(self, resource_id: str) -> None:
+        """Records that nothing is left of it."""
+        self._db.execute("DELETE FROM res_deleting WHERE id = ?", (resource_id,))
+
+    def trim(self, now: Instant, kept: int, kept_for: int) -> int:
+        """Removes events that need not be kept, except one; returns their number."""
+        return self._db.execute(
+            "DELETE FROM res_events WHERE rv <= (SELECT max(rv) FROM res_events) - ?"
+            " AND rv < coalesce((SELECT rv FROM res_events WHERE at > ? ORDER BY rv LIMIT 1), 9223372036854775807)"
+            " OR rv IN (SELECT rv FROM (SELECT rv, row_number() OVER w AS nth, sum(length(body)) OVER w - length(body)"
+            " AS later FROM res_events WINDOW w AS (ORDER BY rv DESC)) WHERE later >= ? OR nth > ?)",
+            (kept, now - kept_for, MOST_BYTES, MOST),
+        ).rowcount
+
+    # Inside.
+
+    def _check_free(self, resource: Resource) -> None:
+        other = self.named(resource.type, resource.name, resource.account)
+        if other is not None and other.id != resource.id:
+            text = f"{resource.name} is the name of another {resource.type}, {other.id}"
+            raise Invalid(text, rule="name-taken", hint="choose another name")
+        same = None if resource.did is None else self.with_did(resource.type, resource.did)
+        if same is not None and same.id != resource.id:
+            text = f"{resource.did} is here already, as the {resource.type} {same.name}"
+            raise Invalid(text, rule="object-taken", hint=f"rename or delete {same.name}")
+
+    def _heal(self, came: Resource, now: Instant) -> None:
+        """Resolves references to a new resource: those that never found it, and those to an earlier one of its did.
+
+        A name without an account means one of the account that refers, else of the node's owner.
+        """
+        owner = None if came.account is None else self.get(came.account)
+        long = came.id if owner is None else f"{owner.key}/{came.key}"
+        keys = [f"{came.type}:{each}" for each in (came.id, came.did or came.id, long)]
+        rows = self._db.execute(
+            "SELECT src, res_refs.key FROM res_refs JOIN declarations ON declarations.id = src"
+            " WHERE (dst IS NULL AND (res_refs.key IN (?, ?, ?) OR (res_refs.key = ? AND (? OR account = ?))))"
+            " OR (res_refs.did = ? AND res_refs.key GLOB ?) OR dst = ? ORDER BY src, res_refs.key",
+            (*keys, f"{came.type}:{came.key}", came.account is None, came.account, came.did,
+             f"{came.type}:*", came.id),
         )  # fmt: skip
+        for src, found in itertools.groupby(rows.fetchall(), key=operator.itemgetter(0)):
+            referrer = self.get(src)
+            assert referrer is not None
+            references = {**referrer.references, **dict.fromkeys((key for _, key in found), handle_of(came))}
+            if references != referrer.references:
+                self._write("Observed", msgspec.structs.replace(referrer, references=references), now)
+
+    def _write(self, op: Op, resource: Resource, now: Instant) -> int:
+        rv, _ = self._append(op, resource, now)
+        is_parked = op == "Observed" and resource.id in self._parked
+        self._keep(resource, _parked(resource.id) if is_parked else resource.key, rv)
+        if op != "Observed":
+            self.end(resource.id)  # one that comes back is not undone
+        return rv
+
+    def _keep(self, resource: Resource, key: str, rv: int) -> None:
+        """Writes the row of a resource, and what is found by it."""
+        body = _encoded(msgspec.structs.replace(resource, status=ResourceStatus()))
+        DECLARATIONS.put(
+            self._db, resource.id, resource.type, resource.account or "", key, resource.name, resource.did,
+            resource.created_at, rv, body,
+        )  # fmt: skip
+        STATUSES.put(self._db, resource.id, _encoded(resource.status))
+        self._db.execute("DELETE FROM res_refs WHERE src = ?", (resource.id,))
+        self._db.executemany(
+            "INSERT INTO res_refs VALUES (?, ?, ?, ?)",
+            [(resource.id, held, handle and handle.id, handle and handle.did)
+             for held, handle in resource.references.items()],
+        )  # fmt: skip
+        self._db.execute("DELETE FROM res_owners WHERE child = ?", (resource.id,))
+        self._db.executemany(
+            "INSERT INTO res_owners VALUES (?, ?)", [(each.id, resource.id) for each in resource.owners]
+        )
+        self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
+        self._db.executemany(
+            "INSERT INTO res_labels VALUES (?, ?, ?, ?)",
+            [(resource.type, label, canonical(value), resource.id) for label, value in resource.labels.items()],
+        )
+
+    def _rekey(self, resource_id: str, key: str) -> None:
+        """Sets the key, in place of its name, by which a resource is found."""
+        self._db.execute("UPDATE declarations SET key = ?, seal = NULL WHERE id = ?", (key, resource_id))
+
+    def _append(self, op: Op, resource: Resource, now: Instant) -> tuple[int, bytes]:
+        body = _encoded(resource)
+        rv = self._next()
+        EVENTS.put(self._db, rv, now, op, resource.id, resource.type, body)
+        if rv % TRIMMED_EVERY == 0:
+            self.trim(now, KEPT, KEPT_FOR)
+        return rv, body
+
+    def _next(self) -> int:
+        """Returns the number of the next event, which is never used again, even after old events are removed."""
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'res_events'").fetchone()
+        return 1 if row is None else int(row[0]) + 1
 
 
-def _resource(row: Row) -> Resource:
-    kind, _, name, spec, status, generation, created, updated, _ = row
-    return Resource(
-        kind=kind, name=name, spec=bytes(spec), status=None if status is None else bytes(status),
-        generation=generation, created_at=Instant(created), updated_at=Instant(updated),
-    )  # fmt: skip
+def _parked(resource_id: str) -> str:
+    """Returns a key that no resource has, in place of its name."""
+    return f"\0{resource_id}"
+
+
+def _encoded(value: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")

@@ -7,8 +7,10 @@ known to all of that code without being named there. Pure.
 from __future__ import annotations
 
 import difflib
+import functools
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,9 +24,9 @@ ODF: Final = "https://opendatafabric.org/schemas"
 OURS: Final = "https://w3id.org/odfd/schemas"
 VERSION: Final = "v1alpha1"
 SUFFIX: Final = ".json"
-
-
-_LONG: Final = ("type", "id", "did", "name", "account")
+JsonSchema: TypeAlias = dict[str, Any]
+_LONG: Final = frozenset({"type", "id", "did", "name", "account", "path"})
+_ACCOUNT: Final = frozenset({"type", "id", "did", "name"})
 
 
 class Remarks(NamedTuple):
@@ -33,20 +35,27 @@ class Remarks(NamedTuple):
     mistakes: list[Mistake]
     warnings: list[str]
 
-    def reference(self, node: Node, path: str) -> Node:
-        """Returns the short form of a reference that is written as an object, ``{type, name, account}``."""
+    def reference(self, node: Node, path: str, type_: str = "") -> Node:
+        """Returns the short form of a reference that is written as an object, ``{type, name, account, path}``.
+
+        ``type_``: the type of one that states none.
+        """
         assert isinstance(node.value, dict)
         said = {key: child.value for key, child in node.value.items()}
+        owner, kind = said.get("account"), said.get("type", type_)
+        if isinstance(owner, dict) and not owner.keys() - _ACCOUNT:
+            owner = next((owner[key].value for key in ("name", "id", "did") if key in owner), None)
         target = next((said[key] for key in ("id", "did", "name") if isinstance(said.get(key), str)), None)
-        owner = said.get("account")
-        if isinstance(owner, dict) and owner.keys() == {"name"}:
-            owner = owner["name"].value
-        is_named = "id" not in said and "did" not in said and isinstance(owner, str)
-        if not isinstance(said.get("type"), str) or target is None or said.keys() - set(_LONG):
+        texts = [kind, target, said.get("path", "")]
+        is_wrong = not kind or not all(isinstance(each, str) for each in texts) or said.keys() - _LONG
+        if is_wrong or ("account" in said and not isinstance(owner, str)):
             hint = "write {type: Dataset, name: NAME}, or Dataset:NAME"
             self.mistakes.append(Mistake(path, node.line, "this is no reference", "reference", hint))
             return Node(node.line, "Dataset:none")
-        return Node(node.line, f"{said['type']}:{owner}/{target}" if is_named else f"{said['type']}:{target}")
+        is_named = "id" not in said and "did" not in said and isinstance(owner, str)
+        name = f"{owner}/{target}" if is_named else str(target)
+        part = f"#{said['path']}" if "path" in said else ""
+        return Node(node.line, f"{str(kind).removesuffix(SUFFIX).rpartition('/')[2]}:{name}{part}")
 
 
 class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +77,22 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Turns short forms of a ``spec`` into those that its class has, before it is bound."""
     parts: Callable[[Any], Iterable[Any]] | None = None
     """Returns the resources that a resource of the type owns (``odfd.resources.owners.Parts``)."""
+    check: Callable[[Any], object] | None = None
+    """Adds the mistakes of a draft (``odfd.resources.manifest.Draft``) to it; its parts have their types already."""
+    kept: Callable[[str, Any], Any] | None = None
+    """Returns the form in which a spec is stored, given the name of the resource and the spec. Raises Invalid."""
+    judged_at: str = "spec"
+    """The part of a manifest that a mistake which ``kept`` finds is told of."""
+    stands_for: str = ""
+    """The field of a stored spec that says what a resource of the type stands for: a did, or the id of a peer."""
+    object_named: Callable[[str], str] = str
+    """Returns what a reference names by a did: for a Peer the id of the peer that has a key. Raises Invalid."""
+    is_silent: bool = False
+    """Whether a resource is looked at regularly, since no event tells when it is no longer as declared."""
+    follows_datasets: bool = False
+    """Whether a resource is looked at again when a dataset that it refers to changes."""
+    is_pruned: bool = False
+    """Whether an apply with labels deletes what it leaves out; it is too easy to leave a file out to delete data so."""
     is_derived: bool = False
     """Whether other resources or the node make its resources, so that a manifest is refused."""
     made_by: str = "other resources"
@@ -132,6 +157,10 @@ class TypeRegistry:
             raise Invalid(text, rule="derived-type", hint=found.instead)
         return found
 
+    def named(self, name: str) -> ResourceType:
+        """Returns a type that is known by its short name. Raises KeyError."""
+        return self._written[name]
+
     def word(self, word: str) -> ResourceType | None:
         """Returns a type by short name, plural or alias, ignoring case."""
         return self._words.get(word.lower())
@@ -156,3 +185,17 @@ class TypeRegistry:
             if name in names:
                 raise ValueError(f"{name} is both {names[name].uri} and {by.uri}")
             names[name] = by
+
+
+@functools.cache
+def notes_of(cls: type[msgspec.Struct]) -> Mapping[str, JsonSchema]:
+    """Returns additions to the types of fields: descriptions, and parts of schemas."""
+    notes: dict[str, JsonSchema] = {}
+    for each in msgspec.structs.fields(cls):
+        members = typing.get_args(each.type) if typing.get_origin(each.type) is not typing.Annotated else (each.type,)
+        for member in members:
+            for mark in getattr(member, "__metadata__", ()):
+                if isinstance(mark, msgspec.Meta):
+                    about_it = {} if mark.description is None else {"description": mark.description}
+                    notes[each.name] = notes.get(each.name, {}) | about_it | (mark.extra_json_schema or {})
+    return notes

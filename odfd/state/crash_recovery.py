@@ -45,6 +45,8 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
     """Keys of datasets that were never begun; they were removed."""
     brought_forward: Sequence[tuple[str, int, int]] = ()
     """Tables of an older program that were migrated: name, version before, version now."""
+    converted: Sequence[str] = ()
+    """What was declared otherwise before that, a line for each thing."""
     settled: Sequence[str] = ()
     """Datasets whose interrupted import was completed or removed."""
     unsettled: Sequence[str] = ()
@@ -59,6 +61,7 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
         if self.brought_forward:
             told = ", ".join(f"{room} {here} to {now}" for room, here, now in self.brought_forward)
             findings.append(f"tables of an older version were brought forward: {told}")
+        findings += self.converted
         if self.files:
             were = agree(self.files, "was", "were")
             findings.append(f"{plural(self.files, 'unfinished file')} ({size(self.bytes)}) {were} removed")

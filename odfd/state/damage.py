@@ -20,7 +20,6 @@ from chain.ids import DatasetId
 from chain.store.sqlite import snapshot_of
 from odfd.datasets.holdings import Holdings
 from odfd.mirrors import mirror_spec as mirror_specs
-from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.log import CheckedChain, Ledger
@@ -116,7 +115,7 @@ def conditions(connection: sqlite3.Connection, dataset: DatasetId) -> ReadCondit
         return None
     first = Holdings(connection).extent(dataset).first
     checked = Ledger(connection).chain(dataset)
-    is_mirror = mirror_specs.of(Resources(connection), dataset) is not None
+    is_mirror = mirror_specs.of(connection, dataset) is not None
     is_filled = is_mirror and checked.frontier.size == snapshot.head.size and not Damage(connection).of(dataset)
     return ReadConditions(history=snapshot.history, held_from=first, held_until=checked.data if is_filled else _ALL)
 

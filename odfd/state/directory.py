@@ -50,9 +50,7 @@ from odfd.network import invitation_tokens
 from odfd.renditions import tables as renditions
 from odfd.renditions.mirror_handover import is_followed
 from odfd.renditions.successor import notice_of
-from odfd.resources import declared
-from odfd.resources import store as resources
-from odfd.resources.store import Resources
+from odfd.resources import tables as resources
 from odfd.runtime.clock import Clock, SystemClock
 from odfd.runtime.filesystem import make_private
 from odfd.runtime.slots import KeyedLocks
@@ -88,7 +86,7 @@ PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Folder of evidence that is being fetched; like PARTIAL, with objects, it is kept over a restart."""
 ROOMS: Final = (
-    schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
+    schema, references, row_counts, pushes, flows, resources, visibility, log, damage, resume, saved_views, shares,
     webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
     unmanaged, spool, invitation_tokens, incidents, card_samples, card_choices,
 )  # fmt: skip
@@ -123,11 +121,13 @@ _KEYS: Final = {
         ),
         "{row}.dataset",
     ),
-    # A base, a flow, a publication and a quarantine change nothing of what is shown of their dataset.
     "collections": "{row}.id",
-    "resources": f"CASE {{row}}.kind WHEN '{catalog.KIND}' THEN x'{NAMES.hex()}'"
-    f" WHEN '{mirror_specs.KIND}' THEN CAST({{row}}.key AS BLOB)"
-    " WHEN 'source-base' THEN x'' WHEN 'flow' THEN x'' WHEN 'publication' THEN x'' WHEN 'quarantine' THEN x'' END",
+    # A dataset is known by its name, and a mirror's terms are of its dataset; the others are of all.
+    "declarations": f"CASE {{row}}.type WHEN '{catalog.TYPE}' THEN x'{NAMES.hex()}'"
+    f" WHEN '{mirror_specs.TYPE}' THEN CAST({{row}}.did AS BLOB) WHEN 'Network' THEN NULL WHEN 'Validator' THEN NULL"
+    " WHEN 'TrustPolicy' THEN NULL WHEN 'Peer' THEN NULL ELSE x'' END",
+    # A base, a publication and a quarantine change nothing of what is shown of their dataset.
+    "records": "CASE {row}.kind WHEN 'accepted-policy' THEN NULL ELSE x'' END",
 }
 """Tables whose rows are about one dataset (``keys_of``) or about names, with an SQL expression for the key to watch."""
 _UNWATCHED: Final = (
@@ -144,7 +144,6 @@ _UNWATCHED: Final = (
     "purged",
     "pushes",
     "read_holds",
-    "resource_events",
     "small_objects",
     "unmanaged",
     "versions",
@@ -154,7 +153,7 @@ _UNWATCHED: Final = (
     *captures.TABLES,
     *spool.TABLES,
     "collection_members",
-    *declared.TABLES,
+    *resources.UNWATCHED,
     *saved_views.TABLES,
     *webhooks.TABLES,
 )
@@ -176,7 +175,9 @@ class StateDirectory:
         self.database = database
         # All at once, as each transaction waits for the disk.
         database.migrate_all((room.ROOM, room.STEPS) for room in ROOMS)
-        self.recovery.brought_forward = tuple(database.brought_forward)
+        self.recovery.brought_forward, self.recovery.converted = (
+            tuple(database.brought_forward), tuple(database.converted)
+        )  # fmt: skip
         self.objects = DiskObjects(self.folder(OBJECTS), database)
         self.slices = SliceFiles(self.objects, self.catalog)
         self.clock: Clock = SystemClock()
@@ -204,7 +205,7 @@ class StateDirectory:
     def catalog(self) -> Iterator[Catalog]:
         """Opens the catalog of names in a transaction."""
         with self.database.read() as connection:
-            yield Catalog(Resources(connection))
+            yield Catalog(connection)
 
     def entries(self) -> Sequence[DatasetEntry]:
         with self.catalog() as catalog:
@@ -240,7 +241,7 @@ class StateDirectory:
             return entry
         with self.database.read() as connection:
             then = renditions.active_at(connection, entry.id, time)
-            return entry if then == entry.id else Catalog(Resources(connection)).resolve(str(then))
+            return entry if then == entry.id else Catalog(connection).resolve(str(then))
 
     def shards_of(self, dataset: DatasetId) -> tuple[DatasetId, ...]:
         """Lists the chains with the rows of a dataset: itself, or all shards if it is the first of several."""
@@ -366,7 +367,7 @@ class StateDirectory:
     def need_data(self, dataset: DatasetId, name: str, *, whole: bool = False) -> None:
         """Raises NotFound for a mirror without data, or with only a part where ``whole`` is needed."""
         with self.database.read() as connection:
-            spec = mirror_specs.of(Resources(connection), dataset)
+            spec = mirror_specs.of(connection, dataset)
             first = Holdings(connection).extent(dataset).first
             is_gone = bool(first) and renditions.is_let_go(connection, dataset)
         if is_gone:

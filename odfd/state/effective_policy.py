@@ -13,15 +13,15 @@ from config.model import Settings
 from odfd.datasets.catalog import Catalog
 from odfd.mirrors import mirror_spec
 from odfd.network.joined_networks import Network, joined
-from odfd.resources.store import Resources
+from odfd.resources.store import ResourceStore
 from odfd.trust.policy.manifest import rules_in
 from odfd.trust.policy.network_policies import NetworkPolicies
 from odfd.trust.policy.policies_by_network import PoliciesByNetwork
 from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.policy.profiles import policy_of
 
-GROUP: Final = "validator"
-"""Kind of the resource by which a person here lists a validator's key in a group."""
+VALIDATOR: Final = "Validator"
+"""Type of the resource by which a person here lists a validator's key in a group."""
 
 
 class EffectivePolicy:
@@ -56,7 +56,7 @@ class EffectivePolicy:
 
     def own(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
         """Computes the policy without any network. Raises Invalid."""
-        added = [(each.name, str(msgspec.json.decode(each.spec)["group"])) for each in Resources(connection).all(GROUP)]
+        added = [(each.spec["did"], each.spec["group"]) for each in ResourceStore(connection).all(VALIDATOR)]
         policy = policy_of((settings or self._settings()).policy, added)
         rules = rules_in(connection)
         return msgspec.structs.replace(policy, rules=rules) if rules else policy
@@ -78,10 +78,9 @@ def purposes(
     connection: sqlite3.Connection, dataset: DatasetId, policy: Policy
 ) -> tuple[Expression | None, Expression | None]:
     """Returns a dataset's own terms of use and of serving: its mirror's, else a TrustPolicy's, else ``None``."""
-    resources = Resources(connection)
-    use, serve = mirror_spec.purposes(resources, dataset)
+    use, serve = mirror_spec.purposes(connection, dataset)
     if not policy.rules or (use is not None and serve is not None):
         return use, serve
-    entry = Catalog(resources).find(dataset)
+    entry = Catalog(connection).find(dataset)
     ruled = policy.ruled("" if entry is None else entry.name)
     return use or ruled[0], serve or ruled[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from odfd.flows.plan import FlowPlan, Ingest, PushTo, WebhookCall
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.runtime.subjects import Subjects, about
 from odfd.state.directory import StateDirectory
 
@@ -19,7 +19,7 @@ def about_flow(home: StateDirectory, plan: FlowPlan) -> Subjects:
     if not keys:
         return about(plan.target, *plan.inputs, inputs=True)
     with home.database.read() as connection:
-        flow = DeclaredStore(connection).named("Flow", plan.name)
+        flow = ResourceStore(connection).get(plan.id)
     held = {} if flow is None else flow.references
     others = [key if (handle := held.get(key)) is None else handle.id for key in keys]
     return about(plan.target, *plan.inputs, *others, inputs=True)

@@ -17,7 +17,7 @@ from odfd.resources.manifest import Draft, described
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
-from odfd.resources.types import ODF, VERSION
+from odfd.resources.types import ODF, VERSION, ResourceType
 from odfd.runtime.buckets import REGION
 
 TYPE: Final = VOLUME
@@ -135,3 +135,24 @@ def check_volume(draft: Draft) -> None:
         draft.attempt("spec.capacity.storage", size_of, spec.capacity.storage)
     if POLICY in draft.typed:
         draft.attempt(f"headers.annotations.{POLICY}.cache", size_of, draft.typed[POLICY].cache)
+
+
+PERSISTENT_VOLUME_TYPE: Final = ResourceType(
+    name="PersistentVolume", context="storage", plural="persistentvolumes", aliases=("pv", "volume", "volumes"),
+    about="A place that stores slices of datasets in place of the state directory: a folder on "
+    "another disk, or a bucket.",
+    spec=PersistentVolumeSpec, annotations={POLICY: VolumePolicy},
+    is_silent=True,
+    check=check_volume,
+    example="""\
+$schema: PersistentVolume
+headers:
+  name: cold
+  annotations:
+    volumePolicy: {datasets: ["archive.%"]}
+spec:
+  kind: HostPath
+  path: /mnt/cold/odf
+  capacity: {storage: 500Gi}
+""",
+)  # fmt: skip

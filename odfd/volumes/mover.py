@@ -24,9 +24,9 @@ from chain.walk import newest_first
 from chain.wording import plural
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.manifest import VOLUME
-from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
-from odfd.resources.store import Resources
+from odfd.resources.resource import Resource
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.volumes.manifest import FIXED, policy_of, size_of
 from odfd.volumes.volume_paths import damaged
@@ -65,7 +65,7 @@ class VolumeMover:
         self._waiting: dict[str, dict[Multihash, bytes]] = {}
         """By volume: slices that are to be looked at again, with their dataset's did."""
 
-    def round(self, at: int, volumes: Sequence[DeclaredResource], touched: Collection[DatasetId] | None) -> VolumeState:
+    def round(self, at: int, volumes: Sequence[Resource], touched: Collection[DatasetId] | None) -> VolumeState:
         """Does all that is due for one of ``volumes``. ``touched``: the datasets to look at; ``None`` for all."""
         moved, returned, fault, resource = 0, 0, None, volumes[at]
         try:
@@ -89,7 +89,7 @@ class VolumeMover:
         )
 
     def _sorted(
-        self, at: int, volumes: Sequence[DeclaredResource], touched: Collection[DatasetId] | None
+        self, at: int, volumes: Sequence[Resource], touched: Collection[DatasetId] | None
     ) -> tuple[dict[bytes, DatasetEntry], set[bytes]]:
         """Returns the datasets whose slices belong there, by the bytes of their dids; and those whose slices do not.
 
@@ -99,12 +99,12 @@ class VolumeMover:
         wanted: dict[bytes, DatasetEntry] = {}
         others: set[bytes] = set()
         with self._home.database.read() as connection:
-            store, catalog = DeclaredStore(connection), Catalog(Resources(connection))
+            store, catalog = ResourceStore(connection), Catalog(connection)
             found = map(catalog.look, map(str, touched)) if touched is not None else catalog.entries()
             for entry in found:
                 if entry is None:
                     continue
-                named = _volume_of(store.with_did(str(entry.id)))
+                named = _volume_of(store.with_did("Dataset", str(entry.id)))
                 first = next((place for place, each in enumerate(policies) if each.names(entry.name)), None)
                 if named == volumes[at].id if named is not None else first == at:
                     wanted[bytes(entry.id)] = entry
@@ -112,9 +112,7 @@ class VolumeMover:
                     others.add(bytes(entry.id))
         return wanted, others
 
-    def _local(
-        self, resource: DeclaredResource, wanted: dict[bytes, DatasetEntry]
-    ) -> Iterator[tuple[Multihash, bytes]]:
+    def _local(self, resource: Resource, wanted: dict[bytes, DatasetEntry]) -> Iterator[tuple[Multihash, bytes]]:
         """Yields slices that may have a local file. Blocks count as seen once all of them were taken."""
         waiting = self._waiting.setdefault(resource.id, {})
         for name, key in list(waiting.items()):
@@ -223,7 +221,7 @@ class VolumeMover:
             self._step("volume-cleared")
 
 
-def _volume_of(dataset: DeclaredResource | None) -> str | None:
+def _volume_of(dataset: Resource | None) -> str | None:
     """Returns the id of the volume that a dataset names; empty for one that is not here, ``None`` if it names none."""
     if dataset is None or not dataset.spec or not dataset.spec.get("volume"):
         return None
@@ -231,7 +229,7 @@ def _volume_of(dataset: DeclaredResource | None) -> str | None:
     return "" if handle is None else handle.id
 
 
-def volume_in_use(home: StateDirectory, before: DeclaredResource, after: DeclaredResource | None) -> None:
+def volume_in_use(home: StateDirectory, before: Resource, after: Resource | None) -> None:
     """Raises Refused if a volume that holds data would be deleted (``after``: ``None``) or get another place."""
     usage = home.objects.volumes.usage(before.id)
     changed = [key for key in FIXED if after is not None and after.spec.get(key) != before.spec.get(key)]

@@ -20,9 +20,10 @@ from chain.multihash import Multihash
 from chain.store.files import make_folder
 from chain.store.volumes import AWAY, VolumeEntry
 from odfd.repositories.bucket import open_bucket
-from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
+from odfd.resources.resource import Resource
 from odfd.resources.sets import binding
+from odfd.resources.store import ResourceStore
 from odfd.runtime.buckets import KEYS
 from odfd.state.directory import VOLUMES, StateDirectory
 from odfd.volumes.cache import VolumeCache
@@ -36,7 +37,7 @@ _CHECK_SECONDS: Final = 5.0
 class OpenVolume(NamedTuple):
     """A declared volume that is open."""
 
-    resource: DeclaredResource
+    resource: Resource
     spec: PersistentVolumeSpec
     place: VolumePlace
 
@@ -55,10 +56,10 @@ class Volumes:
         """Bytes fetched from buckets."""
         home.objects.open_volume = self.path
 
-    def all(self) -> list[DeclaredResource]:
+    def all(self) -> list[Resource]:
         """Lists the declared volumes by name."""
         with self._home.database.read() as connection:
-            return sorted(DeclaredStore(connection).all(TYPE), key=lambda each: each.name.casefold())
+            return sorted(ResourceStore(connection).all(TYPE), key=lambda each: each.name.casefold())
 
     def path(self, entry: VolumeEntry, name: Multihash) -> Path:
         """Returns a readable file of an object.
@@ -79,7 +80,7 @@ class Volumes:
         finally:
             part.unlink(missing_ok=True)
 
-    def open(self, resource: DeclaredResource) -> OpenVolume:
+    def open(self, resource: Resource) -> OpenVolume:
         """Opens a volume as it is declared now. Raises Environment, NotFound, Invalid."""
         spec = msgspec.convert(resource.spec, PersistentVolumeSpec)
         credentials = self._credentials(resource, spec)
@@ -97,7 +98,7 @@ class Volumes:
             self._opened[resource.id] = (said, self._now(), volume)
         return volume
 
-    def claimed(self, resource: DeclaredResource) -> OpenVolume:
+    def claimed(self, resource: Resource) -> OpenVolume:
         """Opens a volume and asks its place whether it is there and its own. Raises Environment, NotFound, Invalid.
 
         Marks the place of a new volume, then writes its row: after a crash in between it finds its own mark.
@@ -111,7 +112,7 @@ class Volumes:
                 index.claim(resource.id, place)
         return volume
 
-    def release(self, resource: DeclaredResource) -> None:
+    def release(self, resource: Resource) -> None:
         """Gives up the place and the cache of a volume that is deleted."""
         volume = self.open(resource)
         if not self._home.objects.volumes.usage(resource.id).objects:
@@ -122,7 +123,7 @@ class Volumes:
             self._caches.pop(resource.id, None)
         shutil.rmtree(self._home.folder(VOLUMES) / resource.id, ignore_errors=True)
 
-    def cache(self, resource: DeclaredResource) -> VolumeCache:
+    def cache(self, resource: Resource) -> VolumeCache:
         """Returns the cache of a volume, with the size that its policy states now."""
         with self._lock:
             cache = self._caches.get(resource.id)
@@ -150,14 +151,14 @@ class Volumes:
         if opened is not None and self._now() - opened[1] < _CHECK_SECONDS:
             return opened[2]
         with self._home.database.read() as connection:
-            resource = DeclaredStore(connection).get(volume)
+            resource = ResourceStore(connection).get(volume)
         if resource is None:
             raise Environment(
                 f"the volume {volume} that holds data is not declared any more", rule=AWAY, hint="apply it again"
             )
         return self.open(resource)
 
-    def _credentials(self, resource: DeclaredResource, spec: PersistentVolumeSpec) -> dict[str, str]:
+    def _credentials(self, resource: Resource, spec: PersistentVolumeSpec) -> dict[str, str]:
         """Returns the keys of a bucket; none for a public one. No message shows a value. Raises NotFound."""
         if spec.credentials is None:
             return {}
@@ -165,7 +166,7 @@ class Volumes:
         for key, text in zip(KEYS, (spec.credentials.access_key, spec.credentials.secret_key), strict=False):
             handle = resource.references.get(reference_key(text, "SecretSet"))
             with self._home.database.read() as connection:
-                held = None if handle is None else DeclaredStore(connection).get(handle.id)
+                held = None if handle is None else ResourceStore(connection).get(handle.id)
             part = text.partition("#")[2]
             if held is None or part not in held.spec["secrets"]:
                 message = f"volume {resource.name}: {text} is not here"

@@ -15,7 +15,7 @@ from chain.errors import Invalid
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
-from odfd.resources.types import ODF, VERSION
+from odfd.resources.types import ODF, VERSION, ResourceType
 
 POLICY: Final = "webhookPolicy"
 _URI: Final = f"{ODF}/sink/{VERSION}/WebhookPolicy"
@@ -104,3 +104,22 @@ def _check_events(policy: WebhookPolicy) -> None:
         if each not in EVENTS:
             hint = f"known are {', '.join(EVENTS)}"
             raise Invalid(f"there is no event {each[:60]!r}", rule="webhook-policy", hint=hint)
+
+
+WEBHOOK_TARGET_TYPE: Final = ResourceType(
+    name="WebhookTarget", context="sink", plural="webhooktargets", aliases=("wh", "webhook"),
+    about="A URL that is called when datasets are created, changed or deleted: signed, at least once.",
+    spec=WebhookTargetSpec, annotations={POLICY: WebhookPolicy},
+    is_pruned=True,
+    check=check_target,
+    example="""\
+$schema: WebhookTarget
+headers:
+  name: com.example.hook
+  annotations:
+    webhookPolicy: {datasets: ["house.%"], events: [dataset.ref.updated]}
+spec:
+  url: https://hooks.example.org/odf
+  secret: SecretSet:sensors#signing
+""",
+)  # fmt: skip

@@ -28,7 +28,8 @@ from odfd.flows import selection, store
 from odfd.flows.manifest import DerivationPolicy, derivation_policy
 from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record
 from odfd.flows.scheduler import Firing, Scheduler
-from odfd.resources.declared import DeclaredResource, DeclaredStore, Json
+from odfd.resources.resource import Json, Resource
+from odfd.resources.store import ResourceStore
 from odfd.runtime.alarm import WallAlarm, alarm_of
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
@@ -88,7 +89,7 @@ class FlowWorker:
         """Performs one run, until the time that its record has; set by the provider of the API's operations."""
         self.ran: Callable[[str], None] = lambda _: None
         """Called with the name of a flow that ran."""
-        self.labels: Callable[[DeclaredResource], Mapping[str, Json]] = lambda each: each.labels
+        self.labels: Callable[[Resource], Mapping[str, Json]] = lambda each: each.labels
         """Returns all labels of a dataset, including those that the node gives it; set by the same provider."""
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
@@ -251,7 +252,7 @@ class FlowWorker:
             entry = catalog.find(dataset)
         if entry is None:
             return []
-        resource = DeclaredStore(connection).with_did(str(dataset))
+        resource = ResourceStore(connection).with_did("Dataset", str(dataset))
         labels = {} if resource is None else self.labels(resource)
         return [
             selection.for_dataset(each, dataset)
@@ -265,7 +266,7 @@ class FlowWorker:
         found = store.record(connection, store.key_for(plan))
         if plan.selection is None or found is not None:
             return found
-        held = store.record(connection, store.key_of(plan.name))
+        held = store.record(connection, store.key_of(plan.id))
         return Record(since=self._clock.now(), paused=True) if held is not None and held.paused else None
 
     def _found(self, key: str, plan: FlowPlan, record: Record | None, *, everything: bool) -> _Found:
@@ -299,7 +300,7 @@ class FlowWorker:
 
     def _said(self, dataset: DatasetId) -> DerivationPolicy | None:
         with self._home.database.read() as connection:
-            resource = DeclaredStore(connection).with_did(str(dataset))
+            resource = ResourceStore(connection).with_did("Dataset", str(dataset))
         return None if resource is None else derivation_policy(resource)
 
     def _is_behind(self, key: str, plan: FlowPlan, *, everything: bool) -> bool:

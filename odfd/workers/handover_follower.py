@@ -31,7 +31,6 @@ from odfd.renditions.mirror_handover import Await, Begin, Cross, Step, next_step
 from odfd.renditions.successor import HandoverNotice, notice_of
 from odfd.renditions.tables import MAX_RENDITIONS, CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, appended
-from odfd.resources.store import Resources
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
@@ -106,10 +105,9 @@ class HandoverFollower:
     def _wanted(self, touched: Iterable[DatasetId] | None) -> list[DatasetId]:
         """Returns the mirrors among the touched datasets; at the start all of them."""
         with self._home.database.read() as connection:
-            resources = Resources(connection)
             if touched is None:
-                return [spec.id for spec in mirror_specs.all_of(resources)]
-            return [each for each in touched if mirror_specs.of(resources, each) is not None]
+                return [spec.id for spec in mirror_specs.all_of(connection)]
+            return [each for each in touched if mirror_specs.of(connection, each) is not None]
 
     async def _follow(self, dataset: DatasetId) -> None:
         for _ in range(MOST):
@@ -133,7 +131,7 @@ class HandoverFollower:
         chains = self._home.chains
         with self._home.database.read() as connection:
             state = tables.of(connection, dataset)
-            spec = mirror_specs.of(Resources(connection), state.active.dataset)
+            spec = mirror_specs.of(connection, state.active.dataset)
         notice = notice_of(load_state(chains.chain(state.active.dataset)).set_info)
         if spec is None or notice is None:
             return None
@@ -198,11 +196,10 @@ class HandoverFollower:
             names.clear()
             state, now = tables.of(connection, found.spec.id), self._clock.now()
             names.update(swap_names(connection, old, member, now))
-            resources = Resources(connection)
             for dataset, name in names.items():
-                spec = mirror_specs.of(resources, dataset)
+                spec = mirror_specs.of(connection, dataset)
                 if spec is not None:
-                    mirror_specs.keep(resources, msgspec.structs.replace(spec, name=name), now)
+                    mirror_specs.keep(connection, msgspec.structs.replace(spec, name=name), now)
             command = f"{old.dataset}@{found.notice.time}"
             timeline = appended(state.timeline, Switch(found.notice.time, command, member.row))
             tables.keep(connection, msgspec.structs.replace(state, timeline=timeline))

@@ -27,7 +27,8 @@ from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.repository import RENEW
 from odfd.ipfs.transport import no_ipfs
-from odfd.resources.store import Resource, Resources
+from odfd.resources import records
+from odfd.resources.records import KeptRecord
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, outside
@@ -255,23 +256,22 @@ class PublicationService:
 
     def _kept(self) -> dict[DatasetId, KeptPublication]:
         with self._home.database.read() as connection:
-            found = Resources(connection).all(KIND)
-        return {DatasetId.parse(each.name): _read(each) for each in found}
+            found = records.of_kind(connection, KIND)
+        return {DatasetId.parse(each.key): _read(each) for each in found}
 
     def _kept_of(self, dataset: DatasetId) -> KeptPublication | None:
         with self._home.database.read() as connection:
-            found = Resources(connection).get(KIND, str(dataset))
+            found = records.get(connection, KIND, str(dataset))
         return None if found is None else _read(found)
 
     def _keep(self, dataset: DatasetId, kept: KeptPublication) -> None:
         with self._home.database.write() as connection:
-            resources = Resources(connection)
-            resources.apply(KIND, str(dataset), msgspec.json.encode(kept.spec), self._clock.now())
-            resources.tell(KIND, str(dataset), msgspec.json.encode(kept.done))
+            said, done = msgspec.json.encode(kept.spec), msgspec.json.encode(kept.done)
+            records.put(connection, KIND, str(dataset), said, self._clock.now(), done)
 
     def _forget(self, dataset: DatasetId) -> None:
         with self._home.database.write() as connection:
-            Resources(connection).delete(KIND, str(dataset), self._clock.now())
+            records.remove(connection, KIND, str(dataset))
 
     def _view(
         self, name: str, dataset: DatasetId, kept: KeptPublication, done: Publication | None = None
@@ -295,8 +295,8 @@ class PublicationService:
         )
 
 
-def _read(each: Resource) -> KeptPublication:
-    assert each.status is not None, "it is told in the transaction that records it"
+def _read(each: KeptRecord) -> KeptPublication:
+    assert each.done is not None, "it is told in the transaction that records it"
     return KeptPublication(
-        msgspec.json.decode(each.spec, type=PublicationSpec), msgspec.json.decode(each.status, type=Published)
+        msgspec.json.decode(each.body, type=PublicationSpec), msgspec.json.decode(each.done, type=Published)
     )

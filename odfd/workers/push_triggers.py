@@ -15,7 +15,7 @@ from chain.errors import NotFound
 from chain.instant import Instant
 from odfd.flows.plan import FlowPlan
 from odfd.flows.scheduler import Scheduler
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 
 
@@ -92,7 +92,7 @@ class PushTriggers:
         for each in plan.arrivals:
             with self._home.database.read() as connection:
                 try:
-                    source = DeclaredStore(connection).meant("Flow", plan.name, each.source).id
+                    source = ResourceStore(connection).meant(plan.id, each.source).id
                 except NotFound:
                     is_lost = True  # the flow's resource tells of it
                     continue

@@ -9,7 +9,7 @@ again. The result is stored as the resource's status, which only this worker wri
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -20,9 +20,8 @@ from chain.instant import SECOND, Instant
 from odfd.control.assembly import Context
 from odfd.errors import Bug, sole_fault
 from odfd.obs.events import Event
-from odfd.resources import deletions
-from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import SETS
+from odfd.resources.resource import Resource
 from odfd.resources.status import (
     DANGLING,
     UNRESOLVED,
@@ -36,6 +35,7 @@ from odfd.resources.status import (
     pending,
     ready,
 )
+from odfd.resources.store import ResourceStore
 from odfd.resources.workqueue import HOURLY, WorkQueue
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import Subjects
@@ -77,15 +77,15 @@ class Controller(Protocol):
         """Returns the names of the conditions that it reports."""
         ...
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         """Observes a resource, without changing anything. Raises Fault."""
         ...
 
-    async def perform(self, resource: DeclaredResource, step: str) -> None:
+    async def perform(self, resource: Resource, step: str) -> None:
         """Performs one step; it may have been performed before. Raises Fault."""
         ...
 
-    async def finalize(self, resource: DeclaredResource) -> None:
+    async def finalize(self, resource: Resource) -> None:
         """Undoes the effects of a deleted resource. Raises Fault."""
         ...
 
@@ -100,8 +100,6 @@ class Reconciler:
         """Types that are checked at intervals, because no event reports their changes."""
         self.followers: Collection[str] = ()
         """Types that are checked when a dataset that they refer to changes."""
-        self.adopt: Callable[[], None] = _nothing
-        """Takes over resources that were made in other ways; set by the same provider."""
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._random = random.SystemRandom()
@@ -177,17 +175,16 @@ class Reconciler:
 
         Deleted ones precede the others, which may take their places. Blocking.
         """
-        self.adopt()
         with self._home.database.read() as connection:
-            store, cursor = DeclaredStore(connection), self._cursor
+            store, cursor = ResourceStore(connection), self._cursor
             if cursor is None:
                 there = [each for each in store.all() if each.type in self.controllers]
-                return store.newest(), [*(each.id for each in deletions.unfinished(connection)), *self._at_start(there)]
+                return store.newest(), [*(each.id for each in store.deleting()), *self._at_start(there)]
             gone: list[str] = []
             found = [
                 each.id
                 for type_, name in sorted(heard)
-                if (each := store.named(type_, name) or store.with_did(name)) is not None
+                for each in store.namesakes(type_, name) or filter(None, [store.with_did(type_, name)])
             ]
             found += [src for each in found for src in self._following(store, each)]
             while events := store.events(cursor, PAGE):
@@ -202,12 +199,12 @@ class Reconciler:
                 found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
         return cursor, [*gone, *found]
 
-    def _following(self, store: DeclaredStore, resource_id: str) -> Sequence[str]:
+    def _following(self, store: ResourceStore, resource_id: str) -> Sequence[str]:
         """Returns the ids of resources that refer to this one and follow its changes."""
         referrers = [store.get(each) for each in store.referrers(resource_id)]
         return [each.id for each in referrers if each is not None and each.type in self.followers]
 
-    async def _finalize(self, gone: DeclaredResource) -> None:
+    async def _finalize(self, gone: Resource) -> None:
         """Undoes the effects of a deleted resource, or says why it cannot, and tries again later."""
         controller = self.controllers.get(gone.type)
         fault = None if controller is None else await self._fault_of(gone, controller.finalize(gone))
@@ -221,16 +218,17 @@ class Reconciler:
 
         def write() -> Sequence[str]:
             with self._home.database.write() as connection:
+                store = ResourceStore(connection)
                 if fault is not None:
-                    deletions.hold_back(connection, msgspec.structs.replace(gone, status=status))
+                    store.hold_back(msgspec.structs.replace(gone, status=status))
                     return ()
-                deletions.end(connection, gone.id)
-                return [each.id for each in DeclaredStore(connection).all(gone.type) if each.status.phase == "Failed"]
+                store.end(gone.id)
+                return [each.id for each in store.all(gone.type) if each.status.phase == "Failed"]
 
         for each in await trio.to_thread.run_sync(write):
             self.queue.touch(each)  # it may have waited for the place
 
-    def _at_start(self, resources: Sequence[DeclaredResource]) -> Sequence[str]:
+    def _at_start(self, resources: Sequence[Resource]) -> Sequence[str]:
         """Returns the ids to check now; the others, whose changes events report,
         are spread over the time after the start."""
         at_rest = [each for each in resources if _is_at_rest(each) and each.type not in self.silent]
@@ -288,11 +286,11 @@ class Reconciler:
         is_waiting = seen.fault is not None and seen.fault.rule == UNRESOLVED
         (self._waiting.add if is_waiting else self._waiting.discard)(resource_id)
 
-    async def _end(self, resource: DeclaredResource, statuses: Sequence[ResourceStatus]) -> None:
+    async def _end(self, resource: Resource, statuses: Sequence[ResourceStatus]) -> None:
         if await self._observe(resource, statuses):
             self._notify(resource, statuses[-1])
 
-    async def _tried(self, controller: Controller, resource: DeclaredResource, steps: Sequence[str]) -> ObservedState:
+    async def _tried(self, controller: Controller, resource: Resource, steps: Sequence[str]) -> ObservedState:
         """Performs steps and observes the resource again; a fault becomes part of the observed state."""
         seen = ObservedState()
 
@@ -309,7 +307,7 @@ class Reconciler:
             return msgspec.structs.replace(seen, fault=Bug(text, rule="not-settled"))
         return seen
 
-    async def _fault_of(self, resource: DeclaredResource, attempt: Awaitable[None]) -> Fault | None:
+    async def _fault_of(self, resource: Resource, attempt: Awaitable[None]) -> Fault | None:
         """Runs what a controller does for a resource; its mistake is told of that resource, and stops no other."""
         try:
             with trio.fail_after(ATTEMPT_SECONDS):
@@ -325,7 +323,7 @@ class Reconciler:
             return fault
         return None
 
-    def _ended(self, resource: DeclaredResource, at_work: ResourceStatus, seen: ObservedState) -> ResourceStatus:
+    def _ended(self, resource: Resource, at_work: ResourceStatus, seen: ObservedState) -> ResourceStatus:
         """Returns the status after an attempt. ``at_work``: the status during the attempt."""
         now, generation = self._clock.now(), resource.generation
         if seen.fault is None:
@@ -336,7 +334,7 @@ class Reconciler:
         retry_at = None if pause is None else Instant(now + pause)
         return failed(at_work, generation, seen.told, seen.fault, retry_at, now)
 
-    def _notify(self, resource: DeclaredResource, status: ResourceStatus) -> None:
+    def _notify(self, resource: Resource, status: ResourceStatus) -> None:
         """Reports a new status to those who wait for it, and schedules the next attempt."""
         if status.retry_at is not None:
             self.queue.later(resource.id, status.retry_at)
@@ -355,32 +353,32 @@ class Reconciler:
         else:
             self._events.nudge()
 
-    def _requeue(self, resource: DeclaredResource) -> None:
+    def _requeue(self, resource: Resource) -> None:
         """Schedules the next check of a resource whose changes no event reports."""
         if resource.type not in self.silent:
             return
         spread = self._random.randrange(DRIFT_SECONDS * 4 // 5, DRIFT_SECONDS * 6 // 5)
         self.queue.later(resource.id, Instant(self._clock.now() + spread * SECOND))
 
-    async def _observe(self, resource: DeclaredResource, statuses: Sequence[ResourceStatus]) -> bool:
+    async def _observe(self, resource: Resource, statuses: Sequence[ResourceStatus]) -> bool:
         def write() -> bool:
             with self._home.database.write() as connection:
-                store = DeclaredStore(connection)
+                store = ResourceStore(connection)
                 return store.observe(resource.id, resource.generation, statuses, self._clock.now())
 
         return await trio.to_thread.run_sync(write)
 
-    def _read(self, resource_id: str) -> tuple[DeclaredResource | None, Sequence[str], bool]:
+    def _read(self, resource_id: str) -> tuple[Resource | None, Sequence[str], bool]:
         """Reads a resource, the names of missing resources that it refers to, and whether it is deleted."""
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             if (held := store.get(resource_id)) is not None:
                 return held, store.dangling(resource_id), False
-            return deletions.find(connection, resource_id), (), True
+            return store.find_deleting(resource_id), (), True
 
     def _newest(self) -> int:
         with self._home.database.read() as connection:
-            return DeclaredStore(connection).newest()
+            return ResourceStore(connection).newest()
 
 
 _SUBJECTS: Final = {
@@ -409,12 +407,12 @@ def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedStat
     return msgspec.structs.replace(seen, told={**seen.told, DANGLING: condition})
 
 
-def _is_at_rest(resource: DeclaredResource) -> bool:
+def _is_at_rest(resource: Resource) -> bool:
     """Whether it was as declared at the last check, and its declaration has not changed since."""
     return resource.status.phase == "Ready" and resource.status.observed_generation == resource.generation
 
 
-def _waiting(resource: DeclaredResource, seen: ObservedState, now: Instant) -> Sequence[ResourceStatus]:
+def _waiting(resource: Resource, seen: ObservedState, now: Instant) -> Sequence[ResourceStatus]:
     """Returns the statuses before steps are performed: ``Drift`` until then for a resource that was as declared and is
     not any more, without a new declaration; otherwise pending."""
     if not seen.steps or not seen.is_drift or not _is_at_rest(resource):
@@ -422,7 +420,7 @@ def _waiting(resource: DeclaredResource, seen: ObservedState, now: Instant) -> S
     return drifted(resource.status, resource.generation, f"to be done: {', '.join(seen.steps)}", now)
 
 
-def _is_as_it_was(resource: DeclaredResource, seen: ObservedState) -> bool:
+def _is_as_it_was(resource: Resource, seen: ObservedState) -> bool:
     """Whether nothing is to be done, and nothing new to be reported."""
     status = resource.status
     if status.observed_generation != resource.generation or seen.steps or not is_unchanged(status, seen.told):
@@ -431,7 +429,3 @@ def _is_as_it_was(resource: DeclaredResource, seen: ObservedState) -> bool:
         return status.phase == "Ready"
     same = (status.phase, status.code, status.message) == ("Failed", seen.fault.rule, seen.fault.message)
     return same and status.retry_at is None
-
-
-def _nothing() -> None:
-    """Does nothing, until the API's operations are provided."""

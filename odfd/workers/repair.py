@@ -21,7 +21,6 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.sync import MirrorSync, Synced
 from odfd.portals.rule import PORTAL
-from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.transfer.object_list import note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
@@ -112,7 +111,7 @@ class Repair:
 
     def _is_ours(self, dataset: DatasetId) -> bool:
         with self._home.database.read() as connection:
-            return self._home.keys.has_dataset_key(dataset) and mirror_specs.of(Resources(connection), dataset) is None
+            return self._home.keys.has_dataset_key(dataset) and mirror_specs.of(connection, dataset) is None
 
     def _lacking(self, dataset: DatasetId) -> int:
         with self._home.database.read() as connection:

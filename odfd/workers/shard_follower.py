@@ -28,7 +28,6 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.mirrors.shard_union import unite
 from odfd.published.collection import beside
 from odfd.renditions import tables
-from odfd.resources.store import Resources
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.cards import Cards
@@ -89,12 +88,11 @@ class ShardFollower:
             if shards is None:
                 return None
             first = shards.ids[0]
-            resources = Resources(connection)
-            spec = mirror_specs.of(resources, first)
+            spec = mirror_specs.of(connection, first)
             if spec is None or _shards_of(connection, first) != shards:
                 return None
             state, is_united = tables.of(connection, first), len(tables.shards_of(connection, first)) > 1
-            active = mirror_specs.of(resources, state.active.dataset)
+            active = mirror_specs.of(connection, state.active.dataset)
         if self._home.keys.has_dataset_key(first):
             return None
         return _Listed(spec, shards, is_united, (active or spec).name, state.number_of(first))
@@ -158,14 +156,14 @@ class ShardFollower:
 
     def _name(self, connection: sqlite3.Connection, listed: _Listed) -> None:
         """Names shards that were mirrored before by themselves as others are. Raises Invalid for a taken name."""
-        resources, now = Resources(connection), self._clock.now()
-        catalog = Catalog(resources)
+        now = self._clock.now()
+        catalog = Catalog(connection)
         for place, each in enumerate(listed.shards.ids[1:], start=1):
-            name, spec = listed.name_of(place), mirror_specs.of(resources, each)
+            name, spec = listed.name_of(place), mirror_specs.of(connection, each)
             if catalog.name_of(each) != name:
                 catalog.rename(catalog.resolve(str(each)), name, now)
             if spec is not None and spec.name != name:
-                mirror_specs.keep(resources, msgspec.structs.replace(spec, name=name), now)
+                mirror_specs.keep(connection, msgspec.structs.replace(spec, name=name), now)
 
 
 def _via(listed: _Listed, shard: DatasetId) -> str | None:

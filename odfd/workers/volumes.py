@@ -16,7 +16,7 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.wording import plural
 from odfd.control.assembly import Context
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
@@ -72,7 +72,7 @@ class VolumeWorker:
                 found[resource.name] = fault
         return found
 
-    def state(self, resource: DeclaredResource) -> VolumeState | None:
+    def state(self, resource: Resource) -> VolumeState | None:
         """Returns the state of a volume as it is declared now; ``None``: it is being checked.
         Called from the event loop."""
         found = self.states.get(resource.id)
@@ -100,7 +100,7 @@ class VolumeWorker:
         unfinished = any(each.fault or each.waiting or each.remaining for each in states.values())
         return AGAIN_SECONDS if unfinished else UNTIL_POKED
 
-    async def _tell(self, resource: DeclaredResource, state: VolumeState) -> None:
+    async def _tell(self, resource: Resource, state: VolumeState) -> None:
         self.moved, self.returned = self.moved + state.moved, self.returned + state.returned
         if state.moved or state.returned:
             text = f"{plural(state.moved, 'slice')} moved there, {state.returned:,} returned"

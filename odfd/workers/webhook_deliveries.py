@@ -21,11 +21,11 @@ from chain.multihash import Multihash
 from odfd.datasets.catalog import Catalog
 from odfd.flows.payload import filled
 from odfd.flows.plan import FlowPlan, Record, WebhookCall
-from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
+from odfd.resources.resource import Resource
 from odfd.resources.sets import OpenedSecret, binding
 from odfd.resources.status import UNRESOLVED
-from odfd.resources.store import Resources
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.webhooks import store
 from odfd.webhooks.delivery import (
@@ -60,14 +60,14 @@ class WebhookState(NamedTuple):
 class CallTarget(NamedTuple):
     """A target that can be called."""
 
-    resource: DeclaredResource
+    resource: Resource
     policy: WebhookPolicy
 
 
 class DueCall(NamedTuple):
     """A call to make now."""
 
-    target: DeclaredResource
+    target: Resource
     dataset: str
     delivery: Delivery
     secret: OpenedSecret
@@ -88,7 +88,7 @@ class WebhookDeliveries:
         self._home, self._new_id = home, new_id
         self._random = random.SystemRandom()
 
-    def state(self, target: DeclaredResource) -> WebhookState:
+    def state(self, target: Resource) -> WebhookState:
         """Returns the state of a target's deliveries, and starts them if need be. Raises Fault if they cannot start."""
         policy_of(target.annotations)
         with self._home.database.write() as connection:
@@ -98,7 +98,7 @@ class WebhookDeliveries:
                 calls = self._begin(connection, target, calls)
             return WebhookState(calls, store.waiting(connection, target.id))
 
-    def remove(self, target: DeclaredResource) -> None:
+    def remove(self, target: Resource) -> None:
         """Deletes the deliveries to a deleted target."""
         with self._home.database.write() as connection:
             store.remove(connection, target.id)
@@ -107,7 +107,7 @@ class WebhookDeliveries:
         """Lists the targets that can be called."""
         found = []
         with self._home.database.read() as connection:
-            for each in DeclaredStore(connection).all(TYPE):
+            for each in ResourceStore(connection).all(TYPE):
                 if store.calls(connection, each.id) is not None:
                     try:
                         found.append(CallTarget(each, policy_of(each.annotations)))
@@ -160,9 +160,9 @@ class WebhookDeliveries:
     def for_flow(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> DueCall:
         """Returns the call that a task of a flow's run makes. Raises NotFound for its target, and as ``state`` does."""
         with self._home.database.read() as connection:
-            target = DeclaredStore(connection).meant(plan.by, plan.name, task.target)
+            target = ResourceStore(connection).meant(plan.id, task.target)
             secret = self._secret(connection, target)
-            entry = Catalog(Resources(connection)).find(plan.target)
+            entry = Catalog(connection).find(plan.target)
         run = FlowRun(
             flow=plan.name,
             dataset=str(plan.target),
@@ -215,10 +215,10 @@ class WebhookDeliveries:
             return None
         return None if found is None else NotifiedHead(str(block), found.sequence_number)
 
-    def _begin(self, connection: sqlite3.Connection, target: DeclaredResource, calls: CallRecord | None) -> CallRecord:
+    def _begin(self, connection: sqlite3.Connection, target: Resource, calls: CallRecord | None) -> CallRecord:
         """Starts notifications with the changes after the target's declaration."""
         policy, known = policy_of(target.annotations), set(store.datasets(connection, target.id))
-        for each in Catalog(Resources(connection)).entries():
+        for each in Catalog(connection).entries():
             head = notified_head(self._home.chains.chain(each.id).head())
             if head is not None and policy.names(each.name) and str(each.id) not in known:
                 store.keep(connection, target.id, str(each.id), NotifiedDataset(name=each.name, head=head), None)
@@ -226,11 +226,11 @@ class WebhookDeliveries:
         store.keep_calls(connection, target.id, begun)
         return begun
 
-    def _secret(self, connection: sqlite3.Connection, target: DeclaredResource) -> OpenedSecret:
+    def _secret(self, connection: sqlite3.Connection, target: Resource) -> OpenedSecret:
         """Returns the secret that signs a target's calls. Raises Fault if it cannot be had."""
         text, key = target.spec["secret"], secret_key(target.spec["secret"])
         handle = target.references.get(reference_key(text, "SecretSet"))
-        held = None if handle is None else DeclaredStore(connection).get(handle.id)
+        held = None if handle is None else ResourceStore(connection).get(handle.id)
         if held is None:
             raise NotFound(f"there is no {text.partition('#')[0]}", rule=UNRESOLVED, hint="apply the SecretSet")
         sealed = held.spec["secrets"].get(key)
@@ -243,7 +243,7 @@ class WebhookDeliveries:
         self, connection: sqlite3.Connection, targets: Sequence[CallTarget], touched: Iterable[DatasetId] | None
     ) -> dict[str, _Standing]:
         """Returns the touched datasets, or all that are here or that a target was notified of."""
-        catalog = Catalog(Resources(connection))
+        catalog = Catalog(connection)
         if touched is None:
             found = {str(each.id): _Standing(each.name, self._head(each.id)) for each in catalog.entries()}
             gone = {each for one in targets for each in store.datasets(connection, one.resource.id)} - found.keys()
@@ -286,7 +286,7 @@ class WebhookDeliveries:
     def _due(
         self,
         connection: sqlite3.Connection,
-        target: DeclaredResource,
+        target: Resource,
         at_work: Collection[tuple[str, str]],
         now: Instant,
     ) -> list[DueCall]:

@@ -15,7 +15,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND
 from odfd.control.assembly import Context
 from odfd.flows.plan import FlowPlan, Record, WebhookCall
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
@@ -58,19 +58,19 @@ class WebhookWorker:
                 self._nursery = None
             nursery.cancel_scope.cancel()
 
-    async def state(self, target: DeclaredResource) -> WebhookState:
+    async def state(self, target: Resource) -> WebhookState:
         """Returns the state of a target's deliveries, and starts them if need be. Raises Fault if they cannot start."""
         state = await trio.to_thread.run_sync(self._deliveries.state, target)
         self._read_again()
         self.loop.poke()
         return state
 
-    async def reach(self, target: DeclaredResource) -> str:
+    async def reach(self, target: Resource) -> str:
         """Asks whether a server is at a target's address, as ``odfd.webhooks.call.reach``. Raises Remote."""
         url = target.spec["url"]
         return await reach(url, judge(url, self.inside))
 
-    async def remove(self, target: DeclaredResource) -> None:
+    async def remove(self, target: Resource) -> None:
         """Stops the deliveries to a deleted target."""
         self._read_again()
         await trio.to_thread.run_sync(self._deliveries.remove, target)
@@ -136,7 +136,7 @@ class WebhookWorker:
             return fault.message, fault
         return f"answered {status}", None
 
-    def _log_result(self, target: DeclaredResource, before: CallRecord | None, after: CallRecord | None) -> None:
+    def _log_result(self, target: Resource, before: CallRecord | None, after: CallRecord | None) -> None:
         if before is None or after is None:
             return
         name, told = target.name, about(target.id)

@@ -88,3 +88,14 @@ async def settled(node: Any) -> Asking:
     await node.apply(ACCOUNT.format(name="alice", uid=ALICE), ACCOUNT.format(name="bob", uid=BOB))
     await node.apply(DATASET.format(name="hers", more=", account: alice"), DATASET.format(name="theirs", more=""))
     return asking
+
+
+def steady(said: Any) -> Any:
+    """An answer without what the node writes as time goes by."""
+    if isinstance(said, dict):
+        return {
+            key: steady(value)
+            for key, value in said.items()
+            if key not in ("status", "updatedAt", "generation", "resourceVersion")
+        }
+    return [steady(each) for each in said] if isinstance(said, list | tuple) else said

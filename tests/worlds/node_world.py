@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import trio
 
@@ -34,13 +33,14 @@ from odfd.control.assembly import Assembly, Context
 from odfd.mirrors.mirror_state import Mirror
 from odfd.network.joined_networks import NETWORK, Network, joined
 from odfd.network.joined_networks import blocked as blocked_peers
+from odfd.network.joined_networks import keep as keep_network
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
-from odfd.resources.store import Resources
+from odfd.resources.store import ResourceStore
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
@@ -307,7 +307,7 @@ class Member:
     async def join(self, network: Network) -> None:
         """What is told in it is told again, as to whoever connects."""
         with self._db.write() as connection:
-            Resources(connection).apply(NETWORK, network.name, msgspec.json.encode(network), START)
+            keep_network(connection, network, START)
         self.networks = (network,)
         for other in self._others().values():
             await self.pull_statements(other.peer_id)
@@ -324,7 +324,7 @@ class Member:
             raise Refused(f"this node is not in the network {name}", rule="network")
         self.networks = ()
         with self._db.write() as connection:
-            Resources(connection).delete(NETWORK, name, START)
+            ResourceStore(connection).withdraw(NETWORK, name, START)
         return left
 
     async def connect(self, *multiaddrs: str) -> PeerId:

@@ -76,7 +76,7 @@ def killed_at_what_lasts() -> Iterator[None]:
     count = killing(at, tells=True)
     run = Database._run
 
-    def run_script(self: Database, connection: Any, room: str, script: str) -> None:
+    def run_script(self: Database, connection: Any, room: str, script: Any) -> None:
         count(f"migrates {room}")
         run(self, connection, room, script)
 

@@ -15,7 +15,8 @@ from odfd.access.tokens import TokenGrant
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.flows.schedule import parse_duration
-from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.resource import Resource
+from odfd.resources.store import ResourceStore
 from odfd.runtime.subjects import Subjects
 from odfd.state.access_tokens import TokenStore
 from odfd.state.directory import StateDirectory
@@ -77,7 +78,7 @@ class AccountService:
 
     def _names(self) -> dict[str, str]:
         with self._home.database.read() as connection:
-            return {each.id: each.name for each in DeclaredStore(connection).all("Account")}
+            return {each.id: each.name for each in ResourceStore(connection).all("Account")}
 
 
 def _length(request: wire.TokenRequest) -> int:
@@ -90,12 +91,12 @@ def _length(request: wire.TokenRequest) -> int:
     return length
 
 
-def account_in_use(home: StateDirectory, before: DeclaredResource, after: DeclaredResource | None) -> None:
+def account_in_use(home: StateDirectory, before: Resource, after: Resource | None) -> None:
     """Raises Refused for the deletion of an account that has resources. Blocking."""
     if after is not None:
         return
     with home.database.read() as connection:
-        theirs = [each for each in DeclaredStore(connection).all() if each.account == before.id and not each.owners]
+        theirs = [each for each in ResourceStore(connection).all() if each.account == before.id and not each.owners]
     if theirs:
         named = ", ".join(f"{each.type} {each.name}" for each in theirs[:_SHOWN])
         more = f" and {plural(len(theirs) - _SHOWN, 'other')}" if len(theirs) > _SHOWN else ""

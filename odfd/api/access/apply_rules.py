@@ -1,7 +1,7 @@
-"""Decides what accounts may apply: their own datasets over readable inputs, and relations over what they own.
+"""Decides what accounts may apply: their own datasets, sets and sources over what they read, and relations.
 
-The decision comes before planning, because a plan reveals what exists. Names are unique in a node, so an account learns
-that a name is taken, and nothing more, in the same words whatever has that name.
+The decision comes before planning, because a plan reveals what exists. An account has names of its own, so it learns
+nothing of those of others.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.apply_terms import ApplyTerms
 from odfd.api.resources.desired_state import DesiredState
 from odfd.control import wire
-from odfd.resources.declared import DeclaredStore
+from odfd.datasets.catalog import TYPE as DATASET
+from odfd.ingest.source_manifest import SourceSpec, endpoint_of
 from odfd.resources.manifest import Draft
-from odfd.resources.references import ANY, FinalState, reference_key, references_of
+from odfd.resources.references import ANY, SETS, FinalState, reference_key, references_of
+from odfd.resources.resource import ACCOUNT, Resource
+from odfd.resources.store import ResourceStore
 
-TYPES: Final = ("Dataset", RELATIONS)
-"""Types that accounts may apply. The others configure the node, or act in its owner's name."""
-_VALUES: Final = ("VariableSet", "SecretSet")
+APPLIED: Final = frozenset({DATASET, RELATIONS, "Secret", "Source", "Variable", *SETS})
+"""Types that accounts may apply: what comes of them is bounded by the rights of the account. What acts by itself, such
+as a Flow or a Projection, acts with the rights of the node, and so only the node's owner may give it to an account."""
 
 
 def apply(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
@@ -54,7 +57,7 @@ def _judge(guard: Guard, wanted: DesiredState) -> None:
     batch = {(each.type.name, each.headers.name.casefold()) for each in wanted.drafts}
     state = guard.state()
     with guard.home.database.read() as connection:
-        store = DeclaredStore(connection)
+        store = ResourceStore(connection)
         for draft in wanted.drafts:
             for fault in _faults(_Judged(guard, state, store, batch), draft):
                 fault.place = fault.place or draft.place("headers.name")
@@ -64,69 +67,92 @@ def _judge(guard: Guard, wanted: DesiredState) -> None:
 class _Judged:
     """The facts by which one apply is judged."""
 
-    def __init__(self, guard: Guard, state: Any, store: DeclaredStore, batch: set[tuple[str, str]]) -> None:
+    def __init__(self, guard: Guard, state: Any, store: ResourceStore, batch: set[tuple[str, str]]) -> None:
         self.guard, self.state, self.store, self.batch = guard, state, store, batch
         self.final = FinalState((), store)
+
+    def owner(self, account: str) -> Resource | None:
+        """Returns an Account by its name, id or did."""
+        return self.final.find(f"{ACCOUNT}:{account if account.startswith('did:') else account.casefold()}", None)
+
+    def held(self, draft: Draft) -> Resource | None:
+        """Returns what the manifest names, if the subject may know of it."""
+        kind, headers = draft.type.name, draft.headers
+        if headers.id is not None:
+            found = self.store.get(headers.id)
+        elif headers.account is None:
+            found = self.store.named(kind, headers.name, self.guard.subject.account)
+        else:
+            owner = self.owner(headers.account)
+            found = None if owner is None else self.store.named(kind, headers.name, owner.id)
+        is_known = found is not None and found.type == kind and self.guard.role_of(self.state, found.id) is not None
+        return found if is_known else None
 
 
 def _faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
     kind, headers = draft.type.name, draft.headers
-    if kind not in TYPES:
+    if kind not in APPLIED:
         yield by.guard.owner_only(f"to apply a {kind}")
-    held = by.store.named(kind, headers.name) if headers.id is None else by.store.get(headers.id)
-    if held is not None or headers.id is not None:
+    held = by.held(draft)
+    if held is not None:
         yield from _standing_faults(by, draft, held)
-    account = headers.account
-    if account is not None and by.guard.account(account) is None:
-        text = f"{kind} {headers.name} would be of the account {account[:120]}, and you act as {by.guard.subject.name}"
-        yield Refused(text, rule="access-account", place=draft.place("headers.account"), hint="leave the account out")
-    if kind == "Dataset":
-        yield from _dataset_faults(by, draft)
-    if isinstance(draft.spec, RelationsSpec):
-        yield from _relation_faults(by, draft)
-
-
-def check_name(guard: Guard, name: str, before: str) -> None:
-    """Raises Invalid for a name that is taken by something that the subject cannot read. Blocking."""
-    state = guard.state()
-    with guard.home.database.read() as connection:
-        store = DeclaredStore(connection)
-        found = [each for kind in ("Dataset", *_VALUES) if (each := store.named(kind, name)) is not None]
-    if name.casefold() != before.casefold() and any(guard.role_of(state, each.id) is None for each in found):
-        raise _taken("Dataset", name)
-
-
-def _standing_faults(by: _Judged, draft: Draft, held: Any) -> Iterator[Fault]:
-    kind, headers = draft.type.name, draft.headers
-    role = None if held is None or held.type != kind else by.guard.role_of(by.state, held.id)
-    if role is None and headers.id is not None:
+    elif headers.id is not None:
         yield Invalid(f"headers.id: there is no {kind} with the id {headers.id}", rule="no-such-id",
                       hint="leave the id out: the node gives one")  # fmt: skip
-    elif role is None:
-        yield _taken(kind, headers.name)
-    elif (denied := by.guard.denial(by.state, held.id, Action.MAINTAIN, f"{kind}:{held.name}")) is not None:
+    elif headers.account is not None and by.guard.account(headers.account) is None:
+        yield _account_fault(by, draft)
+    if isinstance(draft.spec, RelationsSpec):
+        yield from _relation_faults(by, draft)
+    else:
+        yield from _source_faults(draft)
+        yield from _reference_faults(by, draft)
+
+
+def _standing_faults(by: _Judged, draft: Draft, held: Resource) -> Iterator[Fault]:
+    """Yields the faults of a change of what is here: by who may not maintain it, or may not give it away."""
+    account, what = draft.headers.account, f"{held.type}:{held.name}"
+    if (denied := by.guard.denial(by.state, held.id, Action.MAINTAIN, what)) is not None:
         yield denied
-    elif headers.account is not None and by.guard.account(headers.account) != held.account:
-        denied = by.guard.denial(by.state, held.id, Action.OWN, f"{kind}:{held.name}")
-        if denied is not None:
-            yield denied
+    owner = None if account is None else by.owner(account)
+    if account is None or (owner is not None and owner.id == held.account):
+        return
+    if (denied := by.guard.denial(by.state, held.id, Action.OWN, what)) is not None:
+        yield denied
+    if by.guard.account(account) is None:
+        yield _account_fault(by, draft)
 
 
-def _dataset_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
-    for number, event in enumerate(draft.spec.metadata):
-        if isinstance(event, SetPollingSource):
-            text = "a polling source is read by the node in its owner's name: their files, networks and secrets"
-            place = draft.place(f"spec.metadata[{number}]")
-            yield Refused(text, rule="access-source", place=place, hint="push data in: kind: AddPushSource")
-    for kind in _VALUES:  # a source of the dataset would read them
-        named = by.store.named(kind, draft.headers.name)
-        if named is not None and by.guard.denial(by.state, named.id, Action.WRITE, "") is not None:
-            yield _taken("Dataset", draft.headers.name)
+def _account_fault(by: _Judged, draft: Draft) -> Fault:
+    """Builds the fault for a resource of others; in the same words whatever they have."""
+    account, who = draft.headers.account or "", by.guard.subject.name
+    text = f"{draft.type.name} {draft.headers.name} would be of the account {account[:120]}, and you act as {who}"
+    return Refused(text, rule="access-account", place=draft.place("headers.account"), hint="leave the account out")
+
+
+def _source_faults(draft: Draft) -> Iterator[Fault]:
+    pushed = "AddPushSource"
+    if isinstance(draft.spec, SourceSpec):
+        places, pushed = ["spec.ingress"] if endpoint_of(draft.spec) is None else [], "RestEndpoint"
+    else:
+        events = getattr(draft.spec, "metadata", ())
+        places = [f"spec.metadata[{at}]" for at, each in enumerate(events) if isinstance(each, SetPollingSource)]
+    for place in places:
+        text = "a polling source is read by the node in its owner's name: their files, networks and secrets"
+        yield Refused(text, rule="access-source", place=draft.place(place), hint=f"push data in: kind: {pushed}")
+
+
+def _reference_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
+    """Yields a fault for what may not be read, in the words for what is not here (R31)."""
     for each in references_of(type(draft.spec), plain_of(draft.spec)):
-        if each.type == "Dataset" and not _reads(by, each.key):
-            # One that may not be read is told of as one that is not here (R31).
-            yield NotFound(f"no dataset {each.text[:120]!r} here", rule="dataset-ref", place=draft.place(each.path),
+        if _reads(by, each.key):
+            continue
+        place, kind = draft.place(each.path), each.key.partition(":")[0]
+        if kind == DATASET:
+            yield NotFound(f"no dataset {each.text[:120]!r} here", rule="dataset-ref", place=place,
                            hint="odfctl get datasets lists what you may read")  # fmt: skip
+        else:
+            yield NotFound(f"there is no {each.text[:120]!r} that you may read", rule="resource", place=place,
+                           hint="odfctl get lists what you may read")  # fmt: skip
 
 
 def _relation_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
@@ -140,7 +166,7 @@ def _relation_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
         place = draft.place(f"spec.{part}.object")
         if _in_batch(by, key):
             continue
-        found = by.final.find(key)
+        found = by.final.find(key, by.guard.subject.account)
         if found is None or by.guard.role_of(by.state, found.id) is None:
             yield NotFound(f"there is no {text[:120]!r} that you may read", rule="resource", place=place,
                            hint="odfctl get lists what you may read")  # fmt: skip
@@ -150,14 +176,10 @@ def _relation_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
 
 
 def _reads(by: _Judged, key: str) -> bool:
-    found = by.final.find(key)
+    found = by.final.find(key, by.guard.subject.account)
     return _in_batch(by, key) or (found is not None and by.guard.role_of(by.state, found.id) is not None)
 
 
 def _in_batch(by: _Judged, key: str) -> bool:
     type_, _, name = key.partition(":")
     return (type_, name) in by.batch
-
-
-def _taken(kind: str, name: str) -> Invalid:
-    return Invalid(f"{name} is a name of others", rule="name-taken", hint=f"choose another name for the {kind}")

@@ -19,7 +19,7 @@ from odfd.api.access.guard import Guard
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.history import HistoryService, PastEvent, bookmark_at, change_of
 from odfd.control import wire
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 
 _SILENT: Final = ("Observed", "Changed")
 """Kinds of change that are empty without details."""
@@ -134,7 +134,7 @@ def _row(epoch: str, past: PastEvent, rights: Rights) -> wire.ResourceChange | N
     return msgspec.structs.replace(row, version=rights.version(past.event.rv))
 
 
-def _known(resource: DeclaredResource, rights: Rights) -> DeclaredResource:
+def _known(resource: Resource, rights: Rights) -> Resource:
     """Returns a resource without references and owners that cannot be read."""
     references = {
         key: held if held is not None and held.id in rights.readable else None

@@ -14,7 +14,7 @@ from odfd.api.access.positions import SealedPositions, Sight
 from odfd.api.access.state import AccessReader, AccessState
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 
 ROLE: Final = "access-role"
@@ -91,7 +91,7 @@ class Guard:
             text = f"{version[:60]!r} is no version of this node's log of resources"
             raise Invalid(text, rule="resource-version", hint=hint)
         with self.home.database.read() as connection:
-            floor = DeclaredStore(connection).floor()
+            floor = ResourceStore(connection).floor()
         if found < floor:  # in words without the numbers of the log
             text = f"{version[:60]} is too old: the log does not keep all that came after it"
             raise Invalid(text, rule="resource-version-too-old", hint=hint)
@@ -121,7 +121,7 @@ class Guard:
         """Does as ``dataset``, blocking."""
         state = self._reader.read()
         with self.home.catalog() as catalog:
-            entry = catalog.look(ref)
+            entry = catalog.called(ref, self.subject.account)
         # Looked up in any case: the time of an answer does not tell what is hidden from what is not there.
         sought = entry.id if entry is not None else _NOBODYS
         thing = _thing(state, sought, is_published=bool(self._reader.public_of([sought])))
@@ -135,6 +135,15 @@ class Guard:
         return entry
 
     # Other resources.
+
+    async def meant(self, type_: str, name: str) -> str:
+        """Returns the id of what the subject calls by a name; else the name."""
+        return await trio.to_thread.run_sync(self._meant, type_, name)
+
+    def _meant(self, type_: str, name: str) -> str:
+        with self.home.database.read() as connection:
+            found = ResourceStore(connection).called(type_, name, self.subject.account)
+        return name if found is None else found.id
 
     async def reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
         """Returns those of ``views`` that the subject can read."""

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from odfd.api.access.state import AccessState
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 
 KEY_BYTES: Final = 64
@@ -74,7 +74,7 @@ class SealedPositions:
         both = () if is_same else held.state.accounts.keys() & state.accounts.keys()
         is_changed = any((each in held.readable) != (each in readable) for each in both)
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             moves, floor = store.moves(held.state.version[1], state.version[1]), store.floor()
         known = [number for number, id_, op in moves if id_ in readable or (op == "Deleted" and id_ in held.readable)]
         return Sight(

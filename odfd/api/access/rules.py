@@ -12,18 +12,19 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 import trio
 
-from chain.errors import NotFound, Refused
+from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action, Role
 from odfd.api.access import changes, report_filter
 from odfd.api.access.account_watch import news, readable, readable_views
-from odfd.api.access.apply_rules import apply, check_name
+from odfd.api.access.apply_rules import apply
 from odfd.api.access.guard import Guard, not_meant
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.network.search import MAX_FOUND
 from odfd.api.queries.public_queries import check_public
 from odfd.api.resources.pages import ResourcePage, no_page, rest_after
+from odfd.api.resources.types import TYPES
 from odfd.api.resources.versions import number_of
 from odfd.control import wire
 from odfd.errors import sole_faults
@@ -51,18 +52,6 @@ def on_dataset(action: Action) -> Rule:
         return guarded
 
     return rule
-
-
-def on_rename(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    """Does as ``on_dataset``, and refuses a taken name before any data of its holder is read."""
-    maintain = on_dataset(Action.MAINTAIN)(guard, tasks, operation)
-
-    async def guarded(ref: str, request: wire.RenameRequest) -> Any:
-        entry = await guard.dataset(ref, Action.MAINTAIN)
-        await trio.to_thread.run_sync(check_name, guard, request.name, entry.name)
-        return await maintain(str(entry.id), request)
-
-    return guarded
 
 
 def on_refs(action: Action) -> Rule:
@@ -207,20 +196,21 @@ def _endpoint(action: Action) -> Rule:
 
 
 def _checked(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    async def guarded(word: str, name: str, generation: int) -> None:
+    async def guarded(word: str, name: str, *args: Any) -> Any:
         view = await _one(guard, tasks, operation, word, name)
-        await operation(word, view.id, generation)
+        return await operation(word, view.id, *args)
 
     return guarded
 
 
 async def _one(guard: Guard, tasks: TaskOwners, operation: Operation, word: str, name: str) -> wire.ResourceView:
     """Returns a readable resource. Raises the same NotFound for an unreadable one as for a missing one."""
-    get = cast("Any", operation).__self__.get
+    service, kind = cast("Any", operation).__self__, TYPES.word(word)
     try:
-        found = await readable(guard, tasks, [await get(word, name)])
-    except NotFound as fault:
-        if fault.rule != "resource":
+        meant = name if kind is None else await guard.meant(kind.name, name)
+        found = await readable(guard, tasks, [await service.get(word, meant)])
+    except (NotFound, Invalid) as fault:
+        if fault.rule not in ("resource", "ambiguous-name"):
             raise
         found = []
     if not found:
@@ -384,7 +374,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "datasets.block": on_dataset(Action.READ),
     "datasets.tail": on_dataset(Action.READ),
     "datasets.schema": on_dataset(Action.READ),
-    "datasets.rename": on_rename,
+    "datasets.rename": on_dataset(Action.MAINTAIN),
     "datasets.delete": _deleted,
     "datasets.apply": apply,
     "declarations.list": _resources,
@@ -392,6 +382,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "declarations.page": _paged,
     "declarations.news": news,
     "declarations.check_generation": _checked,
+    "declarations.owned_fault": _checked,
     "declarations.label": _resource(Action.MAINTAIN),
     "declarations.delete": _resource(Action.OWN),
     "endpoints.push": _endpoint(Action.WRITE),

@@ -12,7 +12,8 @@ from chain.ids import DatasetId
 from odfd.access.callers import AccountCallers
 from odfd.access.manifest import ACCOUNT, RELATIONS, callers_of, statements_of
 from odfd.access.relations import Principal, Relations, Thing
-from odfd.resources.declared import DeclaredResource, DeclaredStore, ResourceEvent
+from odfd.resources.resource import Resource, ResourceEvent
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 
 
@@ -52,7 +53,7 @@ _LOOKED_AT: Final = 200
 
 
 class AccessReader:
-    """Reads the state of access of one node. ``adopt``: takes over resources that came by other ways.
+    """Reads the state of access of one node.
 
     ``public_of``: returns which of some datasets are public. ``published``: a counter that grows when that may have
     changed; it alone is called from the event loop, all else from worker threads. Raises Environment.
@@ -62,10 +63,9 @@ class AccessReader:
         self,
         home: StateDirectory,
         public_of: Callable[[Iterable[DatasetId]], Collection[DatasetId]],
-        adopt: Callable[[], None],
         published: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._home, self.public_of, self._adopt, self.published = home, public_of, adopt, published
+        self._home, self.public_of, self.published = home, public_of, published
         self._lock = threading.Lock()
         self._kept: AccessState | None = None
         self._digest: tuple[int, str] | None = None
@@ -73,9 +73,8 @@ class AccessReader:
 
     def read(self) -> AccessState:
         """Returns the current state; computes it anew if the log of resources has changed access."""
-        self._adopt()
         with self._lock, self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             version = store.epoch(), store.newest()
             if self._kept is None or not _holds(self._kept, store):
                 self._kept = state_of(store.all(), version)
@@ -86,7 +85,7 @@ class AccessReader:
     def at(self, number: int) -> AccessState | None:
         """Returns the state at a log number; ``None`` if the log no longer reaches back so far."""
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             standing, epoch = store.standing_at(number), store.epoch()
         return None if standing is None else state_of(standing, (epoch, number))
 
@@ -104,9 +103,8 @@ class AccessReader:
 
     def check_inputs(self, dataset: DatasetId, inputs: Sequence[DatasetId]) -> None:
         """Raises Refused if the account of a derived dataset may not read one of its inputs."""
-        self._adopt()
         with self._home.database.read() as connection:
-            declared = DeclaredStore(connection).with_did(str(dataset))
+            declared = ResourceStore(connection).with_did("Dataset", str(dataset))
         if declared is None or (account := declared.account) is None:
             return
         state = self.read()
@@ -119,7 +117,7 @@ class AccessReader:
                 raise Refused(text, rule="access-inputs", hint=hint)
 
 
-def _holds(kept: AccessState, store: DeclaredStore) -> bool:
+def _holds(kept: AccessState, store: ResourceStore) -> bool:
     epoch, number = kept.version
     if epoch != store.epoch() or number < store.floor():
         return False
@@ -127,7 +125,7 @@ def _holds(kept: AccessState, store: DeclaredStore) -> bool:
     return len(news) <= _LOOKED_AT and all(map(kept.holds_after, news))
 
 
-def state_of(resources: Iterable[DeclaredResource], version: tuple[str, int]) -> AccessState:
+def state_of(resources: Iterable[Resource], version: tuple[str, int]) -> AccessState:
     """Computes the state from all resources."""
     every = list(resources)
     datasets = {each.did: each.id for each in every if each.type == "Dataset" and each.did is not None}

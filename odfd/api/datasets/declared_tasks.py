@@ -28,8 +28,9 @@ from odfd.flows.plan import FlowPlan, Outcome, Record
 from odfd.flows.selection import EVERY
 from odfd.flows.tasks import TARGET, TYPE, target_of, task_of
 from odfd.obs.events import EventLog
-from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.resource import Resource
 from odfd.resources.status import UNRESOLVED, Condition, ConditionValue, ResourceStatus
+from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
 from odfd.runtime.subjects import Sees
 from odfd.runtime.tasks import Task, TaskBoard, TaskState, named
@@ -61,7 +62,7 @@ class TaskController:
         self._begun: dict[str, Task] = {}
         """Running and ended tasks by id of the resource; an ended one is removed once its outcome is stored."""
 
-    async def observe(self, resource: DeclaredResource) -> ObservedState:
+    async def observe(self, resource: Resource) -> ObservedState:
         held = resource.status.conditions.get(OUTCOME)
         if held is not None:
             self._begun.pop(resource.id, None)
@@ -83,24 +84,24 @@ class TaskController:
         seen = _seen(_outcome(task, fault), "" if fault is None else fault.hint)
         return msgspec.structs.replace(seen, goes_on=False)
 
-    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         plan = await trio.to_thread.run_sync(self._plan, resource)
         with named(resource.name):
             self._begun[resource.id] = await self._tasks.begin(plan, Record(since=self._clock.now()))
 
-    async def finalize(self, resource: DeclaredResource) -> None:
+    async def finalize(self, resource: Resource) -> None:
         self._begun.pop(resource.id, None)
         with suppress(NotFound):
             self._tasks.board.cancel(resource.name).is_declared = False
 
-    def _plan(self, resource: DeclaredResource) -> FlowPlan:
+    def _plan(self, resource: Resource) -> FlowPlan:
         """Returns the task as a plan with one task. Blocking.
 
         Raises NotFound while its dataset, or something else that it refers to, is not here.
         """
         with self._home.database.read() as connection:
             for key in resource.references:
-                DeclaredStore(connection).meant(TYPE, resource.name, key)
+                ResourceStore(connection).meant(resource.id, key)
         headers = {"name": resource.name, "annotations": resource.annotations}
         text = json.dumps({"$schema": TYPE, "headers": headers, "spec": resource.spec})
         (draft,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).drafts
@@ -109,10 +110,10 @@ class TaskController:
             dataset = EVERY if target is None else self._home.resolve(target).id
         except NotFound as fault:
             raise NotFound(fault.message, rule=UNRESOLVED, hint="it begins when the dataset is here") from fault
-        return FlowPlan(name=resource.name, target=dataset, tasks=(task_of(draft),), by=TYPE)
+        return FlowPlan(id=resource.id, name=resource.name, target=dataset, tasks=(task_of(draft),))
 
 
-def check_unchanged(before: DeclaredResource | None, after: DeclaredResource | None) -> None:
+def check_unchanged(before: Resource | None, after: Resource | None) -> None:
     """Raises Refused if a declared task would change its name, its spec or its target."""
     if before is None or after is None:
         return
@@ -143,16 +144,16 @@ def _seen(outcome: ConditionValue, hint: str) -> ObservedState:
     return ObservedState(told=told, fault=Refused(outcome.message, rule=outcome.code, hint=hint))
 
 
-def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequence[DeclaredResource]]:
+def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequence[Resource]]:
     """Returns a function that lists the tasks on the board that no manifest declares.
 
     ``since``: when the daemon started.
     """
 
-    def one(task: Task) -> DeclaredResource:
+    def one(task: Task) -> Resource:
         began = task.submitted_at or since
         spec = _SPECS.get(task.kind) or {"kind": "Ext", "$schema": task.kind.capitalize()}
-        return DeclaredResource(
+        return Resource(
             id=live_id(node, str(since), TYPE, task.id), type=TYPE, name=task.id, spec=spec,
             annotations={TARGET: {"dataset": task.target}} if task.target else {}, status=_status(task, began),
             created_at=began, updated_at=task.finished_at or task.started_at or began,
@@ -241,10 +242,10 @@ class TaskService(BoardTasks):
 
     def _declared(self) -> Mapping[str, wire.TaskView]:
         with self._home.database.read() as connection:
-            return {each.name: _view_of(each) for each in DeclaredStore(connection).all(TYPE)}
+            return {each.name: _view_of(each) for each in ResourceStore(connection).all(TYPE)}
 
 
-def _view_of(each: DeclaredResource) -> wire.TaskView:
+def _view_of(each: Resource) -> wire.TaskView:
     """Shows a declared task that is not on the board, by its stored status."""
     status, outcome = each.status, each.status.conditions.get(OUTCOME)
     # A task that failed without an outcome never began: it waits for something.

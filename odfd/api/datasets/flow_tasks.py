@@ -96,13 +96,13 @@ class FlowTasks(NamedTuple):
             case Ingest():
                 source = None
                 if task.source is not None:
-                    source = await trio.to_thread.run_sync(self.sources.meant, plan.by, plan.name, task.source)
+                    source = await trio.to_thread.run_sync(self.sources.meant, plan.id, task.source)
                 request = wire.PullRequest(refs=(target,), fetch_uncacheable=task.fetch_uncacheable, source=source)
                 return partial(self.pulling.pull, request, _trigger(plan, record))
             case Verify():
                 return partial(self.verification.verify, target, wire.VerifyRequest(level=task.level))
             case PushTo():
-                return partial(self.pushing.push_for, target, plan.by, plan.name, task.to)
+                return partial(self.pushing.push_for, target, plan.id, task.to)
             case Compaction():
                 rewrite = wire.RewriteRequest(
                     action="compact", max_slice_bytes=task.max_slice_bytes, max_slice_rows=task.max_slice_rows

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Literal
 
 import trio
 
@@ -15,19 +14,18 @@ from chain.instant import Instant
 from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets.catalog import resolve_dataset
 from odfd.flows import store
-from odfd.flows.manifest import DesiredFlow
 from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
 from odfd.flows.selection import EVERY
+from odfd.resources.plan import PlannedResource
+from odfd.resources.resource import Resource
+from odfd.resources.store import ResourceStore
 from odfd.runtime.subjects import Sees
 from odfd.state.directory import StateDirectory
 from odfd.state.flow_subjects import about_flow
 from odfd.workers.flows import FlowWorker
-
-_Action: TypeAlias = Literal["created", "unchanged", "updated"]
 
 
 class FlowService:
@@ -38,10 +36,8 @@ class FlowService:
         self._worker = worker
         self._clock = context.clock
         self._events = context.events
-        self.withdraw: Callable[[str], Awaitable[wire.FlowView]] = _nobody
-        """Deletes a flow that waits for a dataset, and so is not in force; set by the service of declarations."""
-        self.check_unowned: Callable[[str, str], Awaitable[None]] = _unowned
-        """Raises Invalid if another resource made the one of this type and name; set by the service of declarations."""
+        self.withdraw: Callable[..., Awaitable[wire.ResourceView]] = _nobody
+        """Deletes the resource of a type and name; set by the service of declarations."""
 
     async def list(self, sees: Sees | None = None) -> Sequence[wire.FlowView]:
         """Lists flows by name, then the derived datasets that follow their inputs.
@@ -93,16 +89,15 @@ class FlowService:
         self._events.emit("flow.backfilled", name, f"{plural(count, 'time')} to make up for", about=told)
         return wire.BackfillView(flow=found[0][1].plan.name, times=count, left_from=_text(left))
 
-    async def delete(self, name: str) -> wire.FlowView:
-        """Deletes a flow and returns its last view.
+    async def delete(self, name: str, *, force: bool = False) -> wire.FlowView:
+        """Deletes a flow and returns its last view. ``force`` deletes also one that another resource made.
 
-        Raises Invalid for a dataset that follows its inputs, which is no flow.
+        Raises NotFound; Invalid for a dataset that follows its inputs, which is no flow.
         """
-        await self.check_unowned("Flow", name)
         try:
             template, found = await self._find(name)
         except NotFound:
-            return await self.withdraw(name)
+            return _waiting_view(await self.withdraw(store.TYPE, name, force=force))
         plan = template or found[0][1].plan
         if not plan.declared:
             raise Invalid(
@@ -112,44 +107,34 @@ class FlowService:
             )
         views = await trio.to_thread.run_sync(self._views, found)
         told = await trio.to_thread.run_sync(about_flow, self._home, plan)
-        await trio.to_thread.run_sync(self._remove, plan)
+        await self.withdraw(store.TYPE, name, force=force)
         await self._worker.look({plan.target})
         self._events.emit("flow.deleted", plan.name, about=told)
         return views[0] if template is None else _whole_view(template, views)
 
-    async def apply(self, desired: DesiredFlow, meant: Mapping[str, str], *, dry_run: bool) -> wire.ApplyItem:
-        """Declares a flow, or with ``dry_run`` says what that would change.
+    async def changed(self, planned: Sequence[PlannedResource]) -> None:
+        """Puts applied flows in force, and tells of each."""
+        if not planned:
+            return
+        await self._worker.look(await trio.to_thread.run_sync(self._targets, planned))
+        for each in planned:
+            plan = await trio.to_thread.run_sync(self._plan_of, each.after)
+            if plan is not None:
+                told = await trio.to_thread.run_sync(about_flow, self._home, plan)
+                self._events.emit(f"flow.{each.action}", plan.name, about=told, id=str(plan.target))
 
-        A new flow may name a dataset that is not here: it begins when the dataset is. Raises NotFound if a flow in
-        force would name such a dataset. ``meant``: dids of references that are resolved already, by key.
-        """
-        try:
-            plan, before = await trio.to_thread.run_sync(self._planned, desired, meant)
-        except NotFound as fault:
-            if await trio.to_thread.run_sync(self._is_in_force, desired.name):
-                raise
-            text = f"{fault} ({fault.hint}); the flow begins when it is"
-            return wire.ApplyItem(kind="flow", name=desired.name, action="created", warnings=(text,))
-        action: _Action = "created" if before is None else "unchanged" if before == plan else "updated"
-        if before != plan and not dry_run:
-            await trio.to_thread.run_sync(self._keep, plan)
-            await self._worker.look({plan.target, *([before.target] if before is not None else [])})
-            told = await trio.to_thread.run_sync(about_flow, self._home, plan)
-            self._events.emit(f"flow.{action}", plan.name, about=told, id=str(plan.target))
-        return wire.ApplyItem(kind="flow", name=plan.name, action=action, changes=_changes(before, plan))
+    async def in_force(self, resource: Resource) -> wire.FlowView:
+        """Shows a flow that is in force. Raises NotFound for one that waits for a dataset."""
+        plan = await trio.to_thread.run_sync(self._planned, resource)
+        is_new = resource.status.observed_generation != resource.generation
+        if is_new or resource.status.phase != "Ready":  # what it refers to may have come
+            await self._worker.look({plan.target})
+        return await self.get(resource.name)
 
-    async def missing(self, desired: DesiredFlow, meant: Mapping[str, str]) -> NotFound | None:
-        """Returns the NotFound for a dataset that the flow names and that is not here, or ``None``."""
-        try:
-            await trio.to_thread.run_sync(self._planned, desired, meant)
-        except NotFound as fault:
-            return fault
-        return None
-
-    async def is_as_declared(self, desired: DesiredFlow, meant: Mapping[str, str]) -> bool:
-        """Whether the flow is in force exactly as declared. Raises NotFound if a dataset of it is not here."""
-        plan, before = await trio.to_thread.run_sync(self._planned, desired, meant)
-        return plan == before
+    async def removed(self, resource: Resource) -> None:
+        """Ends what a deleted flow did."""
+        await trio.to_thread.run_sync(self._forget, resource)
+        await self._worker.look(_named_by(resource))
 
     async def look(self, targets: Collection[DatasetId]) -> None:
         """Makes the worker look again at which flows of these datasets are in force."""
@@ -178,7 +163,7 @@ class FlowService:
         """
         await self._worker.look()
         templates = await trio.to_thread.run_sync(self._templates)
-        template = next((each for each in templates if each.name.casefold() == name.casefold()), None)
+        template = next((each for each in templates if name.casefold() in (each.name.casefold(), each.id)), None)
         found = [(key, entry) for key, entry in self._worker.scheduler.entries() if _is_named(entry, name)]
         if template is not None:
             return template, [each for each in found if each[1].plan.selection is not None]
@@ -188,7 +173,7 @@ class FlowService:
 
     async def _paused(self, name: str, *, paused: bool) -> wire.FlowView:
         template, found = await self._find(name)
-        key = None if template is None else store.key_of(template.name)
+        key = None if template is None else store.key_of(template.id)
         await self._worker.pause([key for key, _ in found], key, paused=paused)
         plan = template or found[0][1].plan
         told = await trio.to_thread.run_sync(about_flow, self._home, plan)
@@ -201,29 +186,29 @@ class FlowService:
         with self._home.database.read() as connection:
             return store.templates(connection)
 
-    def _planned(self, desired: DesiredFlow, meant: Mapping[str, str]) -> tuple[FlowPlan, FlowPlan | None]:
+    def _planned(self, resource: Resource) -> FlowPlan:
         with self._home.database.read() as connection:
-            return desired.plan(partial(self._resolve, meant)), store.find(connection, desired.name)
+            return store.plan_of(connection, resource)
 
-    def _is_in_force(self, name: str) -> bool:
+    def _plan_of(self, resource: Resource) -> FlowPlan | None:
         with self._home.database.read() as connection:
-            return store.find(connection, name) is not None
-
-    def _resolve(self, meant: Mapping[str, str], ref: str, place: str) -> DatasetId:
-        with self._home.catalog() as catalog:
+            held = ResourceStore(connection).get(resource.id)
             try:
-                return resolve_dataset(ref, meant, catalog).id
-            except Invalid as fault:
-                fault.place = place
-                raise
+                return None if held is None else store.plan_of(connection, held)
+            except NotFound:
+                return None  # it waits
 
-    def _keep(self, plan: FlowPlan) -> None:
-        with self._home.database.write() as connection:
-            store.keep(connection, plan, self._clock.now())
+    def _targets(self, planned: Sequence[PlannedResource]) -> Collection[DatasetId]:
+        found = {EVERY}
+        for each in planned:
+            found |= _named_by(each.after) | (set() if each.before is None else _named_by(each.before))
+            now = self._plan_of(each.after)
+            found |= set() if now is None else {now.target}
+        return found
 
-    def _remove(self, plan: FlowPlan) -> None:
+    def _forget(self, resource: Resource) -> None:
         with self._home.database.write() as connection:
-            store.remove(connection, plan.name, self._clock.now())
+            store.forget_runs(connection, resource.id)
 
     def _views(self, entries: Sequence[tuple[str, Entry]]) -> Sequence[wire.FlowView]:
         with self._home.catalog() as catalog:
@@ -309,22 +294,25 @@ def _when(plan: FlowPlan, name_of: Callable[[DatasetId], str]) -> str:
     return "; ".join(parts)
 
 
-def _changes(before: FlowPlan | None, plan: FlowPlan) -> tuple[str, ...]:
-    """Lists the fields in which the new plan of a flow differs from the one before."""
-    parts = ("target", "selection", "schedule", "inputs", "on_update", "arrivals", "tasks", "policy")
-    return tuple(each for each in parts if before is not None and getattr(before, each) != getattr(plan, each))
+def _named_by(resource: Resource) -> set[DatasetId]:
+    """Returns the datasets that a flow refers to."""
+    dids = (handle.did for handle in resource.references.values() if handle is not None)
+    return {DatasetId.parse(did) for did in dids if did is not None and did.startswith(DID_ODF)}
 
 
-async def _unowned(word: str, name: str) -> None:
-    """Does nothing: the default until the service of declarations sets the check."""
+def _waiting_view(gone: wire.ResourceView) -> wire.FlowView:
+    """Shows a flow that waited for a dataset, and so was in force nowhere."""
+    target = gone.spec["target"] if isinstance(gone.spec, dict) else ""
+    return wire.FlowView(name=gone.name, kind="flow", target=target, when="", state="waiting")
 
 
-async def _nobody(name: str) -> wire.FlowView:
+async def _nobody(type_: str, name: str, *, force: bool) -> wire.ResourceView:  # noqa: ARG001
     raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
 
 
 def _is_named(entry: Entry, name: str) -> bool:
-    return name.casefold() in (entry.plan.name.casefold(), str(entry.plan.target) if name.startswith(DID_ODF) else "")
+    plan = entry.plan
+    return name.casefold() in (plan.name.casefold(), plan.id, str(plan.target) if name.startswith(DID_ODF) else "")
 
 
 def _text(time: Instant | None) -> str | None:

@@ -38,7 +38,6 @@ from odfd.published.replication import LastSeen
 from odfd.published.signed import read_statements, signed_state, write_statements
 from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
-from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.shared_folders import check_shared
@@ -254,8 +253,10 @@ class ImportExport:
 
         return work
 
-    def check_pushed(self, chain: DirectoryChain, name: str) -> DatasetId:
-        """Checks that a pushed chain may have this name, before its objects are fetched; returns its id. Blocking.
+    def check_pushed(self, chain: DirectoryChain, name: str, account: str | None) -> DatasetId:
+        """Checks that a pushed chain may have this name in an account, before its objects are fetched; returns its id.
+
+        Blocking.
 
         Raises Invalid; Refused for a dataset that this node writes itself.
         """
@@ -266,17 +267,19 @@ class ImportExport:
             hint = "its blocks are made where its key is: ingest there"
             raise Refused(f"{name} is written by this node, and takes no blocks of others", rule="push-own", hint=hint)
         with self._home.catalog() as catalog:
-            catalog.check(name, seed.dataset_id)
+            catalog.check(name, seed.dataset_id, account)
         return seed.dataset_id
 
-    async def take_pushed(self, folder: Path, name: str) -> Transfer:
-        """Verifies a chain that was pushed into a folder, and takes it in as a private dataset. Its objects are here.
+    async def take_pushed(self, folder: Path, name: str, account: str | None) -> Transfer:
+        """Verifies a chain that was pushed into a folder, and takes it in as a private dataset of an account.
 
+        Its objects are here.
         Raises NotVerified, Invalid, Environment; Conflict if the dataset is ahead of it by now, or has another history.
         """
         place = f"what was pushed to {name}"
         copy = Copy(place, DirectoryChain(folder), self._home.objects, "nothing of it was taken")
-        return (await self._taken(copy, (), name, wire.ImportRequest(source=place, as_name=name), Report()))[0]
+        request = wire.ImportRequest(source=place, as_name=name)
+        return (await self._taken(copy, (), (name, account), request, Report()))[0]
 
     async def _fetch_objects(self, peer: PeerId, chain: DirectoryChain, report: Report) -> None:
         """Fetches the objects that new blocks name and rows link to; those fetched stay if the import is cut off."""
@@ -294,26 +297,31 @@ class ImportExport:
     async def _take_in(
         self, copy: Copy, statements: Sequence[bytes], name: str, request: wire.ImportRequest, report: Report
     ) -> wire.TransferResult:
-        done, known_as = await self._taken(copy, statements, name, request, report)
+        done, known_as = await self._taken(copy, statements, (name, None), request, report)
         return _result(known_as, request.source, done)
 
     async def _taken(
-        self, copy: Copy, statements: Sequence[bytes], name: str, request: wire.ImportRequest, report: Report
-    ) -> tuple[Transfer, str]:
-        """Verifies a copy and takes it in, or takes nothing unless its history is known to be one that goes on."""
+        self, copy: Copy, statements: Sequence[bytes], named: tuple[str, str | None], request: wire.ImportRequest,
+        report: Report,
+    ) -> tuple[Transfer, str]:  # fmt: skip
+        """Verifies a copy and takes it in, or takes nothing unless its history is known to be one that goes on.
+
+        ``named``: a name, and the account that it is of; ``None`` for the node's owner.
+        """
+        name, _ = named
 
         def take() -> tuple[Transfer, str]:
             if not isinstance(seed, Seed):
                 return bring(0)
             with self._board.attend(seed.dataset_id):
                 self._show_statements(copy, seed.dataset_id, statements)
-                self._take_back(copy.chain, seed.dataset_id, name)
+                self._take_back(copy.chain, seed.dataset_id, named)
                 is_here = self._home.chains.chain(seed.dataset_id).head() == copy.chain.head()
                 return bring(0 if is_here else self._epoch(seed.dataset_id, copy.chain))
 
         def bring(epoch: int) -> tuple[Transfer, str]:
             done = import_copy(copy, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
-            return done, self._settle(done.dataset, name, epoch)
+            return done, self._settle(done.dataset, named, epoch)
 
         seed = (await trio.to_thread.run_sync(copy.chain.block_at, 0)).event
         written = seed.dataset_id if isinstance(seed, Seed) else copy.place
@@ -323,7 +331,7 @@ class ImportExport:
         self._changed(done.dataset)
         return done, known_as
 
-    def _take_back(self, chain: ChainReader, dataset: DatasetId, name: str) -> None:
+    def _take_back(self, chain: ChainReader, dataset: DatasetId, named: tuple[str, str | None]) -> None:
         """Takes back the kept data of a deleted dataset. Raises Refused if the copy does not go on from that data."""
         kept, come = self._home.chains.former(dataset, SET_ASIDE), chain.head()
         head = kept.head()
@@ -333,7 +341,7 @@ class ImportExport:
         if come.size < head.size or chain.block_at(last).hash != head.hash:
             with self._home.database.read() as connection:
                 unmanaged.check_managed(connection, dataset, ", and the copy does not go on from it")
-        self._adopt(dataset, name)
+        self._adopt(dataset, *named)
 
     def _show_statements(self, copy: Copy, dataset: DatasetId, statements: Sequence[bytes]) -> None:
         """Passes the statements of a copy to the board.
@@ -369,12 +377,12 @@ class ImportExport:
             name = asked or suggested or default_name(seed.dataset_id)
             return catalog.check(name, seed.dataset_id)
 
-    def _settle(self, dataset: DatasetId, name: str, epoch: int) -> str:
+    def _settle(self, dataset: DatasetId, named: tuple[str, str | None], epoch: int) -> str:
         """Names an imported dataset, and records how much of it is checked, never of an earlier epoch than before.
 
         References are written first, so a named dataset is whole; one that was deleted is as whole as it was then.
         """
-        database, chain = self._home.database, self._home.chains.chain(dataset)
+        database, chain, (name, account) = self._home.database, self._home.chains.chain(dataset), named
         with database.read() as connection:
             checked = Ledger(connection).chain(dataset)
         head = chain.head()
@@ -388,10 +396,10 @@ class ImportExport:
             note_links(database, self._home.objects, dataset, terms, blocks)
         was_whole = checked.data >= checked.frontier.size
         with database.write() as connection:
-            catalog = Catalog(Resources(connection))
+            catalog = Catalog(connection)
             known = catalog.find(dataset)
             if known is None:
-                catalog.add(name, dataset, self._clock.now())
+                catalog.add(name, dataset, self._clock.now(), account)
             visibility.imported(connection, dataset)
             data = frontier.size if was_whole else checked.data
             remains = unmanaged.settled(connection, dataset)
@@ -412,18 +420,18 @@ class ImportExport:
         self._changed(dataset)
         return known_as
 
-    def _adopt(self, dataset: DatasetId, name: str | None) -> str:
+    def _adopt(self, dataset: DatasetId, name: str | None, account: str | None = None) -> str:
         database, now = self._home.database, self._clock.now()
         with database.write() as connection:
             kept = unmanaged.find(connection, dataset)
             if self._home.chains.chain(dataset).head() is not None:
                 raise Conflict(f"{dataset.short} is here already", rule="dataset-exists", hint="odfctl get datasets")
-            catalog = Catalog(Resources(connection))
+            catalog = Catalog(connection)
             known_as = catalog.check(name or kept.name or default_name(dataset), dataset)
             unmanaged.take_back(connection, dataset)
-            catalog.add(known_as, dataset, now)
+            catalog.add(known_as, dataset, now, account)
             visibility.imported(connection, dataset)
-        return self._settle(dataset, known_as, kept.remains.epoch)
+        return self._settle(dataset, (known_as, account), kept.remains.epoch)
 
     def mend(self) -> tuple[list[str], list[str]]:
         """Settles imports that were cut off, which had verified everything before. Returns names, and troubles.
@@ -439,7 +447,7 @@ class ImportExport:
                     # chain here.
                     with suppress(Conflict):
                         epoch = self._epoch(dataset, self._home.chains.chain(dataset))
-                    mended.append(self._settle(dataset, default_name(dataset), epoch))
+                    mended.append(self._settle(dataset, (default_name(dataset), None), epoch))
             except Fault as fault:
                 troubles.append(f"{dataset.short}: {fault.message}")
         return mended, troubles

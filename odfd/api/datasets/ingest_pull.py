@@ -52,7 +52,7 @@ from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.repositories.catalog import Target, is_target
-from odfd.resources.store import Resources
+from odfd.resources import records
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.spans import span
 from odfd.runtime.subjects import NODE, about
@@ -79,7 +79,7 @@ class IngestPullParts(NamedTuple):
     uploads: Uploads
     import_export: ImportExport
     repairing: Repair
-    values: Callable[[str], Mapping[str, str]]
+    values: Callable[[DatasetId], Mapping[str, str]]
     """Returns the values that sources of a named dataset may read, besides those that the settings let all read."""
     promises: Promises
     derivatives: DerivativeIndex
@@ -350,7 +350,7 @@ class IngestPullService:
     ) -> wire.PullItem:
         settings, source = self._ingest.settings, request.source
         if source is None:
-            said = await trio.to_thread.run_sync(self._values, entry.name)
+            said = await trio.to_thread.run_sync(self._values, entry.id)
             settings = msgspec.structs.replace(settings, variables={**settings.variables, **said})
             deps = replace(self._ingest, base=self._base, settings=settings, trigger=trigger)
         else:  # it reads only its own values, and has no folder for relative paths
@@ -375,8 +375,8 @@ class IngestPullService:
 
     def _base(self, dataset: DatasetId) -> Path | None:
         with self._home.database.read() as connection:
-            found = Resources(connection).get(BASE_KIND, str(dataset))
-        return Path(found.spec.decode()) if found is not None and found.spec else None
+            found = records.get(connection, BASE_KIND, str(dataset))
+        return Path(found.body.decode()) if found is not None and found.body else None
 
     def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, told: str) -> wire.PullItem:
         """Returns the result of an ingest. ``told``: remarks beside its numbers."""

@@ -30,9 +30,10 @@ from odfd.portals import commitment
 from odfd.portals.manifest import TYPE, PortalSpec, rule_of, spec_of
 from odfd.portals.publication import PortalInput, PortalTake, check_portal_chain, plan_take
 from odfd.portals.recheck import Audited, audited_blocks
-from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
+from odfd.resources.resource import Resource
 from odfd.resources.status import UNRESOLVED
+from odfd.resources.store import ResourceStore
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
@@ -90,8 +91,8 @@ class PortalService:
     def of(self, dataset: DatasetId) -> Portal | None:
         """Returns the Portal that gives rows to a dataset, or ``None``. Blocking. Raises NotFound, Refused for two."""
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
-            row = store.with_did(str(dataset))
+            store = ResourceStore(connection)
+            row = store.with_did("Dataset", str(dataset))
             referrers = [] if row is None else [store.get(each) for each in store.referrers(row.id)]
             found = [each for each in referrers if each is not None and each.type == TYPE and _gives(each, dataset)]
         if len(found) > 1:
@@ -108,7 +109,7 @@ class PortalService:
                 found += () if portal is None else (portal.input,)
         return found
 
-    def resolved(self, resource: DeclaredResource) -> Portal:
+    def resolved(self, resource: Resource) -> Portal:
         """Returns a Portal with its datasets. Raises NotFound if one is not here, or not this node's own."""
         spec = spec_of(resource.spec)
         found = [_target(resource, each) for each in (spec.input, spec.dataset)]
@@ -237,10 +238,10 @@ class PortalService:
         )
 
 
-def _target(resource: DeclaredResource, text: str) -> DatasetId | None:
+def _target(resource: Resource, text: str) -> DatasetId | None:
     held = resource.references.get(reference_key(text, "Dataset"))
     return None if held is None or held.did is None else DatasetId.parse(held.did)
 
 
-def _gives(resource: DeclaredResource, dataset: DatasetId) -> bool:
+def _gives(resource: Resource, dataset: DatasetId) -> bool:
     return _target(resource, spec_of(resource.spec).dataset) == dataset

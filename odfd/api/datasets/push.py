@@ -59,9 +59,9 @@ class PushService:
 
         return task_ref(self._board.submit("push", ", ".join(asked.entry.name for asked in wanted), work))
 
-    async def push_for(self, ref: str, by: str, named: str, key: str) -> wire.TaskRef:
-        """Pushes a dataset to the repository that the resource of a type and name refers to. Result: PushResult."""
-        name = await trio.to_thread.run_sync(self._repositories.meant, by, named, key)
+    async def push_for(self, ref: str, by: str, key: str) -> wire.TaskRef:
+        """Pushes a dataset to the repository that a resource, by its id, refers to. Result: PushResult."""
+        name = await trio.to_thread.run_sync(self._repositories.meant, by, key)
         whole = await trio.to_thread.run_sync(self._whole, ref)
         return await self.push(wire.PushRequest(refs=(whole,), to=name))
 

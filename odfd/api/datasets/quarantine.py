@@ -1,6 +1,6 @@
 """Finds or creates quarantine datasets, which keep the records that other datasets could not read.
 
-A resource of this node links the two, so that either may be renamed. A new quarantine dataset takes the name of its
+A record of this node links the two, so that either may be renamed. A new quarantine dataset takes the name of its
 dataset with ``.quarantine`` appended, is private until it is published, and outlives that dataset. Synchronous.
 """
 
@@ -14,12 +14,12 @@ from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import DatasetKind, Seed, SetInfo
 from odfd.datasets.catalog import Catalog
-from odfd.resources.store import Resources
+from odfd.resources import records
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 KIND: Final = "quarantine"
-"""Kind of the resource that holds, under the did of a dataset, the did of its quarantine dataset."""
+"""Kind of the record that holds, under the did of a dataset, the did of its quarantine dataset."""
 SUFFIX: Final = ".quarantine"
 
 
@@ -33,14 +33,13 @@ class QuarantineDatasets:
 
     def find(self, dataset: DatasetId) -> DatasetId | None:
         with self._home.database.read() as connection:
-            return _found(Resources(connection), dataset)
+            return _found(connection, dataset)
 
     def name(self, dataset: DatasetId) -> str | None:
         """Returns the local name of the quarantine dataset of ``dataset``."""
         with self._home.database.read() as connection:
-            resources = Resources(connection)
-            found = _found(resources, dataset)
-            return None if found is None else Catalog(resources).name_of(found)
+            found = _found(connection, dataset)
+            return None if found is None else Catalog(connection).name_of(found)
 
     def make(self, dataset: DatasetId) -> DatasetId:
         """Creates the quarantine dataset of ``dataset``. Raises Invalid if its name is taken."""
@@ -51,18 +50,17 @@ class QuarantineDatasets:
         with self._home.newborn() as made:
 
             def name_it(connection: sqlite3.Connection) -> None:
-                resources = Resources(connection)
-                Catalog(resources).add(f"{of}{SUFFIX}", made, now)
-                resources.apply(KIND, str(dataset), str(made).encode(), now)
+                Catalog(connection).add(f"{of}{SUFFIX}", made, now)
+                records.put(connection, KIND, str(dataset), str(made).encode(), now)
 
             founding = (Seed(dataset_id=made, dataset_kind=DatasetKind.ROOT), told)
             self._committer.commit_now(made, None, founding, (), now, name_it)
         return made
 
 
-def _found(resources: Resources, dataset: DatasetId) -> DatasetId | None:
-    resource = resources.get(KIND, str(dataset))
-    if resource is None or not resource.spec:
+def _found(connection: sqlite3.Connection, dataset: DatasetId) -> DatasetId | None:
+    record = records.get(connection, KIND, str(dataset))
+    if record is None:
         return None
-    found = DatasetId.parse(resource.spec.decode())
-    return found if Catalog(resources).find(found) is not None else None
+    found = DatasetId.parse(record.body.decode())
+    return found if Catalog(connection).find(found) is not None else None

@@ -49,7 +49,6 @@ from odfd.reclock.raw_chain import (
     placed,
 )
 from odfd.renditions import tables
-from odfd.resources.store import Resources
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
@@ -148,7 +147,7 @@ class RawChains:
 
             def together(connection: sqlite3.Connection) -> None:
                 now = self._clock.now()
-                Catalog(Resources(connection)).add(name, born, now)
+                Catalog(connection).add(name, born, now)
                 Marks(connection).put(born, Mark.PRIVATE, now)
 
             self._committer.commit_now(born, None, founding_of(born, layout), (), from_millis(first.time), together)

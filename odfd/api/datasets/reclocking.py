@@ -32,7 +32,7 @@ from odfd.reclock.creation import Declared, ShardsWanted, begin, check_declared,
 from odfd.reclock.instance import Instance
 from odfd.reclock.push_once import BoundReceipt, PushedFiles, push
 from odfd.reclock.shared_chains import SharedChains, SharedFiles
-from odfd.resources.store import Resources
+from odfd.resources import records
 from odfd.runtime.slots import KeyedLocks
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
@@ -48,7 +48,7 @@ class ReclockService:
         home: StateDirectory,
         ingest: IngestDependencies,
         files: Callable[[str], SharedFiles],
-        values: Callable[[str], Mapping[str, str]],
+        values: Callable[[DatasetId], Mapping[str, str]],
         context: Context,
         terms: tuple[Callable[[Instant | None], int], Callable[[], str], Callable[[], float], int],
         uploads: Uploads,
@@ -201,15 +201,15 @@ class ReclockService:
 
     def dependencies(self, entry: DatasetEntry) -> IngestDependencies:
         """Returns what an ingest of a dataset uses, with the variables that its source may name."""
-        said = self._values(entry.name)
+        said = self._values(entry.id)
         settings = msgspec.structs.replace(self._ingest.settings, variables={**self._ingest.settings.variables, **said})
         return replace(self._ingest, base=lambda _: self._base(entry.id), settings=settings)
 
     def _base(self, dataset: DatasetId) -> Path | None:
         """Returns the folder that relative paths of a dataset's manifest start from."""
         with self._home.database.read() as connection:
-            found = Resources(connection).get(BASE_KIND, str(dataset))
-        return Path(found.spec.decode()) if found is not None and found.spec else None
+            found = records.get(connection, BASE_KIND, str(dataset))
+        return Path(found.body.decode()) if found is not None and found.body else None
 
     def _opened(self, files: SharedFiles, name: str) -> SharedChains:
         folder = self._home.folder(RECLOCK) / name

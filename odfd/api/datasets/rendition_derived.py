@@ -30,7 +30,7 @@ from odfd.renditions.sharded_inputs import over
 from odfd.renditions.successor import without_notice
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow
-from odfd.resources.store import Resources
+from odfd.resources import records
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -119,10 +119,10 @@ class DerivedRenditions:
             member = Member(row=row, origin="inputs")
 
             def together(connection: sqlite3.Connection) -> None:
-                resources, now = Resources(connection), self._clock.now()
-                Catalog(resources).add(f"{base}.r{number}", born, now)
-                folder = resources.get(BASE_KIND, str(active))
-                resources.apply(BASE_KIND, str(born), folder.spec if folder else b"", now)
+                now = self._clock.now()
+                Catalog(connection).add(f"{base}.r{number}", born, now)
+                folder = records.get(connection, BASE_KIND, str(active))
+                records.put(connection, BASE_KIND, str(born), folder.body if folder else b"", now)
                 Marks(connection).put(born, Mark.PRIVATE, now)  # private, whatever the settings publish
                 latest = tables.of(connection, active)
                 if len(latest.members) != number:

@@ -40,7 +40,6 @@ from odfd.queries.planning import Bound
 from odfd.renditions import tables
 from odfd.renditions.tables import CollectionState, KeptDifference
 from odfd.renditions.timeline import applied
-from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -133,7 +132,7 @@ class RenditionDifferences:
 
             def together(connection: sqlite3.Connection) -> None:
                 now = self._clock.now()
-                Catalog(Resources(connection)).add(name, born, now)
+                Catalog(connection).add(name, born, now)
                 Marks(connection).put(born, Mark.PRIVATE, now)
 
             names = () if data is None else (data.physical_hash,)

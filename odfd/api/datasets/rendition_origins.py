@@ -41,7 +41,7 @@ from odfd.renditions import tables
 from odfd.renditions.successor import without_notice
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow
-from odfd.resources.store import Resources
+from odfd.resources import records
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -159,12 +159,12 @@ class RenditionOrigins:
             new = member(born)
 
             def together(connection: sqlite3.Connection) -> None:
-                resources, now = Resources(connection), self._clock.now()
-                folder = resources.get(BASE_KIND, str(active))
+                now = self._clock.now()
+                folder = records.get(connection, BASE_KIND, str(active))
                 for place, each in enumerate(born):
                     name = f"{base}.r{new.row.number}"
-                    Catalog(resources).add(shard_name(base, new.row.number, place) if place else name, each, now)
-                    resources.apply(BASE_KIND, str(each), folder.spec if folder else b"", now)
+                    Catalog(connection).add(shard_name(base, new.row.number, place) if place else name, each, now)
+                    records.put(connection, BASE_KIND, str(each), folder.body if folder else b"", now)
                     Marks(connection).put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
                 if raw:
                     captures.begin(connection, born[0], now)

@@ -53,9 +53,9 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
 from odfd.queries.sharded_cuts import complete_sizes
 from odfd.renditions import tables as renditions
-from odfd.resources.declared import DeclaredStore
+from odfd.resources import records
 from odfd.resources.label_query import labels_by_did, labels_of
-from odfd.resources.store import Resources
+from odfd.resources.store import Owning, ResourceStore
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import about
@@ -87,18 +87,19 @@ class DatasetService:
         self,
         home: StateDirectory,
         views: DatasetViews,
-        applying: ApplyOperation,
+        applying: tuple[ApplyOperation, Owning],
         scheduler: MirrorScheduler,
         context: Context,
         others: RemoteState,
     ) -> None:
+        """``applying`` applies manifests, and writes what a renamed dataset makes."""
         self._holders, self._gone, self._renamed = others
         self._home = home
         self._scheduler = scheduler
         self._views, self._sizes = views, DataSizes(home)
         self.summing = ReconcileLoop(self._sum)
         """Sums the sizes of long chains in the background; rests until a view needs one."""
-        self._applying = applying
+        self._applying, self._owning = applying
         self._events = context.events
         self._clock = context.clock
 
@@ -146,7 +147,7 @@ class DatasetService:
             state = load_state(self._home.chains.chain(entry.id))
             declared = declaration(state, entry.name)
             with self._home.database.read() as connection:
-                row = DeclaredStore(connection).with_did(str(entry.id))
+                row = ResourceStore(connection).with_did("Dataset", str(entry.id))
             beside = {} if row is None else {"labels": row.labels, "annotations": row.annotations}
             headers = {"name": entry.name, **{key: dict(said) for key, said in beside.items() if said}}
             spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
@@ -359,26 +360,26 @@ class DatasetService:
         with self._home.database.read() as connection:
             for each in shards:
                 self._home.held(connection, each)
-            return [Catalog(Resources(connection)).resolve(str(each)) for each in shards]
+            return [Catalog(connection).resolve(str(each)) for each in shards]
 
     def _rename(self, entry: DatasetEntry, name: str) -> None:
         """Changes the name of a dataset, and that in its mirror spec, in one transaction. Raises Invalid."""
         shards = self._home.shards_of(entry.id)
         with self._home.database.write() as connection:
-            resources, now = Resources(connection), self._clock.now()
+            now = self._clock.now()
             if len(shards) > 1:
                 rename_shards(connection, shards, name, now)
-            renamed = Catalog(resources).rename(entry, name, now)
+            renamed = Catalog(connection, self._owning).rename(entry, name, now)
             for each in shards:
-                spec = mirror_specs.of(resources, each)
+                spec = mirror_specs.of(connection, each)
                 if spec is not None:
-                    called = renamed.name if each == entry.id else Catalog(resources).name_of(each)
-                    mirror_specs.keep(resources, msgspec.structs.replace(spec, name=called), now)
+                    called = renamed.name if each == entry.id else Catalog(connection).name_of(each)
+                    mirror_specs.keep(connection, msgspec.structs.replace(spec, name=called), now)
 
     def _delete(self, entry: DatasetEntry, *, purge: bool) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
         """Deletes a dataset. Returns its last view, and the names of its flows, each with whether it stays and waits.
 
-        Name, mirror spec, flows and all that was concluded about the dataset are deleted in one transaction, with or
+        Name, mirror spec and all that was concluded about the dataset are deleted in one transaction, with or
         without the chain; then the objects that nobody names. After a crash in between the collector deletes the
         remaining objects, and a person sees nothing of them.
         """
@@ -394,15 +395,12 @@ class DatasetService:
                 unmanaged.forget_data(connection, entry.id, now)
             else:
                 unmanaged.keep(connection, _remaining(connection, entry, view, now))
-            resources = Resources(connection)
-            Catalog(resources).remove(entry.name, now)
-            mirror_specs.drop(resources, entry.id, now)
-            resources.delete(BASE_KIND, str(entry.id), now)
-            resources.delete(quarantine.KIND, str(entry.id), now)
+            dropped.extend(flows.forget(connection, entry.id))
+            Catalog(connection).remove(entry, now)
+            mirror_specs.drop(connection, entry.id, now)
+            records.remove(connection, BASE_KIND, str(entry.id))
+            records.remove(connection, quarantine.KIND, str(entry.id))
             visibility.deleted(connection, entry.id, now)
-            declared = DeclaredStore(connection)
-            names = flows.forget(connection, entry.id, now)
-            dropped.extend((name, declared.strand("Flow", name, now)) for name in names)
             Ledger(connection).forget(entry.id)
             Damage(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)

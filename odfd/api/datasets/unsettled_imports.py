@@ -7,7 +7,6 @@ from chain.ids import DatasetId
 from chain.model.events import Seed
 from chain.store.base import BlockDamaged
 from odfd.datasets.catalog import Catalog
-from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.log import Ledger
 
@@ -18,7 +17,7 @@ def suspects(home: StateDirectory) -> list[DatasetId]:
     with home.database.read() as connection:
         settled = Ledger(connection).sizes()
         try:
-            named = {entry.id for entry in Catalog(Resources(connection)).entries()}
+            named = {entry.id for entry in Catalog(connection).entries()}
         except Environment:
             named = set()
     whole = {each for each, head in heads.items() if head is not None and settled.get(each) == head.size}
@@ -34,7 +33,7 @@ def is_unsettled(home: StateDirectory, dataset: DatasetId) -> bool:
     head = chain.head()
     with home.database.read() as connection:
         settled = Ledger(connection).chain(dataset).frontier.size
-        is_named = Catalog(Resources(connection)).find(dataset) is not None
+        is_named = Catalog(connection).find(dataset) is not None
     if head is None or (settled >= head.size and is_named):
         return False
     seed = chain.block_at(0).event

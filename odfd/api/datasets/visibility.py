@@ -24,11 +24,10 @@ from odfd.datasets.card_choices import CardChange, ChosenWords
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.visibility import Mark, Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
-from odfd.network.joined_networks import NETWORK, Network
+from odfd.network.joined_networks import Network, joined
 from odfd.network.peer_names import peer_named
 from odfd.renditions import tables
 from odfd.renditions.tables import Member
-from odfd.resources.store import Resources
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
@@ -138,7 +137,7 @@ class VisibilityService:
 
         def named(connection: sqlite3.Connection) -> tuple[DatasetId, ...]:
             """The shards that the name means in the transaction of the change, whatever hands over meanwhile."""
-            return tables.shards_of(connection, Catalog(Resources(connection)).resolve(request.ref).id)
+            return tables.shards_of(connection, Catalog(connection).resolve(request.ref).id)
 
         def every(connection: sqlite3.Connection) -> list[DatasetId]:
             shards = named(connection)
@@ -212,7 +211,7 @@ class VisibilityService:
         with self._home.database.read() as connection:
             member = tables.member_of(connection, entry.id)
             ids = tables.shards_of(connection, entry.id)
-            catalog = Catalog(Resources(connection))
+            catalog = Catalog(connection)
             found = [catalog.resolve(str(each)) for each in ids]
         if public and member is not None:
             check_card_of(member, entry.name)
@@ -222,7 +221,7 @@ class VisibilityService:
         """Lists the chains of former renditions that others may know."""
         with self._home.database.read() as connection:
             told = [each for each in _former(connection, first.id) if self._visibility.is_told(each)]
-            catalog = Catalog(Resources(connection))
+            catalog = Catalog(connection)
             return [catalog.resolve(str(each)) for each in told]
 
     def _view(self, entry: DatasetEntry, changed: bool, notes: Sequence[str] = ()) -> wire.VisibilityView:
@@ -380,7 +379,7 @@ def _publish_to(
 
 def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
     with home.database.read() as connection:
-        spec = mirror_specs.of(Resources(connection), dataset)
+        spec = mirror_specs.of(connection, dataset)
     return spec is not None and bool(spec.peers)
 
 
@@ -424,8 +423,7 @@ def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Se
     if not visibility.is_unsettled():
         return
     with home.database.read() as connection:
-        resources = Resources(connection)
-        in_network, mirrors = bool(resources.all(NETWORK)), mirror_specs.all_of(resources)
+        in_network, mirrors = bool(joined(connection)), mirror_specs.all_of(connection)
     from_network = [each.id for each in mirrors if not each.is_from_web]
     gave = in_network or bool(settings.p2p.network or settings.http.listen or settings.policy.publish.ipfs)
     given = visibility.settle(from_network, context.clock.now(), gave=gave)
@@ -442,7 +440,7 @@ def askable_peers(home: StateDirectory, visibility: Visibility, dataset: Dataset
     These are the peers that share it, or nobody for a private site.
     """
     with home.database.read() as connection:
-        spec = mirror_specs.of(Resources(connection), dataset)
+        spec = mirror_specs.of(connection, dataset)
     if spec is None or (not spec.peers and not spec.is_from_web):
         return None
     return spec.peers or (None if visibility.is_told(dataset) else ())

@@ -25,7 +25,7 @@ from odfd.ingest.containers import podman_version
 from odfd.network.membership import Membership
 from odfd.obs.span_exporter import ask_collector
 from odfd.repositories.catalog import TYPE as REPOSITORY
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.runtime.hanging_calls import run_abandonable
 from odfd.runtime.reconcile_loop import ReconcileLoop
 from odfd.runtime.supervision import Readiness
@@ -102,7 +102,7 @@ class Dependencies:
         if settings.ingest.container != "never":
             tries["containers"] = self._containers
         with self._home.database.read() as connection:
-            names = [each.name for each in DeclaredStore(connection).all(REPOSITORY)]
+            names = [each.name for each in ResourceStore(connection).all(REPOSITORY)]
         if names:
             tries["repositories"] = lambda: self._repositories(names)
         if volumes := self._volumes.volumes.all():

@@ -23,7 +23,7 @@ from odfd.control import wire
 from odfd.datasets.references import references_hold
 from odfd.datasets.visibility import Mark, Marks, Visibility
 from odfd.ingest import spool_tables
-from odfd.resources import deletions
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import PARTIAL, StateDirectory
 from odfd.state.restore import unfinished
 from odfd.trust.ledger.log import Ledger
@@ -235,7 +235,7 @@ class Doctor:
     def _deletions(self) -> wire.Probe:
         """Tells of deleted resources that left something behind, such as the mark of a volume."""
         with self._home.database.read() as connection:
-            left = [each for each in deletions.unfinished(connection) if each.status.failures]
+            left = [each for each in ResourceStore(connection).deleting() if each.status.failures]
         if not left:
             return ok("deletions", "nothing is left of what was deleted")
         why = left[0].status

@@ -20,7 +20,7 @@ from odfd.api.resources.node_types import (
     live_status,
 )
 from odfd.control import wire
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 from odfd.resources.status import Phase
 
 SPARK: Final = "spark"
@@ -50,14 +50,14 @@ class OwnResources:
         self._settings, self._node, self._since = settings, node, since
         self._spark, self._duckdb, self._addresses = spark, duckdb, addresses
 
-    def nodes(self) -> Sequence[DeclaredResource]:
+    def nodes(self) -> Sequence[Resource]:
         """Returns the resource of the node itself."""
         said = self._settings.node
         spec = NodeSpec(name=said.name or None, contact=said.contact or None, about=said.about or None)
         value = {"nodeId": self._node, **self._addresses()}
         return [self._made(NODE, UNNAMED, spec, value)]
 
-    def engines(self) -> Sequence[DeclaredResource]:
+    def engines(self) -> Sequence[Resource]:
         """Returns the resources of the engines, by name."""
         asked, said, view = self._settings.query, self._settings.engine, self._spark()
         queries = EngineSpec(kind=EngineKind.DUCKDB, memory_mib=asked.memory_mib, processes=asked.readers)
@@ -83,7 +83,7 @@ class OwnResources:
         value: dict[str, Any],
         phase: Phase = "Ready",
         problem: tuple[str, str] = ("", ""),
-    ) -> DeclaredResource:
+    ) -> Resource:
         told = {key: each for key, each in value.items() if each is not None}
         status = live_status((f"{type_}State", told), self._since, phase, problem)
         return live_resource(type_, name, live_id(self._node, type_, name), spec, status, self._since)

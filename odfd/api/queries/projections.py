@@ -23,9 +23,10 @@ from odfd.queries.projections import (
     fingerprint,
     spec_of,
 )
-from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
+from odfd.resources.resource import Resource
 from odfd.resources.status import UNRESOLVED
+from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
 from odfd.state.directory import PROJECTIONS, StateDirectory
 
@@ -51,20 +52,20 @@ class ProjectionTables:
         self._home, self._queries, self._clock, self._most = home, queries, clock, most
         self._store = ProjectionStore(home.folder(PROJECTIONS))
         with home.database.read() as connection:
-            self._store.sweep({each.id for each in DeclaredStore(connection).all(TYPE)})
+            self._store.sweep({each.id for each in ResourceStore(connection).all(TYPE)})
 
     def named(self, name: str) -> KeptTable | None:
         """Returns the table of a projection by name. Blocking."""
         with self._home.database.read() as connection:
-            found = DeclaredStore(connection).named(TYPE, name)
+            found = ResourceStore(connection).sought(TYPE, name)
         return None if found is None else self._store.table(found.id, found.name)
 
     def is_declared(self, name: str) -> bool:
         """Whether there is a projection of that name, even if it has no table yet. Blocking."""
         with self._home.database.read() as connection:
-            return DeclaredStore(connection).named(TYPE, name) is not None
+            return ResourceStore(connection).sought(TYPE, name) is not None
 
-    def state(self, resource: DeclaredResource) -> ProjectionState:
+    def state(self, resource: Resource) -> ProjectionState:
         """Returns the state of a projection. Blocking. Raises NotFound for an input that is missing or empty."""
         spec = spec_of(resource.spec)
         inputs = [each for each, _ in self._inputs(resource, spec)]
@@ -77,7 +78,7 @@ class ProjectionTables:
         )
         return ProjectionState(record=record, inputs=inputs, is_current=is_current)
 
-    async def compute(self, resource: DeclaredResource) -> None:
+    async def compute(self, resource: Resource) -> None:
         """Computes the table again, from the current inputs. Raises Fault."""
         spec = spec_of(resource.spec)
         inputs = await trio.to_thread.run_sync(lambda: list(self._inputs(resource, spec)))
@@ -107,13 +108,11 @@ class ProjectionTables:
         finally:
             part.unlink(missing_ok=True)
 
-    def remove(self, resource: DeclaredResource) -> None:
+    def remove(self, resource: Resource) -> None:
         """Deletes the table of a projection. Blocking."""
         self._store.remove(resource.id)
 
-    def _inputs(
-        self, resource: DeclaredResource, spec: ProjectionSpec
-    ) -> Sequence[tuple[RecordedInput, tuple[str, ...]]]:
+    def _inputs(self, resource: Resource, spec: ProjectionSpec) -> Sequence[tuple[RecordedInput, tuple[str, ...]]]:
         """Returns each input at its head, with the names by which the query may call it. Raises NotFound."""
         found = []
         for each in spec.inputs:

@@ -1,4 +1,4 @@
-"""Finds the dataset that a manifest declares: by name, or by its did, also if it was deleted and its data is kept."""
+"""Finds the dataset that a manifest declares: also one that was deleted and whose data is kept."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[Da
     Raises Invalid for a ``did`` of another dataset than the name's, NotFound for one that is not here at all. Blocking.
     """
     with home.catalog() as catalog:
-        try:
-            entry = catalog.resolve(desired.name)
-        except NotFound:
-            entry = None
+        held = None if desired.held is None else catalog.find(desired.held)
+        entry = held or catalog.named(desired.name, desired.account)
         known = None if desired.did is None else catalog.find(desired.did)
     if entry is None and desired.did is not None and known is None:
         return (desired.did, _kept_state(home, desired.did)), True

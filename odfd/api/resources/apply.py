@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import trio
 
 from chain.errors import Conflict, Fault, Invalid
+from chain.ids import DatasetId
 from chain.wording import plural
 from odfd.api.resources.apply_items import declared_item, refused, successful, with_headers, with_warnings
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
@@ -31,7 +31,7 @@ from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.engine_pins import Engines
 from odfd.errors import sole_faults
-from odfd.flows.manifest import DesiredFlow
+from odfd.flows.store import TYPE as FLOW
 from odfd.ingest.settings import IngestSettings
 from odfd.resources.plan import PlannedResource
 from odfd.resources.references import dids_of
@@ -44,14 +44,12 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ATTEMPTS: Final = 5
 """Times that an apply is planned at most, as when a pull moved the head in between."""
-Meant: TypeAlias = Mapping[str, str]
-"""Dids of datasets, by the keys of the references that are resolved to them."""
 
 
-class ApplyFlow(Protocol):
-    """Declares one flow. Raises Invalid for a dataset that is not here."""
+class FlowsChanged(Protocol):
+    """Puts flows in force as they are declared now, and tells of them."""
 
-    async def __call__(self, desired: DesiredFlow, meant: Meant, *, dry_run: bool) -> wire.ApplyItem: ...
+    async def __call__(self, planned: Sequence[PlannedResource]) -> None: ...
 
 
 class PrepareIntents(Protocol):
@@ -90,15 +88,16 @@ class ApplyOperation:
         engines: Engines,
         context: Context,
         ingestion: Callable[[], IngestSettings],
-        apply_flow: ApplyFlow,
+        flows_changed: FlowsChanged,
         declarations: tuple[DeclarationService, PrepareIntents, Prune],
     ) -> None:
-        """``ingestion`` returns what sources may do here, and is called each time. ``apply_flow`` declares one flow.
+        """``ingestion`` returns what sources may do here, and is called each time.
 
-        ``declarations``: keeps resources, prepares intents, and deletes what an apply leaves out.
+        ``flows_changed`` puts applied flows in force. ``declarations``: keeps resources, prepares intents, and deletes
+        what an apply leaves out.
         """
         self._declarations, self._prepare_intents, self._prune = declarations
-        self._apply_flow = apply_flow
+        self._flows_changed = flows_changed
         self._home = home
         self._committer = committer
         self._planning = DatasetPlanning(home, engines, ingestion, self._declarations.names_of_values)
@@ -134,19 +133,12 @@ class ApplyOperation:
             report.begin("applying", total, "manifests")
             is_whole = bool(planned) and total > 1 and not skips
             terms = _Terms(request.dry_run, is_whole, request.generation, request.force)
-            with self._declarations.applying():
-                brought = await self._perform(wanted, planned, report, terms)
-                if terms.is_whole and not request.dry_run and _has_failed(brought):
-                    return refused(brought, others)
-                items = with_headers(brought, planned)
-                if not request.dry_run:
-                    self._tell(brought)
-            items += [declared_item(each) for each in others]
-            for each in others:
-                if each.action != "unchanged" and not request.dry_run:
-                    self._events.emit(
-                        f"resource.{each.action}", each.after.name, each.after.type, about=about(each.after.id)
-                    )
+            brought = await self._perform(wanted, planned, report, terms)
+            if terms.is_whole and not request.dry_run and _has_failed(brought):
+                return refused(brought, others)
+            items = with_headers(brought, planned) + [declared_item(each) for each in others]
+            if not request.dry_run:
+                await self._tell(brought, others)
             if request.prune is not None:
                 named = {(each.after.type, each.after.name.casefold()) for each in planned}
                 named |= {("Dataset", desired.name.casefold()) for desired in snapshots}
@@ -160,7 +152,15 @@ class ApplyOperation:
         target = ", ".join(names)
         return task_ref(self._board.submit("apply", target, work))
 
-    def _tell(self, brought: Sequence[wire.ApplyItem]) -> None:
+    async def _tell(self, brought: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) -> None:
+        """Puts applied flows in force, and reports what changed."""
+        await self._flows_changed([each for each in others if each.after.type == FLOW and each.action != "unchanged"])
+        for one in others:
+            if one.action != "unchanged" and one.after.type != FLOW:
+                self._events.emit(
+                    f"resource.{one.action}", one.after.name, one.after.type, about=about(one.after.id)
+                )  # fmt: skip
+        self._declarations.apply_ended()
         for each in brought:
             if each.kind == "dataset" and each.changes and each.id is not None:
                 done, text = "created" if each.action == "created" else "updated", plural(len(each.changes), "block")
@@ -187,15 +187,14 @@ class ApplyOperation:
     async def _perform(
         self, wanted: DesiredState, planned: Sequence[PlannedResource], report: Report, terms: _Terms
     ) -> list[wire.ApplyItem]:
-        """Applies all declarations in one transaction, then flows, which come into force; each gives an item."""
+        """Applies all declarations in one transaction; each dataset and intent gives an item."""
         refusals: dict[str, Fault] = {}
         for attempt in range(ATTEMPTS):
             batch = DatasetBatch(self._home, self._clock.now(), dry_run=terms.dry_run, forced=terms.forced)
             try:
                 intents = await self._intents(planned, batch, refusals)
                 datasets = [await self._plan(each, batch, refusals) for each in self._snapshots(wanted, planned)]
-                flows = await self._declare_all(wanted, planned, (datasets, intents), dry_run=True)
-                items = [*(each.item for each in intents), *datasets, *flows]
+                items = [*(each.item for each in intents), *datasets]
                 if terms.dry_run or (terms.is_whole and _has_failed(items)):
                     report.advance(len(items))
                     return items
@@ -214,11 +213,7 @@ class ApplyOperation:
         report.advance(len(datasets))
         brought = await taken_up(intents)
         report.advance(len(brought))
-        done = await self._declare_all(wanted, planned, (datasets, intents), dry_run=False)
-        # The reconciler may have declared a flow already, which is then reported as planned.
-        flows = [before if now.action == "unchanged" else now for before, now in zip(flows, done, strict=True)]
-        report.advance(len(flows))
-        return [*brought, *datasets, *flows]
+        return [*brought, *datasets]
 
     async def _intents(
         self, planned: Sequence[PlannedResource], batch: DatasetBatch, refusals: Mapping[str, Fault]
@@ -232,11 +227,14 @@ class ApplyOperation:
 
     def _snapshots(self, wanted: DesiredState, planned: Sequence[PlannedResource]) -> Iterator[DesiredSnapshot]:
         """Yields datasets in the order in which they can be made, with the values and references that they may use."""
-        meant = {(each.after.type, each.after.name): dids_of(each.after.references) for each in planned}
         for each in in_order(wanted.snapshots):
+            own = None if each.draft is None else planned[each.draft]
+            account, meant = (None, {}) if own is None else (own.after.account, dids_of(own.after.references))
+            did = None if own is None or own.before is None else own.before.did
             yield msgspec.structs.replace(
-                each, variables=_variables(each.name, planned), meant=meant.get(("Dataset", each.name), {})
-            )
+                each, variables=_variables(each.name, account, planned), meant=meant, account=account,
+                held=None if did is None else DatasetId.parse(did),
+            )  # fmt: skip
 
     async def _plan(
         self, desired: DesiredSnapshot, batch: DatasetBatch, refusals: Mapping[str, Fault]
@@ -264,10 +262,11 @@ class ApplyOperation:
         """Commits all datasets, intents and declarations, or nothing. Raises Conflict, or ``_Refusals`` for some."""
         await self._take_back(batch, intents)
 
+        dids = {each.desired.key: str(each.dataset) for each in batch.planned}
+
         def also(connection: sqlite3.Connection) -> None:
+            self._declarations.commit(connection, planned, terms.generation, dids)
             _record(connection, intents)
-            if planned:
-                self._declarations.commit(connection, planned, terms.generation)
 
         try:
             await trio.to_thread.run_sync(batch.commit, self._committer, also)
@@ -293,41 +292,6 @@ class ApplyOperation:
                     await each.first()
                 except Fault as fault:
                     raise _Refusals({each.key: fault}) from fault
-
-    async def _declare_all(
-        self,
-        wanted: DesiredState,
-        planned: Sequence[PlannedResource],
-        made: tuple[Sequence[wire.ApplyItem], Sequence[PreparedIntent]],
-        *,
-        dry_run: bool,
-    ) -> list[wire.ApplyItem]:
-        """Declares the flows. ``made``: the datasets and the intents of the same apply."""
-        datasets, intents = made
-        mirrored = {each.item.name.casefold(): str(each.dataset) for each in intents if each.dataset is not None}
-        promised = {item.name.casefold() for item in datasets if item.action in ("created", "adopted")} | {*mirrored}
-        born = mirrored | {item.name.casefold(): item.id for item in datasets if item.id is not None}
-        of_flows = {each.after.name: each.after.references for each in planned if each.after.type == "Flow"}
-        items = []
-        for flow in wanted.flows:
-            now = {
-                key: did
-                for key, handle in of_flows[flow.name].items()
-                if handle is not None and (did := handle.did or born.get(handle.name.casefold())) is not None
-            }
-            items.append(await self._declare(flow, now, promised, dry_run=dry_run))
-        return items
-
-    async def _declare(
-        self, flow: DesiredFlow, meant: Meant, promised: AbstractSet[str], *, dry_run: bool
-    ) -> wire.ApplyItem:
-        """Declares a flow. ``promised``: names of datasets that the same apply makes."""
-        if dry_run and any(each.casefold().rpartition("/")[2] in promised for each in (flow.target, *flow.inputs)):
-            return wire.ApplyItem(kind="flow", name=flow.name, action="created")
-        try:
-            return await self._apply_flow(flow, meant, dry_run=dry_run)
-        except Fault as fault:
-            return wire.ApplyItem(kind="flow", name=flow.name, action="failed", fault=wire.Problem.of(fault))
 
 
 def _record(connection: sqlite3.Connection, intents: Sequence[PreparedIntent]) -> None:
@@ -365,7 +329,8 @@ def _has_failed(items: Sequence[wire.ApplyItem]) -> bool:
     return any(each.action == "failed" for each in items)
 
 
-def _variables(name: str, planned: Sequence[PlannedResource]) -> frozenset[str]:
-    """Returns the names of values, in sets applied together, that sources of the dataset ``name`` may read."""
-    sets = [each.after for each in planned if each.after.name.casefold() == name.casefold()]
+def _variables(name: str, account: str | None, planned: Sequence[PlannedResource]) -> frozenset[str]:
+    """Returns the names of values, in sets applied together, that sources of an account's dataset may read."""
+    wanted = account, name.casefold()
+    sets = [each.after for each in planned if (each.after.account, each.after.key) == wanted]
     return frozenset(key for each in sets for key in names_in(each.type, each.spec))

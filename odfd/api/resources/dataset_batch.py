@@ -25,15 +25,15 @@ from odfd.api.resources.desired_state import DesiredSnapshot
 from odfd.api.resources.sharded_birth import note_birth
 from odfd.datasets.catalog import Catalog, resolve_dataset
 from odfd.datasets.creation import input_ids
+from odfd.resources import records
 from odfd.resources.plan import cycle_fault
 from odfd.resources.references import find_cycle
-from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.commit_parts import Addition
 from odfd.trust.signing.owner_commit import OwnerCommitter, author_blocks
 
 BASE_KIND = "source-base"
-"""Kind of the resource that keeps, on this node only, the folder in which a dataset's relative source paths begin."""
+"""Kind of the record that keeps, on this node only, the folder in which a dataset's relative source paths begin."""
 Also: TypeAlias = Callable[[sqlite3.Connection], None]
 
 
@@ -65,7 +65,7 @@ class DatasetBatch:
         self.now, self.dry_run = Instant(now // MILLISECOND * MILLISECOND), dry_run
         self.planned: list[PlannedDataset] = []
         self._states: dict[DatasetId, ChainState] = {}
-        self._names: dict[str, DatasetId] = {}
+        self._names: dict[tuple[str | None, str], DatasetId] = {}
         self._born = ExitStack()
 
     def close(self) -> None:
@@ -85,19 +85,19 @@ class DatasetBatch:
 
         Raises Invalid for events that break a chain's rules, and for the name of a mirror of the same apply.
         """
-        if self._names.get(planned.desired.name.casefold(), planned.dataset) != planned.dataset:
+        if self._names.get(planned.desired.key, planned.dataset) != planned.dataset:
             text = f"a mirror of the same apply is called {planned.desired.name} too"
             raise Invalid(text, rule="dataset-name", hint="give one of them another name")
         blocks = author_blocks(state, planned.events, max(self.now, state.system_time or self.now))
         for block in blocks:
             state = state.advance(block)
         self._states[planned.dataset] = state
-        self._names[planned.desired.name.casefold()] = planned.dataset
+        self._names[planned.desired.key] = planned.dataset
         self.planned.append(planned)
 
     def promise(self, name: str, dataset: DatasetId) -> None:
         """Makes a mirror of the same apply known by its name, so that queries may refer to it."""
-        self._names[name.casefold()] = dataset
+        self._names[None, name.casefold()] = dataset
 
     def state(self, dataset: DatasetId) -> ChainState:
         """Returns the state of a dataset, with what is planned for it."""
@@ -114,7 +114,7 @@ class DatasetBatch:
             with self._home.catalog() as catalog:
                 return resolve_dataset(ref, desired.meant, catalog).id
         except Invalid as fault:
-            found = self._names.get(said.casefold())
+            found = self._names.get((desired.account, said.casefold()))
             if found is None:
                 fault.place = desired.input_place(ref)
                 raise
@@ -143,12 +143,13 @@ class DatasetBatch:
         """Writes all blocks, names and folders, and what ``also`` writes, or nothing. Raises as ``commit_now``."""
 
         def together(connection: sqlite3.Connection) -> None:
-            resources = Resources(connection)
             for each in self.planned:
-                self._note(resources, each)
+                self._check_new(connection, each)
+            also(connection)  # names what it declares; the others are named here
+            for each in self.planned:
+                self._note(connection, each)
                 if each.head is None:
                     note_birth(connection, each.desired, each.chains, self.now)
-            also(connection)
 
         additions = self._additions()
         if additions:
@@ -171,19 +172,25 @@ class DatasetBatch:
         upper = instant.from_millis(self._home.chains.upper(dataset))
         return Addition(dataset, each.head, events, (), at=max(self.now, upper))
 
-    def _note(self, resources: Resources, each: PlannedDataset) -> None:
+    def _check_new(self, connection: sqlite3.Connection, each: PlannedDataset) -> None:
+        if (
+            each.head is None
+            and not each.is_kept
+            and Catalog(connection).named(each.desired.name, each.desired.account) is not None
+        ):
+            raise Conflict(f"{each.desired.name} was made by another apply meanwhile", rule="head-moved")
+
+    def _note(self, connection: sqlite3.Connection, each: PlannedDataset) -> None:
         """Writes the name of a dataset, and the folder in which its relative paths begin.
 
         An imported dataset has no such folder until a manifest declares it.
         """
-        base, catalog = each.desired.base, Catalog(resources)
-        if each.head is None and catalog.look(each.desired.name) is not None:
-            raise Conflict(f"{each.desired.name} was made by another apply meanwhile", rule="head-moved")
+        base = each.desired.base
         if each.events:
-            catalog.add(each.desired.name, each.dataset, self.now)
+            Catalog(connection).add(each.desired.name, each.dataset, self.now, each.desired.account)
         for key in map(str, each.chains):
-            if each.events or (base and ((kept := resources.get(BASE_KIND, key)) is None or not kept.spec)):
-                resources.apply(BASE_KIND, key, base.encode(), self.now)
+            if each.events or (base and ((kept := records.get(connection, BASE_KIND, key)) is None or not kept.body)):
+                records.put(connection, BASE_KIND, key, base.encode(), self.now)
 
 
 def born(events: Sequence[MetadataEvent], dataset: DatasetId) -> Sequence[MetadataEvent]:

@@ -58,7 +58,7 @@ class DatasetPlanning:
         home: StateDirectory,
         engines: Engines,
         ingestion: Callable[[], IngestSettings],
-        names_of_values: Callable[[str], Collection[str]],
+        names_of_values: Callable[[str, str | None], Collection[str]],
     ) -> None:
         """``ingestion`` returns what sources may do here; ``names_of_values`` the values that a dataset's may read."""
         self._home = home
@@ -148,7 +148,7 @@ class DatasetPlanning:
     def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
         """Checks a source now as its first data would be. Raises Invalid, Refused. Blocking."""
         given, base = self._ingestion(), Path(desired.base) if desired.base else None
-        named = {*given.allowed, *desired.variables, *self._names_of_values(desired.name)}
+        named = {*given.allowed, *desired.variables, *self._names_of_values(desired.name, desired.account)}
         settings = msgspec.structs.replace(given, base=base, allowed=named)
         refused = check_source(event, settings)
         if refused is not None:

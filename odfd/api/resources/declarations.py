@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -12,8 +12,8 @@ import trio
 
 from chain.codec.bind import plain_of
 from chain.codec.manifest import Mistakes
-from chain.errors import Environment, Invalid, NotFound, Refused
-from odfd.api.resources.intent_types import ORDER, adopted, as_kept, key_of, linked
+from chain.errors import Conflict, Environment, Invalid, NotFound, Refused
+from chain.ids import DatasetId
 from odfd.api.resources.labels import KEYS as SYSTEM_KEYS
 from odfd.api.resources.labels import SystemLabels, contradictions, labelled
 from odfd.api.resources.pages import ResourcePage, ResourcePages
@@ -22,23 +22,20 @@ from odfd.api.resources.views import view_of
 from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets.catalog import KIND as DATASET_KIND
-from odfd.datasets.catalog import Catalog
-from odfd.flows import store as flow_store
-from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
 from odfd.resources.plan import APPLY, PLAIN, DesiredResource, PlannedResource, Rules, Terms, check_generation, plan
 from odfd.resources.references import FinalState, Reference, references_in
+from odfd.resources.resource import Json, Resource
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
-from odfd.resources.store import Resources
+from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType, TypeRegistry
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
-ELSEWHERE: Final = ("Dataset", "Flow", *ORDER)
+ELSEWHERE: Final = frozenset({"Dataset", *(each.name for each in TYPES if each.kept is not None)})
 """Types with their own commands and checks, whose truth is not their declaration."""
 
 
@@ -56,55 +53,50 @@ class DeclarationService:
         self.labels_of = self._system_labels.all_of
         """Returns all labels of a resource, also those that the node sets. Blocking."""
         self._watches = ResourceWatches(
-            home, context.events, adopt=self.adopt, view=self._view, is_listed=self._is_listed
+            home, context.events, view=self._view, is_listed=self._is_listed
         )  # fmt: skip
         self._pages = ResourcePages(
-            home, adopt=self.adopt, view=self._view, labels=self._system_labels.all_of, system=frozenset(SYSTEM_KEYS)
+            home, view=self._view, labels=self._system_labels.all_of, system=frozenset(SYSTEM_KEYS)
         )  # fmt: skip
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
         """Types that are listed only if asked for by name: the elements of sets."""
-        self._applies = 0
-        self.fixed: Mapping[str, Callable[[DeclaredResource, DeclaredResource | None], None]] = {}
+        self.fixed: Mapping[str, Callable[[Resource, Resource | None], None]] = {}
         """By type: raises Refused for a change or deletion that is not allowed now; set where services are joined."""
         self.applied: Sequence[Callable[[], None]] = ()
         """Called in the event loop after an apply, whose events may have arrived before it was recorded."""
 
-    @contextmanager
-    def applying(self) -> Iterator[None]:
-        """Keeps others from adopting what an apply creates until the apply has recorded it."""
-        self._applies += 1
-        try:
-            yield
-        finally:
-            self._applies -= 1
-            for each in self.applied:
-                each()
-            self._events.nudge()
+    def apply_ended(self) -> None:
+        """Tells those who follow applies, in the event loop."""
+        for each in self.applied:
+            each()
+        self._events.nudge()
 
     # Used by applies.
 
     def plan(
         self, drafts: Sequence[Draft], *, dry_run: bool = False, terms: Terms = PLAIN, account: str | None = None
     ) -> list[PlannedResource]:
-        """Plans what becomes of the drafts, in order; writes only what was changed by other ways meanwhile.
+        """Plans what becomes of the drafts, in order; writes nothing.
 
         ``account``: gets what is new and names none. Raises Invalid, and Conflict for another generation than ``terms``
         states.
         """
         keys: SecretSealer = DrySealing(self._home.secrets) if dry_run else self._home.secrets
 
-        def kept(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Any:
+        def kept(desired: DesiredResource, before: Resource | None, resource_id: str) -> Any:
             if desired.type != SECRET_SET:
-                return as_kept(desired.name, said[desired.place]) if desired.type in ORDER else desired.spec
+                form = TYPES.named(desired.type).kept
+                return desired.spec if form is None else form(desired.name, said[desired.place])
             held = {} if before is None else before.spec["secrets"]
             return {"secrets": sealed_secrets(desired.spec["secrets"], held, (resource_id, desired.name), keys)}
 
         desired = [_desired(each) for each in drafts]
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
-        with self._home.database.write() as connection:
-            store = self._store(connection)
-            rules = Rules(kept, self._references, self._parts, account)
+        with self._home.database.read() as connection:
+            store = ResourceStore(connection)
+            rules = Rules(kept, self._references, self._parts, _object_of, account)
             planned, faults = plan(desired, store, self._new_id, self._clock.now(), terms, rules)
+            planned = [_waiting(each, draft, store) for each, draft in zip(planned, drafts, strict=False)]
         for each in planned if terms.generation is not None else ():
             check_generation(each.before, terms.generation or 0, each.after.name)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
@@ -119,13 +111,22 @@ class DeclarationService:
         return planned
 
     def commit(
-        self, connection: sqlite3.Connection, planned: Sequence[PlannedResource], generation: int | None = None
+        self,
+        connection: sqlite3.Connection,
+        planned: Sequence[PlannedResource],
+        generation: int | None = None,
+        dids: Mapping[tuple[str | None, str], str] | None = None,
     ) -> None:
-        """Writes the changed ones, in the transaction of their datasets. Raises Conflict as ``plan``."""
-        store, catalog = self._declared(connection), Catalog(Resources(connection))
+        """Writes the changed ones, in the transaction of their datasets.
+
+        ``dids``: those of the datasets, by account and name in lower case.
+
+        Raises Conflict as ``plan``, and if something came or went that the plan did not know.
+        """
+        store, born = self._store(connection), dids or {}
         for one in planned if generation is not None else ():
             check_generation(store.get(one.after.id), generation or 0, one.after.name)
-        standing = [_standing(each, store, catalog) for each in planned]
+        standing = [_standing(each, store, born) for each in planned]
         final = FinalState(standing, store)
         changed = [after for each in standing if (after := _meaning(each, final)) != store.get(each.id)]
         store.put_all(changed, self._clock.now())
@@ -133,7 +134,6 @@ class DeclarationService:
             if each.type == SECRET_SET:
                 self._renew(store, each)  # the key may have changed since it was planned
                 store.blank(each.id)
-        self._adopted(connection)
 
     async def secret_key(self) -> wire.SecretKey:
         """Returns the public key with which others seal secrets for this node. Raises Environment."""
@@ -150,7 +150,7 @@ class DeclarationService:
         """Seals all secrets anew and counts them. After a crash all still open, and the next rotation goes on."""
         self._home.secrets.begin_rotation()
         with self._home.database.write() as connection:
-            store = self._declared(connection)
+            store = self._store(connection)
             sets = store.all(SECRET_SET)
             for each in sets:
                 self._renew(store, each)
@@ -158,7 +158,7 @@ class DeclarationService:
         self._home.secrets.end_rotation()
         return sum(len(each.spec["secrets"]) for each in sets)
 
-    def _renew(self, store: DeclaredStore, each: DeclaredResource) -> None:
+    def _renew(self, store: ResourceStore, each: Resource) -> None:
         try:
             spec = renewed_secrets(each.spec, each.id, self._home.secrets)
         except Environment as fault:
@@ -169,33 +169,30 @@ class DeclarationService:
             assert held is not None
             store.rewrite(msgspec.structs.replace(held, spec=spec), self._clock.now())
 
-    def adopt(self) -> None:
-        """Records datasets, flows and intents that other ways than an apply made, changed or removed. Blocking."""
-        with self._home.database.read() as connection:
-            if self._applies or not DeclaredStore(connection).touched():
-                return
-        with self._home.database.write() as connection:
-            self._store(connection)
-
-    def values(self, name: str) -> Mapping[str, str]:
-        """Returns the values that sources of the dataset of this name may read: secrets before variables. Blocking.
+    def values(self, dataset: DatasetId) -> Mapping[str, str]:
+        """Returns the values that sources of a dataset may read: secrets before variables. Blocking.
 
         Raises Environment if the key of a secret is not here.
         """
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
-            variables, secrets = store.named("VariableSet", name), store.named(SECRET_SET, name)
+            row = ResourceStore(connection).row_with_did("Dataset", str(dataset))
+        return {} if row is None else self.values_named(row.name, row.account)
+
+    def values_named(self, name: str, account: str | None) -> Mapping[str, str]:
+        """Returns the values in the sets of a name and an account. Blocking. Raises Environment."""
+        with self._home.database.read() as connection:
+            variables, secrets = _sets_of(ResourceStore(connection), name, account)
         values = {} if variables is None else dict(variables.spec["variables"])
         for key, sealed in ({} if secrets is None else secrets.spec["secrets"]).items():
             assert secrets is not None
             values[key] = self._home.secrets.open(sealed["value"], (binding(secrets.id, key),)).reveal()
         return values
 
-    def names_of_values(self, name: str) -> frozenset[str]:
-        """Lists the names that ``values`` returns. Blocking."""
+    def names_of_values(self, name: str, account: str | None) -> frozenset[str]:
+        """Lists the names that ``values_named`` returns. Blocking."""
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
-            found = [store.named(kind, name) for kind in ("VariableSet", SECRET_SET)]
+            store = ResourceStore(connection)
+            found = _sets_of(store, name, account)
         return frozenset(key for each in found if each is not None for key in names_in(each.type, each.spec))
 
     # Used by the API.
@@ -230,7 +227,7 @@ class DeclarationService:
         """Raises Conflict if a resource no longer has the generation that it was planned on. Blocking."""
         with self._home.database.read() as connection:
             for each in planned:
-                check_generation(DeclaredStore(connection).get(each.after.id), generation, each.after.name)
+                check_generation(ResourceStore(connection).get(each.after.id), generation, each.after.name)
 
     async def check_generation(self, word: str, name: str, generation: int) -> None:
         """Checks the generation of a resource. Raises NotFound; Conflict for another generation."""
@@ -254,19 +251,9 @@ class DeclarationService:
         self._events.emit("resource.deleted", view.name, view.type, about=about(view.id))
         return view
 
-    async def check_unowned(self, word: str, name: str) -> None:
-        """Raises Invalid if another resource made the one of this type and name."""
-        found = await trio.to_thread.run_sync(self._named, self._type(word), name)
-        if found is not None and found.owners:
-            raise owned_fault(found)
-
-    async def withdraw_flow(self, name: str) -> wire.FlowView:
-        """Deletes a flow that waits for a dataset, and so is in force nowhere. Raises NotFound."""
-        kind = self._type("Flow")
-        gone = await trio.to_thread.run_sync(self._delete, kind, name)
-        self._events.emit("flow.deleted", gone.name)
-        target = gone.spec["target"] if gone.spec is not None else ""
-        return wire.FlowView(name=gone.name, kind="flow", target=target, when="", state="waiting")
+    async def owned_fault(self, word: str, name: str) -> Invalid:
+        """Returns the fault for deleting a resource that another one made. Raises NotFound."""
+        return owned_fault(await trio.to_thread.run_sync(self._find, self._type(word), name))
 
     def watch(self, since: str | None, word: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
         """Yields the changes of ``news``, each as a plain value."""
@@ -287,25 +274,25 @@ class DeclarationService:
         """Whether a resource of this type is listed in answer to a request for one type, or for all."""
         return type_ == asked or (asked is None and type_ not in self.unlisted)
 
-    def lacks_parts(self, owner: DeclaredResource) -> bool:
+    def lacks_parts(self, owner: Resource) -> bool:
         """Whether the resources that this one makes are missing or differ. Blocking."""
         with self._home.database.read() as connection:
-            held = {(each.type, each.name): each.spec for each in DeclaredStore(connection).owned(owner.id)}
+            held = {(each.type, each.name): each.spec for each in ResourceStore(connection).owned(owner.id)}
         return held != {(each.type, each.name): each.spec for each in self._parts(owner)}
 
-    def make_parts(self, owner: DeclaredResource) -> None:
+    def make_parts(self, owner: Resource) -> None:
         """Writes the resources that this one makes, and removes those it no longer makes. Blocking. Raises Invalid."""
         with self._home.database.write() as connection:
             store = self._store(connection)
             held = store.get(owner.id)
             if held is not None:
-                self._part_keeper(connection).keep(store, held, self._clock.now())
+                self.keeper.keep(store, held, self._clock.now())
 
     def id_of(self, word: str, name: str) -> str:
         """Returns the id of a resource by name, id or did; or of the last deleted one of a name. Raises NotFound."""
         kind = self._type(word)
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             try:
                 return self._found(store, kind, name).id
             except NotFound:
@@ -315,10 +302,10 @@ class DeclarationService:
                 return gone.id
 
     def _list(self, kind: ResourceType | None, selector: dict[str, Any] | None) -> Sequence[wire.ResourceView]:
-        with self._home.database.write() as connection:
+        with self._home.database.read() as connection:
             label = None if selector is None or kind is None else first_equality(selector)
             indexed = None if label is None or label[0] in SYSTEM_KEYS else label
-            found = self._store(connection).all(None if kind is None else kind.name, indexed)
+            found = ResourceStore(connection).all(None if kind is None else kind.name, indexed)
         told = [each for each in found if self._is_listed(each.type, None if kind is None else kind.name)]
         if selector is None:
             return self._views(told)
@@ -326,24 +313,20 @@ class DeclarationService:
 
     def _writers(self) -> Mapping[str, str]:
         with self._home.database.read() as connection:
-            return {each.id: each.managers.get("spec", APPLY) for each in DeclaredStore(connection).all()}
+            return {each.id: each.managers.get("spec", APPLY) for each in ResourceStore(connection).all()}
 
-    def _find(self, kind: ResourceType, name: str) -> DeclaredResource:
-        with self._home.database.write() as connection:
-            return self._found(self._store(connection), kind, name)
-
-    def _named(self, kind: ResourceType, name: str) -> DeclaredResource | None:
+    def _find(self, kind: ResourceType, name: str) -> Resource:
         with self._home.database.read() as connection:
-            return DeclaredStore(connection).named(kind.name, name)
+            return self._found(ResourceStore(connection), kind, name)
 
-    def _found(self, store: DeclaredStore, kind: ResourceType, name: str) -> DeclaredResource:
-        found = store.named(kind.name, name) or store.get(name) or store.with_did(linked(kind.name, name))
-        if found is None or found.type != kind.name:
+    def _found(self, store: ResourceStore, kind: ResourceType, name: str) -> Resource:
+        found = store.sought(kind.name, name) or store.with_did(kind.name, kind.object_named(name))
+        if found is None:
             hint = f"odfctl get {kind.plural} lists them"
             raise NotFound(f"there is no {kind.name} {name[:120]!r}", rule="resource", hint=hint)
         return found
 
-    def _label(self, kind: ResourceType, name: str, request: wire.LabelRequest) -> DeclaredResource:
+    def _label(self, kind: ResourceType, name: str, request: wire.LabelRequest) -> Resource:
         with self._home.database.write() as connection:
             store, now = self._store(connection), self._clock.now()
             before = self._found(store, kind, name)
@@ -358,9 +341,7 @@ class DeclarationService:
             store.put(after, now)
         return after
 
-    def _delete(
-        self, kind: ResourceType, name: str, generation: int | None = None, *, force: bool = False
-    ) -> DeclaredResource:
+    def _delete(self, kind: ResourceType, name: str, generation: int | None = None, *, force: bool = False) -> Resource:
         with self._home.database.write() as connection:
             store = self._store(connection)
             found = self._found(store, kind, name)
@@ -375,31 +356,14 @@ class DeclarationService:
                 store.blank(found.id)
         return found
 
-    def _store(self, connection: sqlite3.Connection) -> DeclaredStore:
-        """Returns the store after it has recorded changes by other ways, except those of an apply under way."""
-        return self._declared(connection) if self._applies else self._adopted(connection)
+    @property
+    def keeper(self) -> PartKeeper:
+        """Writes the resources that others make."""
+        return PartKeeper(self._parts, self._new_id)
 
-    def _declared(self, connection: sqlite3.Connection) -> DeclaredStore:
+    def _store(self, connection: sqlite3.Connection) -> ResourceStore:
         """Returns a store that also writes the resources that others make."""
-        return DeclaredStore(connection, self._part_keeper(connection))
-
-    def _part_keeper(self, connection: sqlite3.Connection) -> PartKeeper:
-        def ended(child: DeclaredResource) -> None:
-            if child.type == "Flow":
-                flow_store.remove(connection, child.name, self._clock.now())
-
-        def renamed(child: DeclaredResource, name: str) -> None:
-            if child.type == "Flow":
-                flow_store.rename(connection, child.name, name, self._clock.now())
-
-        return PartKeeper(self._parts, self._new_id, ended, renamed)
-
-    def _adopted(self, connection: sqlite3.Connection) -> DeclaredStore:
-        store = self._declared(connection)
-        touched = store.touched()
-        if touched:
-            store.adopt({intent: _become(connection, intent) for intent in touched}, self._new_id, self._clock.now())
-        return store
+        return ResourceStore(connection, self.keeper)
 
     def _type(self, word: str) -> ResourceType:
         found = self._registry.word(word)
@@ -412,30 +376,54 @@ class DeclarationService:
         kind = self._type(type_)
         return references_in(kind.layout, spec) if kind.spec is not None and spec is not None else iter(())
 
-    def _parts(self, owner: DeclaredResource) -> Iterable[OwnedPart]:
+    def _parts(self, owner: Resource) -> Iterable[OwnedPart]:
         """Yields the resources that this one makes."""
         kind = self._type(owner.type)
         return () if kind.parts is None else kind.parts(owner)
 
-    def _account(self, each: DeclaredResource) -> dict[str, str] | None:
+    def _account(self, each: Resource) -> dict[str, str] | None:
         """Returns the account that owns a resource; ``None`` for the node. Blocking."""
         if each.account is None:
             return None
         with self._home.database.read() as connection:
-            held = DeclaredStore(connection).get(each.account)
+            held = ResourceStore(connection).get(each.account)
         return {"id": each.account} if held is None else {"id": each.account, "name": held.name}
 
-    def _label_faults(self, each: DeclaredResource, place: Callable[[str], str] = lambda _: "") -> Iterator[Invalid]:
+    def _label_faults(self, each: Resource, place: Callable[[str], str] = lambda _: "") -> Iterator[Invalid]:
         """Yields a fault for each label set by people that contradicts one of the controller."""
         return contradictions(each, self._system_labels.of(each), place)
 
-    def _views(self, found: Sequence[DeclaredResource]) -> Sequence[wire.ResourceView]:
+    def _views(self, found: Sequence[Resource]) -> Sequence[wire.ResourceView]:
         """Shows resources. Blocking."""
         return [self._view(each) for each in found]
 
-    def _view(self, each: DeclaredResource) -> wire.ResourceView:
+    def _view(self, each: Resource) -> wire.ResourceView:
         """Shows a resource. Blocking, since a system label may be read from a chain."""
         return view_of(each, self._type(each.type), self._system_labels.of(each), self._account(each))
+
+
+def _sets_of(store: ResourceStore, name: str, account: str | None) -> tuple[Resource | None, Resource | None]:
+    """Returns the sets of values of a dataset, which have its name and its account."""
+    return store.named("VariableSet", name, account), store.named(SECRET_SET, name, account)
+
+
+def _waiting(planned: PlannedResource, draft: Draft, store: ResourceStore) -> PlannedResource:
+    """Adds a warning for each reference to what is not here, with the nearest name."""
+    if planned.action == "unchanged":
+        return planned
+    told = []
+    for each in planned.dangling:
+        type_, _, name = each.key.partition(":")
+        near = difflib.get_close_matches(name, [row.name for row in store.rows(type_)], n=1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        told.append(f"{draft.place(each.path)}: no {type_.lower()} {name!r} here{meant}; it begins when that is here")
+    return msgspec.structs.replace(planned, warnings=(*planned.warnings, *told))
+
+
+def _object_of(type_: str, spec: Json) -> str | None:
+    """Returns what a resource stands for by its spec, if that says it."""
+    field = TYPES.named(type_).stands_for
+    return spec[field] if field else None
 
 
 def _desired(draft: Draft) -> DesiredResource:
@@ -460,38 +448,20 @@ def _rename_fault(planned: PlannedResource) -> Invalid | None:
     return Invalid(f"{after.type} {before.name} is not renamed by an apply", rule="resource-rename", hint=hint)
 
 
-def _meaning(each: DeclaredResource, final: FinalState) -> DeclaredResource:
+def _meaning(each: Resource, final: FinalState) -> Resource:
     """Resolves the references of a resource to others of the same batch."""
-    references = {key: final.resolved(key, held) for key, held in each.references.items()}
+    references = {key: final.resolved(key, held, each.account) for key, held in each.references.items()}
     return msgspec.structs.replace(each, references=references)
 
 
-def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) -> DeclaredResource:
-    """Returns the resource to store; one that was made by another way meanwhile keeps its id."""
-    held = store.get(planned.after.id) or store.named(planned.after.type, planned.after.name)
-    if held is None:
-        after = planned.after
-        if after.type in ORDER:
-            return msgspec.structs.replace(after, did=key_of(after.type, after.name, after.spec))
-        did = str(catalog.resolve(after.name).id) if after.type == "Dataset" else None
-        return msgspec.structs.replace(after, did=did)
-    after = msgspec.structs.replace(planned.after, id=held.id, did=held.did, status=held.status)
-    if planned.before is None:
-        after = msgspec.structs.replace(after, created_at=held.created_at)
-    return after
-
-
-def _become(connection: sqlite3.Connection, intent: IntentKey) -> Adopted | None:
-    """Returns the resource that an intent, a dataset or a flow now is; ``None`` if it is gone."""
-    kind, key = intent
-    resources = Resources(connection)
-    held = resources.get(kind, key)
-    if held is None:
-        return None
-    if kind == DATASET_KIND:
-        entry = Catalog(resources).resolve(held.name)
-        return entry.name, str(entry.id), None
-    if kind == flow_store.KIND:
-        flow = flow_store.find(connection, key)
-        return None if flow is None else (flow.name, None, None)
-    return adopted(kind, held.name, held.spec)
+def _standing(planned: PlannedResource, store: ResourceStore, dids: Mapping[tuple[str | None, str], str]) -> Resource:
+    """Returns the resource to store, with the status and the object that it has now. Raises Conflict."""
+    after, held = planned.after, store.get(planned.after.id)
+    if (held is None) != (planned.before is None):
+        text = f"the {after.type} {after.name} {'is gone' if held is None else 'came'} meanwhile"
+        raise Conflict(text, rule="head-moved", hint="apply it again")
+    did = after.did or (dids.get((after.account, after.key)) if after.type == "Dataset" else None)
+    if held is None and did is not None and (back := store.with_did(after.type, did)) is not None:
+        held = back  # the data of a deleted dataset was taken back for it
+        after = msgspec.structs.replace(after, id=back.id, generation=back.generation + 1, created_at=back.created_at)
+    return msgspec.structs.replace(after, did=did, status=after.status if held is None else held.status)

@@ -16,26 +16,12 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource, SetTransform
-from odfd.access.manifest import AccountSpec, RelationsSpec, check_account, check_relations
-from odfd.api.resources.intent_types import ORDER, check_intent
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
-from odfd.datasets.manifest import DatasetSpec, ShardsSpec, did_of, snapshot_of
-from odfd.flows.manifest import SCHEDULE, DesiredFlow, flow_of
-from odfd.flows.spec import FlowSpec
-from odfd.flows.tasks import SPECS as TASKS
-from odfd.flows.tasks import check_task
-from odfd.ingest.source_manifest import SourceSpec, check_source_resource
-from odfd.portals.manifest import PortalSpec, check_portal
-from odfd.queries.projections import ProjectionSpec, check_projection
-from odfd.repositories.manifest import RepositorySpec, check_repository
+from odfd.datasets.manifest import DATASET_TYPE, ShardsSpec, did_of, snapshot_of
 from odfd.resources.manifest import Draft, is_resource, read_resource
 from odfd.resources.references import reference_key, references_of
-from odfd.resources.sets import SecretSetSpec, VariableSetSpec, check_secrets, check_variables
 from odfd.resources.types import TypeRegistry
-from odfd.trust.policy.manifest import TrustPolicySpec, check_trust_policy
-from odfd.volumes.manifest import PersistentVolumeSpec, check_volume
-from odfd.webhooks.target import WebhookTargetSpec, check_target
 
 
 class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,10 +41,21 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Names of values, in sets of the same apply, that its sources may read."""
     meant: Mapping[str, str] = {}
     """Dids of the inputs that are resolved already, by the keys of references."""
+    account: str | None = None
+    """Id of the account that owns it; ``None``: the node's owner."""
+    held: DatasetId | None = None
+    """The dataset that its resource stands for, whatever the names and accounts of both are now; ``None`` for none."""
+    draft: int | None = None
+    """Its place among the resources of the apply; ``None`` if it is written as the format's own kind."""
 
     @property
     def name(self) -> str:
         return self.snapshot.name
+
+    @property
+    def key(self) -> tuple[str | None, str]:
+        """Its account, and its name in lower case."""
+        return self.account, self.name.casefold()
 
     def transform_place(self) -> str:
         """Returns ``file:line`` of the query."""
@@ -107,7 +104,6 @@ class DesiredState(msgspec.Struct, frozen=True):
     """The desired state that all manifests of an apply declare."""
 
     snapshots: list[DesiredSnapshot]
-    flows: list[DesiredFlow]
     warnings: dict[tuple[str, str], tuple[str, ...]]
     """Warnings about resources, by kind and name in lower case."""
     drafts: list[Draft]
@@ -129,7 +125,7 @@ class _Reading:
     def __init__(self, registry: TypeRegistry) -> None:
         self._registry = registry
         self._faults: list[Invalid] = []
-        self._desired = DesiredState([], [], {}, [])
+        self._desired = DesiredState([], {}, [])
 
     def text(self, text: wire.ManifestText) -> None:
         with self._collected():
@@ -138,13 +134,12 @@ class _Reading:
                     self._snapshot(manifest, text)
 
     def check_twice(self) -> None:
-        """Adds a mistake if two manifests declare the same dataset or flow."""
-        kinds: tuple[Sequence[DesiredSnapshot | DesiredFlow], ...] = (self._desired.snapshots, self._desired.flows)
-        for mirror_specs in kinds:
-            counts = Counter(each.name.casefold() for each in mirror_specs)
-            if twice := sorted(name for name, count in counts.items() if count > 1):
-                text = f"applied twice in one go: {', '.join(twice)}"
-                self._faults.append(Invalid(text, rule="manifest-twice", hint="keep one of them"))
+        """Adds a mistake if two manifests declare the same dataset, one of them as the format's own kind."""
+        counts = Counter(each.name.casefold() for each in self._desired.snapshots)
+        legacy = {each.name.casefold() for each in self._desired.snapshots if each.is_legacy}
+        if twice := sorted(name for name, count in counts.items() if count > 1 and name in legacy):
+            text = f"applied twice in one go: {', '.join(twice)}"
+            self._faults.append(Invalid(text, rule="manifest-twice", hint="keep one of them"))
 
     def mirror_specs(self, sources: Sequence[str]) -> DesiredState:
         """Returns the desired state. Raises Invalid for the mistakes, or if there is no manifest in any source."""
@@ -188,6 +183,7 @@ class _Reading:
                 did=did,
                 shards=shards,
                 is_legacy=is_legacy,
+                draft=None if is_legacy else len(self._desired.drafts),
             )
         )
 
@@ -202,38 +198,12 @@ class _Reading:
             draft.attempt(each.path, partial(reference_key, type_=each.type), each.text)
         if draft.binding.mistakes:
             return draft.binding.mistakes
-        if draft.type.spec is DatasetSpec:
+        if draft.type is DATASET_TYPE:
             self._snapshot(snapshot_of(draft), text, did=did_of(draft), shards=draft.spec.shards, is_legacy=False)
-            if SCHEDULE in draft.typed:
-                draft.attempt(f"headers.annotations.{SCHEDULE}", lambda _: draft.typed[SCHEDULE].check(), "")
-        elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:
-            self._desired.flows.append(flow)
-        elif draft.type.spec is VariableSetSpec:
-            check_variables(draft)
-        elif draft.type.spec is SecretSetSpec:
-            check_secrets(draft)
-        elif draft.type.spec is RepositorySpec:
-            check_repository(draft)
-        elif draft.type.spec is PortalSpec:
-            check_portal(draft)
-        elif draft.type.spec is SourceSpec:
-            check_source_resource(draft)
-        elif draft.type.spec is ProjectionSpec:
-            check_projection(draft)
-        elif draft.type.spec is WebhookTargetSpec:
-            check_target(draft)
-        elif draft.type.spec is AccountSpec:
-            check_account(draft)
-        elif draft.type.spec is RelationsSpec:
-            check_relations(draft)
-        elif draft.type.spec is PersistentVolumeSpec:
-            check_volume(draft)
-        elif draft.type.spec is TrustPolicySpec:
-            check_trust_policy(draft)
-        elif draft.type.spec is TASKS:
-            check_task(draft)
-        elif draft.type.name in ORDER:
-            check_intent(draft)
+        if draft.type.check is not None:
+            draft.type.check(draft)
+        if (kept := draft.type.kept) is not None:
+            draft.attempt(draft.type.judged_at, lambda name: kept(name, draft.spec), draft.headers.name)
         self._desired.drafts.append(draft)
         self._desired.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
         return draft.binding.mistakes

@@ -17,7 +17,7 @@ from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
 from odfd.ingest.hook_signature import check_signature, key_of, secret_name, unknown_source
 from odfd.ingest.push import MAX_ID
 from odfd.ingest.spool import Backlog, Pushed, Receipt
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 from odfd.runtime.shared_calls import SharedCalls
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
@@ -169,7 +169,7 @@ class EndpointService:
         return opened, opened.endpoint
 
 
-def source_in_use(home: StateDirectory, before: DeclaredResource, after: DeclaredResource | None) -> None:
+def source_in_use(home: StateDirectory, before: Resource, after: Resource | None) -> None:
     """Raises Refused if a Source would be deleted while pushes wait that some dataset has not taken."""
     waiting = home.spool.waiting(before.id)
     if after is None and waiting.pushes:

@@ -15,7 +15,8 @@ from odfd.api.resources.watches import PAGE
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.resources.changes import told
-from odfd.resources.declared import DeclaredResource, DeclaredStore, ResourceEvent
+from odfd.resources.resource import Resource, ResourceEvent
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 
 
@@ -23,7 +24,7 @@ class PastEvent(NamedTuple):
     """An event of the log, and its resource as of the event before, if that is kept."""
 
     event: ResourceEvent
-    before: DeclaredResource | None
+    before: Resource | None
 
 
 def change_of(epoch: str, past: PastEvent) -> wire.ResourceChange:
@@ -84,19 +85,17 @@ class HistoryService:
             at = seen
 
     def _last(self, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
-        self._declarations.adopt()
         chosen = self.chosen(of)
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             return self._views(store, chosen, store.history(chosen, limit, self._declarations.unlisted))
 
     def _begin(
         self, since: str | None, of: str | None, limit: int
     ) -> tuple[int, str | None, Sequence[wire.ResourceChange]]:
-        self._declarations.adopt()
         chosen = self.chosen(of)
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             if since is not None:
                 return position(store, since), chosen, ()
             return (
@@ -107,9 +106,8 @@ class HistoryService:
 
     def _after(self, at: int, chosen: str | None) -> tuple[int, Sequence[wire.ResourceChange]]:
         """Returns how far the log was read, and the changes found there."""
-        self._declarations.adopt()
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             events = store.events(at, PAGE)
             return (events[-1].rv if events else at), self._views(store, chosen, events)
 
@@ -123,7 +121,7 @@ class HistoryService:
         return self._declarations.id_of(word, name)
 
     def _views(
-        self, store: DeclaredStore, chosen: str | None, events: Sequence[ResourceEvent]
+        self, store: ResourceStore, chosen: str | None, events: Sequence[ResourceEvent]
     ) -> Sequence[wire.ResourceChange]:
         epoch, unlisted = store.epoch(), self._declarations.unlisted
         return [
@@ -136,23 +134,21 @@ class HistoryService:
 
     def epoch_and_newest(self) -> tuple[str, int]:
         """Returns the name of the log, and the number of its last event."""
-        self._declarations.adopt()
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             return store.epoch(), store.newest()
 
     def last_of(self, ids: Collection[str], limit: int, *, is_chosen: bool) -> Sequence[PastEvent]:
         """Returns the last events of some resources, in order. Types that are not listed are left out unless chosen."""
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             events = store.history_of(ids, limit, () if is_chosen else self._declarations.unlisted)
             return [PastEvent(each, store.before(each)) for each in events]
 
     def after(self, at: int) -> tuple[int, Sequence[PastEvent]]:
         """Returns how far the log was read, and the events of listed types found there."""
-        self._declarations.adopt()
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             events, unlisted = store.events(at, PAGE), self._declarations.unlisted
             found = [PastEvent(each, store.before(each)) for each in events if each.resource.type not in unlisted]
             return (events[-1].rv if events else at), found

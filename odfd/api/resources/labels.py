@@ -17,7 +17,7 @@ from chain.ids import DatasetId
 from chain.model.events import Seed
 from chain.store.sqlite import SqliteChains
 from odfd.control import wire
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 
 KIND: Final = "datasetKind"
 DID: Final = "did"
@@ -36,7 +36,7 @@ class SystemLabels:
         self._chains = chains
         self._kinds: dict[str, str] = {}
 
-    def of(self, resource: DeclaredResource) -> dict[str, str]:
+    def of(self, resource: Resource) -> dict[str, str]:
         """Returns the labels that the controller contributes. Blocking."""
         if resource.type != "Dataset":
             return {}
@@ -44,11 +44,11 @@ class SystemLabels:
         labels = {} if kind is None else {KIND: kind}
         return labels if resource.did is None else {**labels, DID: resource.did}
 
-    def all_of(self, resource: DeclaredResource) -> Mapping[str, Any]:
+    def all_of(self, resource: Resource) -> Mapping[str, Any]:
         """Returns the labels that the controller contributes and those that people set. Blocking."""
         return {**resource.labels, **self.of(resource)}
 
-    def _kind(self, resource: DeclaredResource) -> str | None:
+    def _kind(self, resource: Resource) -> str | None:
         """Returns the declared kind, or that of the chain's Seed; ``None`` for a mirror without blocks yet."""
         if resource.spec is not None:
             return str(resource.spec["kind"])
@@ -66,9 +66,7 @@ class SystemLabels:
         return self._kinds[resource.did]
 
 
-def contradictions(
-    resource: DeclaredResource, system: Mapping[str, str], place: Callable[[str], str]
-) -> Iterator[Invalid]:
+def contradictions(resource: Resource, system: Mapping[str, str], place: Callable[[str], str]) -> Iterator[Invalid]:
     """Yields a fault for each label set by people that differs from the controller's.
 
     ``place`` returns where a path of the headers was written.
@@ -87,7 +85,7 @@ def contradictions(
         )
 
 
-def labelled(before: DeclaredResource, request: wire.LabelRequest) -> DeclaredResource:
+def labelled(before: Resource, request: wire.LabelRequest) -> Resource:
     """Returns a resource with labels and annotations set by hand; their manager is ``LABEL``."""
     managers = dict(before.managers)
     parts: dict[str, dict[str, Any]] = {}

@@ -12,9 +12,10 @@ import msgspec
 
 from chain.instant import Instant
 from chain.model.wire import U32, Scalar
-from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import described
+from odfd.resources.resource import Resource
 from odfd.resources.status import Condition, Phase, ResourceStatus
+from odfd.resources.types import OURS, ResourceType
 
 ENGINE: Final = "Engine"
 NODE: Final = "Node"
@@ -67,9 +68,21 @@ def live_status(
 
 def live_resource(
     type_: str, name: str, id_: str, spec: msgspec.Struct | Mapping[str, Any], status: ResourceStatus, since: Instant
-) -> DeclaredResource:
+) -> Resource:
     """Returns a resource that the node shows but does not store."""
     plain = {key: value for key, value in msgspec.to_builtins(spec).items() if value is not None}
-    return DeclaredResource(
-        id=id_, type=type_, name=name, spec=plain, status=status, created_at=since, updated_at=since
-    )
+    return Resource(id=id_, type=type_, name=name, spec=plain, status=status, created_at=since, updated_at=since)
+
+
+ENGINE_TYPE: Final = ResourceType(
+    name="Engine", context="node", base=OURS, plural="engines", spec=EngineSpec,
+    about="An engine of this node: spark runs transforms, duckdb answers queries.",
+    is_derived=True, made_by=ITSELF,
+    instead="[engine] of the settings (spark) and [query] (duckdb) say it: odfd config show, then start anew",
+)  # fmt: skip
+
+NODE_TYPE: Final = ResourceType(
+    name="Node", context="node", base=OURS, plural="nodes", spec=NodeSpec,
+    about="This node: its name, ids, addresses and version.", is_derived=True, made_by=ITSELF,
+    instead="[node], [p2p], [http], [flight] and [api] of the settings say it: odfd config show, then start anew",
+)  # fmt: skip

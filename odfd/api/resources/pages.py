@@ -17,8 +17,9 @@ import msgspec
 from odfd.api.resources.versions import position
 from odfd.control import wire
 from odfd.errors import Usage
-from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.resource import Resource
 from odfd.resources.selectors import first_equality, matches, parse_selector
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 
 PAGE: Final = 500
@@ -53,13 +54,12 @@ class ResourcePages:
         self,
         home: StateDirectory,
         *,
-        adopt: Callable[[], None],
-        view: Callable[[DeclaredResource], wire.ResourceView],
-        labels: Callable[[DeclaredResource], Mapping[str, Any]],
+        view: Callable[[Resource], wire.ResourceView],
+        labels: Callable[[Resource], Mapping[str, Any]],
         system: frozenset[str],
     ) -> None:
         """``labels`` returns all labels of a resource; ``system``: names of the labels that are in no index."""
-        self._home, self._adopt, self._view = home, adopt, view
+        self._home, self._view = home, view
         self._labels, self._system = labels, system
 
     def page(self, type_: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
@@ -70,8 +70,7 @@ class ResourcePages:
         selector = None if labels is None else parse_selector(labels)
         query = _query(type_, labels)
         token = _Token("", "", query) if rest is None else _parsed(rest, query)
-        self._adopt()
-        found: list[DeclaredResource] = []
+        found: list[Resource] = []
         more = True
         while more and len(found) <= limit:
             token, read = self._read(token, type_, selector, limit + 1 - len(found))
@@ -83,12 +82,12 @@ class ResourcePages:
 
     def _read(
         self, token: _Token, type_: str, selector: dict[str, Any] | None, limit: int
-    ) -> tuple[_Token, list[DeclaredResource]]:
+    ) -> tuple[_Token, list[Resource]]:
         """Reads some resources; returns them and the token of the position after them."""
         label = None if selector is None else first_equality(selector)
         indexed = None if label is None or label[0] in self._system else label
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             if token.version:
                 position(store, token.version)
             version = token.version or f"{store.epoch()}-{store.newest()}"

@@ -17,14 +17,14 @@ from odfd.api.resources.pages import ResourcePage, page_after, rest_after
 from odfd.api.resources.watches import News
 from odfd.control import wire
 from odfd.control.shared_encoding import SharedValue
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 from odfd.resources.selectors import matches, parse_selector
 
 
 class ResourceService(DeclarationService):
     """The API service for all resources, declared or not."""
 
-    live: Mapping[str, Callable[[], Sequence[DeclaredResource]]] = {}
+    live: Mapping[str, Callable[[], Sequence[Resource]]] = {}
     """By type: lists the undeclared resources; set where the services are joined. Leaves out declared names."""
 
     async def list(self, word: str | None, labels: str | None) -> Sequence[wire.ResourceView]:
@@ -81,7 +81,7 @@ class ResourceService(DeclarationService):
                 async for each in plain:
                     yield each
             return
-        told: dict[str, DeclaredResource] = {}
+        told: dict[str, Resource] = {}
         has_begun = False
         async with aclosing(super().news(since, word, ticks=True)) as declared:
             async for each in declared:
@@ -98,7 +98,7 @@ class ResourceService(DeclarationService):
             async for each in news:
                 yield each.value
 
-    def _changes(self, word: str, told: dict[str, DeclaredResource], version: str) -> Iterator[wire.ResourceNews]:
+    def _changes(self, word: str, told: dict[str, Resource], version: str) -> Iterator[wire.ResourceNews]:
         """Yields the differences between ``told`` and the present resources, and updates ``told``."""
         now = {each.id: each for each in self._live(word)}
         for id_ in [each for each in told if each not in now]:
@@ -110,11 +110,11 @@ class ResourceService(DeclarationService):
                 op: Literal["Added", "Modified"] = "Added" if before is None else "Modified"
                 yield wire.ResourceNews(version=version, op=op, resource=self._view(each))
 
-    def _live(self, word: str) -> Sequence[DeclaredResource]:
+    def _live(self, word: str) -> Sequence[Resource]:
         find = self.live.get(self._type(word).name)
         return () if find is None else find()
 
-    def _alive(self, word: str, name: str) -> DeclaredResource | None:
+    def _alive(self, word: str, name: str) -> Resource | None:
         key = name.casefold()
         return next((each for each in self._live(word) if key in (each.name.casefold(), each.id)), None)
 

@@ -25,7 +25,6 @@ from odfd.ingest.sharded_writes import check_columns, check_source
 from odfd.renditions import tables
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline
-from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 
 
@@ -70,7 +69,7 @@ def note_birth(
     """
     if desired.shards is None:
         return
-    catalog, marks = Catalog(Resources(connection)), Marks(connection)
+    catalog, marks = Catalog(connection), Marks(connection)
     for place, each in enumerate(born):
         if place:
             catalog.add(shard_name(desired.name, 0, place), each, now)

@@ -85,7 +85,7 @@ def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
                 raise
             failed += [each.failed(wrong[each]) for each in kept if each in wrong]
             kept = [each for each in kept if each not in wrong]
-    return Possible(DesiredState([], [], {}, []), [], failed)
+    return Possible(DesiredState([], {}, []), [], failed)
 
 
 def _parts(texts: Sequence[wire.ManifestText]) -> Iterator[_Part]:

@@ -25,10 +25,11 @@ from odfd.ingest.given_source import GivenSource
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.source_manifest import ConfigValue, config_value, endpoint_of, polling_source
 from odfd.ingest.templates import redacted
-from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.manifest import read_resource
+from odfd.resources.resource import Resource
 from odfd.resources.sets import binding
 from odfd.resources.status import UNRESOLVED
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 
 TYPE: Final = "Source"
@@ -57,13 +58,13 @@ class SourceReader:
     def open(self, ref: str) -> OpenedSource:
         """Returns a Source by name or id, with its values. Raises NotFound for either; Environment for a lost key."""
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
-            found = store.get(ref) or store.named(TYPE, ref)
-            if found is None or found.type != TYPE:
+            store = ResourceStore(connection)
+            found = store.sought(TYPE, ref)
+            if found is None:
                 text = f"there is no {TYPE} {ref[:120]!r}"
                 raise NotFound(text, rule=UNRESOLVED, hint="odfctl get sources lists them")
             wanted = {name: config_value(str(text)) for name, text in (found.spec.get("config") or {}).items()}
-            values = {name: self._value(store, each) for name, each in wanted.items()}
+            values = {name: self._value(store, found.id, each) for name, each in wanted.items()}
         polled, endpoint = _read(found)
         return OpenedSource(found.id, found.name, polled, values, endpoint)
 
@@ -82,10 +83,10 @@ class SourceReader:
         if opened.endpoint is not None and seen is not None and seen.kind == STATE:
             self._home.spool.reads(opened.id, dataset, position(seen.value, opened.id))
 
-    def meant(self, by: str, name: str, key: str) -> str:
-        """Returns the id of the Source that the resource of a type and name refers to. Raises NotFound."""
+    def meant(self, by: str, key: str) -> str:
+        """Returns the id of the Source that a resource, by its id, refers to. Raises NotFound."""
         with self._home.database.read() as connection:
-            return DeclaredStore(connection).meant(by, name, key).id
+            return ResourceStore(connection).meant(by, key).id
 
     def check(self, ref: str, settings: IngestSettings) -> None:
         """Raises the fault that would keep a Source from being fetched, without a fetch."""
@@ -100,14 +101,15 @@ class SourceReader:
         """Deletes what was pushed to a deleted Source."""
         self._home.spool.remove(source)
 
-    def _value(self, store: DeclaredStore, wanted: ConfigValue) -> str:
-        held = store.named(wanted.type, wanted.set) or store.get(wanted.set)
-        values = {} if held is None or held.type != wanted.type else held.spec[_FIELDS[wanted.type]]
-        if held is None or wanted.key not in values:
-            text = f"there is no {wanted.type}:{wanted.set}#{wanted.key}"
-            raise NotFound(text, rule=UNRESOLVED, hint=f"apply the {wanted.type} with it")
+    def _value(self, store: ResourceStore, source: str, wanted: ConfigValue) -> str:
+        """Returns a value of the set that a Source was resolved to, whatever is named so now."""
+        held = store.meant(source, wanted.set)
+        values = held.spec[_FIELDS[held.type]]
+        if wanted.key not in values:
+            text = f"there is no {held.type}:{held.name}#{wanted.key}"
+            raise NotFound(text, rule=UNRESOLVED, hint=f"apply the {held.type} with it")
         value = values[wanted.key]
-        if wanted.type == "VariableSet":
+        if held.type == "VariableSet":
             return str(value)
         return self._home.secrets.open(value["value"], (binding(held.id, wanted.key),)).reveal()
 
@@ -130,7 +132,7 @@ def check_root(name: str, rule: str, *, is_own: bool, kind: DatasetKind | None) 
 _FIELDS: Final = {"VariableSet": "variables", "SecretSet": "secrets"}
 
 
-def _read(found: DeclaredResource) -> tuple[SetPollingSource, RestEndpoint | None]:
+def _read(found: Resource) -> tuple[SetPollingSource, RestEndpoint | None]:
     return _parsed(json.dumps({"$schema": TYPE, "headers": {"name": found.name}, "spec": found.spec}), found.name)
 
 

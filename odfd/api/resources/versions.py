@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from chain.errors import Invalid
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 
 
-def position(store: DeclaredStore, since: str) -> int:
+def position(store: ResourceStore, since: str) -> int:
     """Returns the position of a version in this log. Raises Invalid for one of another log, or no longer kept."""
     epoch, floor = store.epoch(), store.floor()
     said, _, number = since.rpartition("-")

@@ -7,13 +7,13 @@ from typing import Any
 
 from chain import instant
 from odfd.control import wire
-from odfd.resources.declared import DeclaredResource, ResourceHandle
+from odfd.resources.resource import Resource, ResourceHandle
 from odfd.resources.status import COMMON, ResourceStatus, shown
 from odfd.resources.types import OURS, VERSION, ResourceType
 
 
 def view_of(
-    each: DeclaredResource, kind: ResourceType, system: Mapping[str, str], account: Mapping[str, str] | None
+    each: Resource, kind: ResourceType, system: Mapping[str, str], account: Mapping[str, str] | None
 ) -> wire.ResourceView:
     """Returns a resource as it is shown.
 

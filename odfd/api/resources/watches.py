@@ -15,7 +15,8 @@ from odfd.api.resources.versions import position
 from odfd.control import wire
 from odfd.control.shared_encoding import SharedValue
 from odfd.obs.events import EventLog
-from odfd.resources.declared import DeclaredResource, DeclaredStore, ResourceEvent
+from odfd.resources.resource import Resource, ResourceEvent
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 
 PAGE: Final = 500
@@ -43,15 +44,14 @@ class ResourceWatches:
         home: StateDirectory,
         events: EventLog,
         *,
-        adopt: Callable[[], None],
-        view: Callable[[DeclaredResource], wire.ResourceView],
+        view: Callable[[Resource], wire.ResourceView],
         is_listed: Callable[[str, str | None], bool],
     ) -> None:
-        """``adopt`` records changes made by other ways; it and ``view`` are called in worker threads.
+        """``view`` is called in worker threads.
 
         ``is_listed``: whether a watch of one type, or of all, reports a type.
         """
-        self._home, self._adopt, self._events = home, adopt, events
+        self._home, self._events = home, events
         self._view, self._is_listed = view, is_listed
         self._open = 0
         self._reads = SharedReads(self._after, lambda: home.database.writes, events)
@@ -106,18 +106,16 @@ class ResourceWatches:
                 yield each.value
 
     def _begin(self, since: str | None, type_: str | None) -> tuple[str, int, Sequence[wire.ResourceView]]:
-        self._adopt()
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             if since is not None:
                 return store.epoch(), position(store, since), ()
             epoch, at, standing = store.epoch(), store.newest(), store.all()
         return epoch, at, [self._view(each) for each in standing if self._is_listed(each.type, type_)]
 
     def _after(self, at: int) -> Sequence[_Told]:
-        self._adopt()
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             epoch, events = store.epoch(), store.events(at, PAGE, PAGE_BYTES)
         return [_Told(each.rv, each.resource.type, self._told(epoch, each)) for each in events]
 

@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from chain.errors import Invalid
-from chain.ids import DatasetId, KeyDid
+from chain.ids import DID_KEY, DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.envelope import sid
@@ -35,10 +35,10 @@ from odfd.control import wire
 from odfd.datasets import incidents
 from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
-from odfd.resources.store import Resources
+from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
-from odfd.state.effective_policy import GROUP
+from odfd.state.effective_policy import VALIDATOR
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.judgement.suspensions import Suspended, Suspensions
 from odfd.trust.judgement.trust_evaluator import DatasetFacts
@@ -153,8 +153,9 @@ class TrustService:
 
     def record_validator(self, connection: sqlite3.Connection, key: KeyDid, group: str) -> None:
         """Records a validator in the transaction of others; ``take_up`` follows. Raises Invalid."""
-        spec = msgspec.json.encode({"group": group})
-        Resources(connection).apply(GROUP, str(key), spec, self._clock.now())
+        name = str(key).removeprefix(DID_KEY)
+        spec = {"did": str(key), "group": group}
+        ResourceStore(connection).declare(VALIDATOR, name, spec, self._clock.now(), str(key))
         self._policy_with(connection)
 
     async def take_up(self) -> None:
@@ -167,7 +168,7 @@ class TrustService:
 
         def remove() -> bool:
             with self._home.database.write() as connection:
-                gone = Resources(connection).delete(GROUP, str(parsed), self._clock.now())
+                gone = ResourceStore(connection).withdraw(VALIDATOR, "", self._clock.now(), str(parsed))
                 self._policy_with(connection)
                 return gone
 

@@ -24,7 +24,6 @@ from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.errors import sole_faults
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
-from odfd.resources.store import Resources
 from odfd.runtime.clock import SystemClock
 from odfd.state.directory import STAGING, StateDirectory, open_state_directory
 from odfd.transfer.folders import import_dataset
@@ -51,7 +50,7 @@ def _take(home: StateDirectory, folder: Path) -> None:
     """Imports a folder's dataset, which verifies all of it."""
     done = import_dataset(folder, home.chains, home.objects)
     with home.database.write() as connection:
-        catalog = Catalog(Resources(connection))
+        catalog = Catalog(connection)
         if catalog.find(done.dataset) is None:
             catalog.add(f"d{secrets.token_hex(8)}", done.dataset, SystemClock().now())
 

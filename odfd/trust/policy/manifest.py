@@ -1,4 +1,4 @@
-"""Declares the manifest of a TrustPolicy: what must hold for some datasets before they are used or served here."""
+"""Declares the manifests of trust: what must hold before datasets are used or served, and whose verdicts count."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import Annotated, Final
 
 import msgspec
 
+from chain.codec.bind import plain_of
+from chain.ids import KeyDid
 from chain.model.wire import I32
-from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.manifest import Draft, described
+from odfd.resources.resource import Json, Resource
+from odfd.resources.store import ResourceStore
+from odfd.resources.types import OURS, ResourceType
 from odfd.trust.policy.policy import DatasetRule, Policy, parse_expression, quorum_mistakes
 
 TYPE: Final = "TrustPolicy"
@@ -39,6 +43,15 @@ class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
 
 
+class ValidatorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A validator whose verdicts count; those of one group count once."""
+
+    did: Annotated[str, described("The validator's key, did:key:….")]
+    group: (
+        Annotated[str, described("The group of validators it belongs to. Default: the name of the resource.")] | None
+    ) = None
+
+
 def check_trust_policy(draft: Draft) -> None:
     """Adds the mistakes in a TrustPolicy to those of its draft."""
     spec: TrustPolicySpec = draft.spec
@@ -54,21 +67,26 @@ def check_trust_policy(draft: Draft) -> None:
         draft.note("spec.priority", f"a priority of {spec.priority}", "number-range", hint)
 
 
+def kept_validator(name: str, spec: ValidatorResourceSpec) -> Json:
+    """Returns the form in which a Validator is stored. Raises Invalid."""
+    return plain_of(ValidatorResourceSpec(did=str(KeyDid.parse(spec.did)), group=spec.group or name))
+
+
 def rules_in(connection: sqlite3.Connection) -> tuple[DatasetRule, ...]:
     """Reads the rules in force, the deciding one first. Raises Damaged."""
-    found = DeclaredStore(connection).all(TYPE)
+    found = ResourceStore(connection).all(TYPE)
     ordered = sorted(found, key=lambda each: (-(each.spec.get("priority") or 0), each.created_at, each.id))
     return tuple(map(_rule, ordered))
 
 
-def unreachable(resource: DeclaredResource, policy: Policy) -> list[str]:
+def unreachable(resource: Resource, policy: Policy) -> list[str]:
     """Describes quorums that the listed validators cannot reach; with one of them nothing is used or served."""
     rule = _rule(resource)
     said = {name: each for name, each in (("use", rule.use), ("serve", rule.serve)) if each is not None}
     return list(quorum_mistakes(said, len(policy.groups), policy.tolerated))
 
 
-def _rule(resource: DeclaredResource) -> DatasetRule:
+def _rule(resource: Resource) -> DatasetRule:
     spec = resource.spec
     use, serve = spec.get("use"), spec.get("serve")
     return DatasetRule(
@@ -77,3 +95,35 @@ def _rule(resource: DeclaredResource) -> DatasetRule:
         use=None if use is None else parse_expression(use),
         serve=None if serve is None else parse_expression(serve),
     )
+
+
+VALIDATOR_TYPE: Final = ResourceType(
+    name="Validator", context="trust", base=OURS, plural="validators",
+    about="A validator whose verdicts count here.",
+    spec=ValidatorResourceSpec,
+    is_silent=True,
+    kept=kept_validator, judged_at="spec.did", stands_for="did",
+    example="""\
+$schema: Validator
+headers:
+  name: uni
+spec:
+  did: did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp
+""",
+)  # fmt: skip
+
+TRUST_POLICY_TYPE: Final = ResourceType(
+    name="TrustPolicy", context="trust", base=OURS, plural="trustpolicies", aliases=("tp",),
+    about="The facts that must hold before data of some datasets is relied on here.",
+    spec=TrustPolicySpec,
+    is_silent=True,
+    check=check_trust_policy,
+    example="""\
+$schema: TrustPolicy
+headers:
+  name: strict
+spec:
+  datasets: ["food.%"]
+  use: data & attested:2
+""",
+)  # fmt: skip

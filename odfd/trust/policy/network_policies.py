@@ -20,14 +20,14 @@ from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import POLICY, PolicyStatement, Rules
-from odfd.resources.store import Resources
+from odfd.resources import records
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.tables import RULES
 from odfd.trust.policy.policy import Policy
 from odfd.trust.policy.policy_merge import accepted, in_force
 
 KIND: Final = "accepted-policy"
-"""Resource kind that stores the network's key, and its statement that a person accepted."""
+"""Kind of the record that stores the network's key, and its statement that a person accepted."""
 MAX_WAITING: Final = 64
 """Statements kept that came after a person accepted one."""
 
@@ -56,8 +56,8 @@ class NetworkPolicies:
 
     def accepted(self, key: KeyDid) -> AcceptedPolicy | None:
         """Returns the policy that a person accepted last."""
-        resource = Resources(self._db).get(KIND, str(key))
-        sid = None if resource is None else Multihash.parse(msgspec.json.decode(resource.spec)["sid"])
+        record = records.get(self._db, KIND, str(key))
+        sid = None if record is None else Multihash.parse(msgspec.json.decode(record.body)["sid"])
         return next((each for each in self.of(key) if each.sid == sid), None)
 
     def later(self, key: KeyDid) -> list[AcceptedPolicy]:
@@ -85,7 +85,7 @@ class NetworkPolicies:
                 f"no policy {sid.short} of the network waits", rule="network-policy", hint="odfctl trust policy show"
             )
         accepted(policy, known.said.policy)
-        Resources(self._db).apply(KIND, str(key), msgspec.json.encode({"sid": str(sid)}), now)
+        records.put(self._db, KIND, str(key), msgspec.json.encode({"sid": str(sid)}), now)
         self._db.execute(
             "DELETE FROM trust_rules WHERE key = ? AND sid != ? AND version <= ?", (key, sid, known.said.version)
         )

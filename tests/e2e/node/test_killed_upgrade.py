@@ -30,16 +30,17 @@ from worlds.forked import Forking
 from worlds.small_node import LAST_STEP
 
 pytestmark = pytest.mark.e2e
-OLD: Final = Path(__file__).parents[2] / "golden" / "state" / "before-resources.tar.gz"
+KEPT: Final = Path(__file__).parents[2] / "golden" / "state"
+OLD: Final = KEPT / "before-resources.tar.gz"
 STANDING: Final = ("name", "id", "kind", "blocks", "records", "head", "owner", "published")
 OBJECTS: Final = 3
 PASSING: Final = (LOCK_NAME, RESERVE, f"{DATABASE}-shm")
 """What only a living process has, and a file of random bytes."""
 
 
-def unpack(state: Path) -> None:
+def unpack(state: Path, old: Path = OLD) -> None:
     state.mkdir(mode=0o700)
-    with tarfile.open(OLD) as archive:
+    with tarfile.open(old) as archive:
         archive.extractall(state, filter="data")
 
 
@@ -78,13 +79,14 @@ def outcome(daemon: Any) -> Any:
     return datasets, mirrors, headers, told, sorted(files_in(daemon.state / "keys")), tables, versions
 
 
+@pytest.mark.parametrize("old", [OLD, KEPT / "before-one-store.tar.gz"], ids=lambda old: old.name.partition(".")[0])
 def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(
-    make_daemon: Callable[..., Any], forking: Forking
+    make_daemon: Callable[..., Any], forking: Forking, old: Path
 ) -> None:
     def node(name: str, **environ: str) -> Any:
         made = make_daemon(name, **environ)
         made.forking = forking
-        unpack(made.state)
+        unpack(made.state, old)
         return made
 
     whole = node("whole")

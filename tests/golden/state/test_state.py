@@ -1,4 +1,7 @@
-"""A state directory of before there were resources is opened: all that was in it stands, and each change is told."""
+"""State directories of earlier programs are opened: all that was in them stands, and each change is told.
+
+One is of before there were resources; one of when what commands declared stood beside them, in a log of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from odfd.resources.store import ResourceStore
 from odfd.state.upgrade import table_changes
 from worlds.node_world import World
 
 KEPT = Path(__file__).with_name("before-resources.tar.gz")
+TWO_STORES = Path(__file__).with_name("before-one-store.tar.gz")
 MIRRORED = "did:odf:fed01937855671a2cd6a8134a6744411b9808e834932fb6885229000e1d5931cb25ef"
 BLOCKED = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"
 VALIDATOR = "z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
@@ -27,11 +32,15 @@ STANDING = {
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     """The folder of worlds, in which the node alice has the old state."""
-    state = tmp_path / "alice" / "state"
+    return unpacked(KEPT, tmp_path)
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    state = folder / "alice" / "state"
     state.mkdir(mode=0o700, parents=True)
-    with tarfile.open(KEPT) as archive:
-        archive.extractall(state, filter="data")
-    return tmp_path
+    with tarfile.open(archive) as opened:
+        opened.extractall(state, filter="data")
+    return folder
 
 
 async def test_a_state_directory_of_before_resources_is_opened_with_all_that_was_in_it(kept: Path) -> None:
@@ -79,3 +88,43 @@ async def check_whole(alice: Any) -> None:
     assert (await alice.api.declarations.get("Peer", BLOCKED)).spec == {"peerId": BLOCKED, "blocked": True}
     manifest = await alice.api.datasets.manifest("cities")
     assert [each["kind"] for each in manifest.spec["metadata"]] == ["SetPollingSource", "SetInfo"]
+
+
+DECLARED = {
+    "Account": ["bob"],
+    "Dataset": ["bobs", "sensors", "theirs"],
+    "Flow": ["often", "sensors"],
+    "Mirror": ["theirs"],
+    "Network": ["demo"],
+    "Peer": [BLOCKED],
+    "Relations": ["team"],
+    "SecretSet": ["keys"],
+    "Source": ["cities"],
+    "TrustPolicy": ["strict"],
+    "Validator": [VALIDATOR],
+    "VariableSet": ["places"],
+}
+
+
+async def test_what_commands_declared_and_what_was_applied_stand_in_one_store(tmp_path: Path) -> None:
+    world = World(unpacked(TWO_STORES, tmp_path))
+    async with world.running("alice", private=True) as alice:
+        found: dict[str, list[str]] = {}
+        for each in await alice.api.declarations.list(None, None):
+            found.setdefault(each.type, []).append(each.name)
+        assert {type_: sorted(names) for type_, names in found.items()} == DECLARED
+        (mirror,) = await alice.api.mirrors.list()
+        assert (mirror.id, mirror.want, mirror.priority) == (MIRRORED, "chain", 5)
+        assert (await alice.api.declarations.get("Mirror", "theirs")).headers["labels"]["topic"] == "health"
+        flows = {each.name: each.target for each in await alice.api.flows.list()}
+        assert flows == {"often": "sensors", "sensors": "sensors"}
+        assert [each.name for each in await alice.api.datasets.list() if each.published] == ["sensors", "theirs"]
+        with alice.home.database.read() as connection:
+            store = ResourceStore(connection)
+            (bobs,) = store.namesakes("SecretSet", "keys")
+            assert store.account_name(bobs.account or "") == "bob"
+            source = store.named("Source", "cities", None)
+            assert source is not None
+            assert [held and held.name for held in source.references.values()] == ["places"]
+    async with world.running("alice", private=True) as alice:
+        assert alice.home.recovery.converted == alice.home.recovery.brought_forward == ()

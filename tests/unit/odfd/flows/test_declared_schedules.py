@@ -10,11 +10,11 @@ import pytest
 from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.flows.manifest import scheduled
-from odfd.resources.declared import DeclaredResource
+from odfd.resources.resource import Resource
 
 
 def made(every: str, spec: Any = None, account: str | None = None) -> list[str]:
-    owner = DeclaredResource(
+    owner = Resource(
         id="1",
         type="Dataset",
         name="one",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,12 +13,9 @@ from hypothesis import strategies as st
 
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from odfd.flows import store
-from odfd.flows.plan import MOST_OWED, CatchUp, FlowPlan, FlowPolicy, Ingest, Outcome, Record, Retry, Selection, Verify
+from odfd.flows.plan import MOST_OWED, CatchUp, FlowPlan, FlowPolicy, Outcome, Record, Retry, Selection, Verify
 from odfd.flows.schedule import Every
 from odfd.flows.scheduler import PARALLEL, SETTLE, Scheduler
-from odfd.resources.store import Resources
-from worlds.node_world import opened
 
 TEN = Every(10 * SECOND)
 START = Instant(1_000_005 * SECOND)
@@ -432,18 +428,3 @@ def test_news_during_a_run_that_it_did_not_write_run_it_again() -> None:
     assert record is not None
     assert record.seen == "b", "what did not end well saw nothing"
     assert scheduler.next_time() is None
-
-
-def test_a_stored_plan_of_a_release_without_tasks_keeps_its_setting(tmp_path: Path) -> None:
-    encoded = msgspec.json.encode(plan(1), enc_hook=str)
-    before = msgspec.json.decode(encoded)
-    del before["tasks"]
-    with opened(tmp_path / "state") as home, home.database.write() as connection:
-        now = Instant(1)
-        for name, more in (("d1", {}), ("d2", {"fetch_uncacheable": True})):
-            spec = msgspec.json.encode(before | {"name": name} | more)
-            Resources(connection).apply(store.KIND, name, spec, now, about=str(dataset(1)))
-        assert store.find(connection, "d1") == plan(1)
-        found = store.find(connection, "d2")
-        assert found is not None
-        assert found.tasks == (Ingest(fetch_uncacheable=True),)

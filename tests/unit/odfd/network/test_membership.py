@@ -18,7 +18,7 @@ from chain.store.database import open_database
 from odfd.network import membership
 from odfd.network.joined_networks import Network
 from odfd.network.membership import CHOSEN_SECONDS, EVERYWHERE, PORTS_TRIED, HostOptions, Known, Membership
-from odfd.resources import store as resources
+from odfd.resources import tables as resources
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.supervision import Child, Life, Restart, run_tree
 from p2p.host.limits import HostLimits

@@ -119,8 +119,8 @@ def spoil(node: Any, sql: str) -> Callable[[Any], None]:
 
 
 ROWS = {
-    "UPDATE resource_events SET spec = x'7b7d'": ("resource_events", "restore the database"),
-    "UPDATE resources SET generation = 7": ("resources", "restore the database"),
+    "UPDATE res_events SET body = x'7b7d'": ("res_events", "restore the database"),
+    "UPDATE declarations SET rv = 7": ("declarations", "restore the database"),
     "UPDATE trust_chains SET data = data + 1": ("trust_chains", "--repair"),
     "UPDATE verified SET size = size - 1": ("verified", "--full"),
 }
@@ -152,7 +152,7 @@ UNSEALED = {
     **dict.fromkeys(
         ("spool_readers", "spool_numbers", "spool_drops"), "numbers of pushes; the chains have what was taken"
     ),
-    **dict.fromkeys(("res_labels", "res_refs", "res_owners", "res_touched", "res_log"), "made of res_current"),
+    **dict.fromkeys(("res_labels", "res_refs", "res_owners", "res_log"), "made of declarations"),
     **dict.fromkeys(("held_blocks", "held_bytes", "held_objects"), "counts, made anew of blocks and objects"),
     **dict.fromkeys(("object_links", "collection_members", "saved_view_inputs"), "indexes of what is elsewhere"),
     "damage": "what odfctl verify found, and finds again",

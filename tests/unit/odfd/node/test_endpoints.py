@@ -18,7 +18,7 @@ from config import model
 from odfd.cli.offline.restore import what_is_wrong
 from odfd.control import wire
 from odfd.ingest.endpoint import records_in
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import Report
 from odfd.state.directory import open_state_directory
 from odfd.state.restore import choose, restore
@@ -267,4 +267,4 @@ def files_of(directory: Path) -> list[Path]:
 
 def declared(home: Any) -> list[Any]:
     with home.database.read() as connection:
-        return DeclaredStore(connection).all()
+        return ResourceStore(connection).all()

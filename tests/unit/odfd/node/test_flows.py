@@ -20,7 +20,7 @@ from config import model
 from odfd.control import wire
 from odfd.flows import store
 from odfd.flows.selection import EVERY
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.runtime.reconcile_loop import UNTIL_POKED
 from odfd.workers.flows import FlowWorker
 from worlds.eventually import PATIENCE, became
@@ -291,7 +291,7 @@ async def test_a_push_goes_to_the_repository_that_was_meant_and_not_to_one_that_
         await alice.apply(ROOT, archive(tmp_path / "first"), tasked("give", PUSHED, trigger=MINUTELY))
         await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
         with alice.home.database.read() as connection:
-            held = DeclaredStore(connection).named("Repository", "archive")
+            held = ResourceStore(connection).named("Repository", "archive", None)
         await alice.apply(archive(tmp_path / "first").replace("{name: archive}", f"{{id: {held.id}, name: vault}}"))
         await alice.apply(archive(tmp_path / "second"))
         await pass_time(alice, 60)
@@ -489,7 +489,7 @@ async def test_what_is_wrong_with_a_flow_is_refused_with_its_place_and_a_hint(wo
         assert refused.value.rule == "flow-cron"
         assert refused.value.hint
         (told,) = (await alice.apply(flow(target="citeis"))).items[0].warnings
-        assert told == "m0.yaml:4: no dataset 'citeis' here (did you mean cities?); the flow begins when it is"
+        assert told == "m0.yaml:4: no dataset 'citeis' here (did you mean cities?); it begins when that is here"
         await alice.api.flows.delete("often")
         assert (await alice.apply(flow(), dry_run=True)).items[0].action == "created"
         assert await alice.api.flows.list() == []

@@ -17,6 +17,7 @@ from odfd.ipfs.publishing import folder_of
 from odfd.ipfs.transport import IpfsTransport, place_of
 from odfd.mirrors import sync_steps
 from odfd.published import source
+from odfd.resources.store import ResourceStore
 from odfd.trust.keys.keystore import KeyStore
 from p2p.ipfs import record
 from worlds.eventually import PATIENCE
@@ -47,11 +48,13 @@ async def test_following_a_dataset_grows_no_log(world: Any, worlds: Any, daemons
     """Each publication was an intent of its own, and all of them were read whenever a name was looked up."""
     async with world.running("alice", ipfs=daemons[0]) as alice:
         await made(world, worlds, alice)
+        with alice.home.database.read() as connection:
+            before = ResourceStore(connection).newest()
         for _ in range(5):
             await published(alice)
         with alice.home.database.read() as connection:
-            said = connection.execute("SELECT count(*) FROM resource_events WHERE kind = 'publication'").fetchone()
-        assert said == (1,)
+            assert connection.execute("SELECT count(*) FROM records WHERE kind = 'publication'").fetchone() == (1,)
+            assert ResourceStore(connection).newest() == before
         (shown,) = await alice.api.publications.list()
         assert (shown.blocks, shown.standing) == (alice.size("cities"), True)
         await alice.api.publications.withdraw("cities")

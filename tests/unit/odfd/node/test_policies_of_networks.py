@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from chain import instant
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Rules
 from odfd.control import wire
 from odfd.datasets.network_scopes import NetworkScopes
-from odfd.network.joined_networks import NETWORK, Network
-from odfd.resources.store import Resources
+from odfd.network.joined_networks import Network, keep
 from odfd.trust.policy.policies_by_network import PoliciesByNetwork
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -44,7 +41,7 @@ async def test_an_invitation_to_a_second_network_brings_its_key(world: Any) -> N
         made = await alice.api.networks.invite("wires", wire.InvitationRequest(seconds=3600))
         bank = Network(name="bank", policy_key=str(BANK))
         with bob.home.database.write() as connection:
-            Resources(connection).apply(NETWORK, "bank", msgspec.json.encode(bank), NOW)
+            keep(connection, bank, NOW)
         await bob.api.networks.join(wire.NetworkRequest(name="wires", invitation=made.text))
         await bob.heard("policy.heard")
         with bob.home.database.read() as connection:

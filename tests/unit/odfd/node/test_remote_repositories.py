@@ -15,7 +15,7 @@ from odfd.api.repository_controller import RepositoryController
 from odfd.control import wire
 from odfd.ipfs.publishing import LIFETIME, repository_folder
 from odfd.ipfs.repository import RENEW
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.verify import objects
 from odfd.workers.reconciler import ObservedState
 from p2p.ipfs import record
@@ -149,7 +149,7 @@ async def test_the_record_of_a_repositorys_name_is_signed_again_without_a_push(w
         time = [int(alice.clock.now())]
         keeping = RepositoryController(lambda: alice.parts.remotes.own_shelves, lambda: Instant(time[0]))
         with alice.home.database.read() as connection:
-            resource = DeclaredStore(connection).named("Repository", "shelf")
+            resource = ResourceStore(connection).named("Repository", "shelf", None)
         assert await keeping.observe(resource) == ObservedState(), "nothing was pushed"
         assert (await pushed(alice, to="shelf")).outcome == "pushed"
 

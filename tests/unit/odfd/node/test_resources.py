@@ -17,17 +17,16 @@ from odfd.api.controllers import DatasetController, NetworkController, SetContro
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import Bug
-from odfd.flows import store as flow_store
-from odfd.network.joined_networks import BLOCKED
+from odfd.network import joined_networks
 from odfd.network.membership import Membership
-from odfd.resources.declared import DeclaredStore
-from odfd.resources.status import DRIFT, moved, pending
-from odfd.resources.store import Resources
+from odfd.resources.status import moved, pending
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.workers import reconciler
 from odfd.workers.reconciler import ObservedState
+from p2p.ports import PeerId
 from worlds.eventually import PATIENCE
 
 EXAMPLES = [each.example for each in TYPES.acting if each.name not in ("Network", "Peer")]
@@ -38,7 +37,8 @@ async def test_the_examples_of_the_reference_are_applied_and_then_unchanged(worl
     async with world.running("alice") as alice:
         first = await alice.apply(*EXAMPLES)
         assert {item.action for item in first.items} == {"created"}
-        assert not [item.warnings for item in first.items if item.warnings]
+        waits = [each for item in first.items for each in item.warnings]
+        assert all(each.endswith("it begins when that is here") for each in waits)
         again = await alice.apply(*reversed(EXAMPLES))
         assert {item.action for item in again.items} == {"unchanged"}
         assert len(first.items) == len(again.items) == len(EXAMPLES)
@@ -319,10 +319,10 @@ async def test_a_mirror_is_made_by_a_manifest_and_a_command_alike(world: Any, wo
         assert await names(bob, None, "env=prod") == ["theirs"]
         await bob.mirror(did, "theirs", keep="30d")
         one = await bob.api.declarations.get("mirror", "theirs")
-        assert (one.id, one.spec["keep"], one.spec["priority"], one.generation) == (made.id, "30d", 0, 2)
+        assert (one.id, one.spec["keep"], "priority" in one.spec, one.generation) == (made.id, "30d", False, 2)
         (back,) = (await bob.apply(text)).items
         assert back.action == "updated"
-        assert {'- spec.keep: "30d"', "~ spec.priority: 0 -> 3"} <= set(back.changes)
+        assert {'- spec.keep: "30d"', "+ spec.priority: 3"} <= set(back.changes)
         await bob.api.datasets.rename("theirs", wire.RenameRequest(name="ours"))
         assert [each.name for each in await bob.api.declarations.list(None, None)] == ["ours", "ours"]
         await bob.api.mirrors.remove("ours")
@@ -352,11 +352,11 @@ async def test_a_validator_is_listed_by_a_manifest_and_a_command_alike(world: An
 async def test_peers_that_are_shut_out_are_resources_under_their_ids(world: Any) -> None:
     async with world.running("alice") as alice:
         with alice.home.database.write() as connection:
-            Resources(connection).apply(BLOCKED, PEER, b"{}", alice.clock.now())
+            joined_networks.block(connection, PeerId(PEER), alice.clock.now())
         (view,) = await alice.api.declarations.list("peer", None)
         assert (view.name, view.spec) == (PEER, {"peerId": PEER, "blocked": True})
         with alice.home.database.write() as connection:
-            Resources(connection).delete(BLOCKED, PEER, alice.clock.now())
+            ResourceStore(connection).withdraw(joined_networks.PEER, "", alice.clock.now(), PEER)
         assert await names(alice) == []
 
 
@@ -440,7 +440,7 @@ async def test_r50_p08_a_batch_is_one_transaction(world: Any, monkeypatch: pytes
     async with world.running("alice") as alice:
         await alice.apply(a_set("a"))
         await status(alice, "vs", "a")
-        before, put = dump(alice), DeclaredStore.put
+        before, put = dump(alice), ResourceStore.put
 
         def failing(store: Any, resource: Any, now: Any) -> int:
             if resource.name == "c":
@@ -448,7 +448,7 @@ async def test_r50_p08_a_batch_is_one_transaction(world: Any, monkeypatch: pytes
             return put(store, resource, now)
 
         with monkeypatch.context() as broken:
-            broken.setattr(DeclaredStore, "put", failing)
+            broken.setattr(ResourceStore, "put", failing)
             with pytest.raises(Bug):
                 await alice.apply(a_set("a", "2"), a_set("b"), a_set("c"))
         assert dump(alice) == before
@@ -647,8 +647,8 @@ async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world
         await status(alice, "vs", "a")
         at = (await told(alice, None, 2))[-1][0]
         with alice.home.database.write() as connection:
-            store = DeclaredStore(connection)
-            one = store.named("VariableSet", "a")
+            store = ResourceStore(connection)
+            one = store.named("VariableSet", "a", None)
             assert one is not None
             waiting = pending(one.status)[-1]
             store.observe(one.id, one.generation, (waiting, moved(waiting, "Reconciling")), alice.clock.now())
@@ -673,7 +673,7 @@ async def test_p04_a_version_that_is_too_old_is_said_to_be(world: Any) -> None:
             await alice.apply(a_set(value=value))
             await status(alice, "vs", "a")
         with alice.home.database.write() as connection:
-            store = DeclaredStore(connection)
+            store = ResourceStore(connection)
             assert store.trim(alice.clock.now(), kept=1, kept_for=0) > 0
             kept = f"{store.epoch()}-{store.floor()}"
         with pytest.raises(Invalid, match="too old: this node keeps what came after") as caught:
@@ -825,27 +825,6 @@ async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with
         assert (await flows(alice), await names(alice)) == ([], [])
 
 
-async def test_a_flow_that_a_dataset_makes_is_made_again_where_it_was_lost(world: Any) -> None:
-    async with world.running("alice") as alice:
-        await alice.apply(plain("one", EVERY % "1h"))
-        before = await alice.api.declarations.get("flow", "one")
-        await status(alice, "flow", "one")
-        with alice.home.database.write() as connection:
-            flow_store.remove(connection, "one", alice.parts.context.clock.now())
-        said = await status(alice, "flow", "one")
-        after = await alice.api.declarations.get("flow", "one")
-        assert (after.id, after.generation, said["phase"]) == (before.id, before.generation, "Ready")
-        assert "conditions" not in said or not any("Drift" in key for key in said["conditions"])
-        assert [each.when for each in await alice.api.flows.list()] == ["every 1h"]
-        told = await alice.api.history.last("flow/one", 20)
-        assert [each.change for each in told][-3:] == ["Pending", "Reconciling", "Ready"]
-        with alice.home.database.read() as connection:
-            drifts = [each.resource.status.conditions.get(DRIFT) for each in DeclaredStore(connection).events(0, 500)]
-        assert {each.message for each in drifts if each is not None} == {
-            "the flow one was removed, and Dataset one declares it"
-        }
-
-
 HOUSE = """
 $schema: {type}
 headers: {{name: {name}}}
@@ -885,8 +864,8 @@ async def test_r64_a_set_makes_its_elements_which_hold_no_values(world: Any, typ
             await alice.apply(f"$schema: {element}\nheaders: {{name: a}}\nspec: {{set: house, key: host}}\n")
         assert refused.value.rule == "derived-type"
         with alice.home.database.write() as connection:  # as sets were before they made elements
-            for each in DeclaredStore(connection).all(element):
-                DeclaredStore(connection).delete(each, alice.parts.context.clock.now())
+            for each in ResourceStore(connection).all(element):
+                ResourceStore(connection).delete(each, alice.parts.context.clock.now())
     async with world.running("alice") as alice:
         assert (await status(alice, type_, "home"))["phase"] == "Ready"
         alice.parts.reconciler.touch(type_, "home")
@@ -943,7 +922,7 @@ async def test_r21_what_derives_from_what_derives_from_it_is_refused_with_the_wa
         assert (item.fault.rule, "b -> c -> b" in item.fault.detail) == ("reference-cycle", True)
 
 
-async def test_a_flow_that_waits_is_deleted_and_one_in_force_is_not_made_to_wait(world: Any) -> None:
+async def test_a_flow_that_waits_is_deleted_and_one_in_force_waits_where_its_dataset_is_changed(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(WAITING)
         await status(alice, "flow", "f")
@@ -953,9 +932,12 @@ async def test_a_flow_that_waits_is_deleted_and_one_in_force_is_not_made_to_wait
             await alice.api.flows.delete("f")
         await alice.apply(plain("one"), plain("two"), WAITING)
         (item,) = (await alice.apply(WAITING.replace("two", "three"))).items
-        assert item.action == "failed"
-        assert await flows(alice) == ["f"]
+        assert item.warnings[0].endswith("no dataset 'three' here; it begins when that is here")
+        assert await flows(alice) == []
+        assert (await status(alice, "flow", "f"))["code"] == "unresolved-reference"
+        await alice.apply(plain("three"))
         assert (await status(alice, "flow", "f"))["phase"] == "Ready"
+        assert await flows(alice) == ["f"]
 
 
 async def flows(node: Any) -> list[str]:

@@ -47,7 +47,16 @@ WARNED = {
         "spec.password is passed over, and kept nowhere: an Account is known by its unixCallers (odfctl docs access)"
     },
     "flow-compact": {"spec.target.labels.kind is read as datasetKind, the label that the node gives"},
-    "source-polling-url": {f"spec.tasks[0].{SLICES}"},
+    "sink-webhook-dataset-events": {
+        "m1.yaml:13: no webhooktarget 'com.example.hook' here; it begins when that is here"
+    },
+    "source-polling-url": {
+        f"spec.tasks[0].{SLICES}",
+        *(
+            f"m2.yaml:8: no {kind} 'ca.bankofcanada' here; it begins when that is here"
+            for kind in ("secretset", "variableset")
+        ),
+    },
     "source-push-http": {f"spec.tasks[0].{SLICES}"},
 }
 

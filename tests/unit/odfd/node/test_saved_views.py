@@ -20,7 +20,7 @@ from odfd.control import wire
 from odfd.datasets import saved_views
 from odfd.datasets.catalog import Catalog
 from odfd.mirrors import mirror_spec as mirror_specs
-from odfd.resources.store import Resources
+from odfd.resources import records
 from odfd.state.directory import DATABASE
 from worlds.counted import Questions, questions
 from worlds.manifests import BOTH
@@ -159,19 +159,18 @@ async def test_a_name_a_mirror_and_a_mark_of_one_leave_what_was_saved_of_others(
     everything, c0, c1, now = rows(node), node.dataset("c0"), node.dataset("c1"), node.clock.now()
     stranger = DatasetId.from_public_key(bytes(32))
     with node.home.database.write() as connection:
-        resources = Resources(connection)
-        Catalog(resources).add("new", stranger, now)
-        resources.apply("publication", str(c0), b"{}", now)
+        Catalog(connection).add("new", stranger, now)
+        records.put(connection, "publication", str(c0), b"{}", now)
     assert rows(node) == everything
     assert "new" in {view.name for view in node.parts.views.all()}
     with node.home.database.write() as connection:
-        mirror_specs.keep(Resources(connection), mirror_specs.MirrorSpec(dataset=str(c0), name="c0", use="chain"), now)
+        mirror_specs.keep(connection, mirror_specs.MirrorSpec(dataset=str(c0), name="c0", use="chain"), now)
     assert rows(node) == everything - {c0}
     node.parts.visibility.publish(c1, now)
     assert rows(node) == everything - {c0, c1}
     node.home.chains.drop(c1)
     with node.home.database.write() as connection:
-        Resources(connection).apply("accepted-policy", "any", b"{}", now)
+        records.put(connection, "accepted-policy", "any", b"{}", now)
     assert rows(node) == set()
 
 

@@ -146,7 +146,7 @@ async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: 
         await alice.apply(SECRET.replace(TOKEN, "another"))
         sealed = first.spec["secrets"]["KEY"]["value"]
         assert sealed not in "\n".join(dump(alice))
-        assert alice.api.declarations.values("cities") == {"KEY": "another"}
+        assert alice.api.declarations.values_named("cities", None) == {"KEY": "another"}
         await alice.api.declarations.delete("ss", "cities")
         assert "contentEncoding" not in "\n".join(dump(alice))
 
@@ -162,7 +162,7 @@ async def test_what_is_sealed_away_from_the_node_opens_for_the_named_set_and_key
             with pytest.raises(Invalid, match="made for another place"):
                 await alice.apply(wrong)
         await alice.apply(manifest)
-        assert alice.api.declarations.values("cities") == {"KEY": TOKEN}
+        assert alice.api.declarations.values_named("cities", None) == {"KEY": TOKEN}
         kept = await alice.api.declarations.get("ss", "cities")
         assert kept.spec["secrets"]["KEY"]["value"] != sealed, "sealed anew for the id of the set"
         assert [each.action for each in (await alice.apply(manifest)).items] == ["unchanged"]
@@ -208,7 +208,7 @@ async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world
         assert (await alice.api.declarations.rotate_secrets()).values == 1
         (second,) = keys()
         assert first != second
-        assert alice.api.declarations.values("cities") == {"KEY": TOKEN}
+        assert alice.api.declarations.values_named("cities", None) == {"KEY": TOKEN}
         after = await alice.api.declarations.get("ss", "cities")
         assert (after.generation, after.spec == before.spec) == (before.generation, False)
         assert before.spec["secrets"]["KEY"]["value"] not in "\n".join(dump(alice))
@@ -218,13 +218,13 @@ async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world
         alice.home.secrets.begin_rotation()
         assert len(keys()) == 2
     async with world.running("alice") as alice:
-        assert alice.api.declarations.values("cities") == {"NEW": TOKEN}
+        assert alice.api.declarations.values_named("cities", None) == {"NEW": TOKEN}
         assert (await status(alice))["phase"] == "Ready"
         await alice.api.declarations.rotate_secrets()
         (third,) = keys()
         assert third not in (first, second)
     async with world.running("alice") as alice:
-        assert alice.api.declarations.values("cities") == {"NEW": TOKEN}
+        assert alice.api.declarations.values_named("cities", None) == {"NEW": TOKEN}
         assert not found_in(alice.home.directory, second)
 
 
@@ -253,7 +253,7 @@ async def test_what_is_no_secret_is_refused_without_being_told(world: Any, said:
 def dump(node: Any) -> list[str]:
     """What SQL reads, blobs as text."""
     with node.home.database.read() as connection:
-        tables = ("res_events", "res_current")
+        tables = ("res_events", "declarations")
         return [str(row) for table in tables for row in connection.execute(f"SELECT * FROM {table}")]
 
 

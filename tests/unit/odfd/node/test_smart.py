@@ -276,11 +276,11 @@ async def test_of_two_who_push_one_is_told(world: Any, worlds: Any, monkeypatch:
             await node.pull("cities")
         taken, waits, go = house.parts.import_export.take_pushed, trio.Event(), trio.Event()
 
-        async def late(folder: Any, name: str) -> Any:
+        async def late(*said: Any) -> Any:
             if not waits.is_set():
                 waits.set()
                 await go.wait()
-            return await taken(folder, name)
+            return await taken(*said)
 
         monkeypatch.setattr(house.parts.import_export, "take_pushed", late)
         items: list[wire.PushItem] = []

@@ -12,6 +12,7 @@ from chain.instant import SECOND
 from chain.model.events import AddData
 from chain.state import load_state
 from chain.walk import newest_first
+from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
 from worlds.eventually import PATIENCE
 
@@ -132,7 +133,8 @@ async def test_a_value_that_its_set_lacked_is_looked_for_when_the_set_changes(wo
     [
         ("/*.csv", "/${{ env.HOME }}.csv", "source-variable"),
         ("/*.csv", "/${{ config.other }}.csv", "source-variable"),
-        ("SecretSet:places#folder", "places", "source-config"),
+        ("SecretSet:places#folder", "places", "reference-type"),
+        ("SecretSet:places#folder", "SecretSet:places", "source-config"),
         ("kind: FilesGlob, path", "kind: RestEndpoint, path", "unknown-field"),
     ],
 )
@@ -154,3 +156,28 @@ async def test_a_source_that_the_settings_refuse_is_told_by_its_status(world: An
         with pytest.raises(Fault) as refused:
             await alice.pull("one", "two", source="cities")
         assert refused.value.rule == "pull-source"
+
+
+async def test_a_source_never_reads_another_set_that_took_the_name_of_its_own(world: Any) -> None:
+    """The other secret would leave the node in a request that was written for the first."""
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, source(world))
+        made = await alice.api.declarations.get("secretset", "places")
+        renamed = SECRET.replace("{name: places}", f"{{name: towns, id: {made.id}}}")
+        await alice.apply(renamed, SECRET.replace("nowhere", "of another"))
+        opened = await trio.to_thread.run_sync(SourceReader(alice.home).open, "cities")
+        assert opened.values == {"folder": "nowhere"}
+        await alice.api.declarations.delete("secretset", "towns")
+        told = await status(alice)
+        assert (told["phase"], told["code"]) == ("Failed", "unresolved-reference"), "the set that was meant is gone"
+
+
+async def test_references_are_written_as_objects_too(world: Any) -> None:
+    long = "{type: 'https://opendatafabric.org/schemas/config/v1alpha1/SecretSet', name: places, path: folder}"
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, source(world).replace('"SecretSet:places#folder"', long))
+        assert (await status(alice))["phase"] == "Ready"
+        shown = await alice.api.declarations.get("source", "cities")
+        assert shown.spec["config"] == {"folder": "SecretSet:places#folder"}
+        with pytest.raises(Invalid, match="no reference"):
+            await alice.apply(source(world).replace('"SecretSet:places#folder"', "{name: places}"))

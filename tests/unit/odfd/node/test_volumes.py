@@ -10,7 +10,7 @@ import trio
 
 from chain.errors import Environment, Fault
 from chain.store.volumes import VolumeUsage
-from odfd.resources.declared import DeclaredStore
+from odfd.resources.store import ResourceStore
 from odfd.volumes.volume_paths import MARK, FolderPlace
 from odfd.workers.reconciler import Reconciler
 from worlds.eventually import PATIENCE
@@ -48,7 +48,7 @@ async def lies(alice: Any, slices: int, name: str = "cellar") -> dict[str, Any]:
 
     def told() -> bool:
         with alice.home.database.read() as connection:
-            held = DeclaredStore(connection).named("PersistentVolume", name)
+            held = ResourceStore(connection).named("PersistentVolume", name, None)
         conditions = held.status.conditions if held is not None else {}
         return usage(alice, name).objects == slices == conditions["Usage"].value["slices"] if conditions else False
 

@@ -37,7 +37,7 @@ async def test_a_position_is_of_one_account_and_counts_nothing(world: Any) -> No
     """Two versions tell whether they are the same and nothing else; those of others and made up ones are none."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
-        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="hers"))
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="alice/hers"))
         alice, bob = await asking.services(ALICE), await asking.services(BOB)
 
         async def at(services: Any) -> str:

@@ -21,7 +21,8 @@ from odfd.control import responses
 from odfd.control.assembly import Context
 from odfd.errors import Usage
 from odfd.obs.events import EventLog
-from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.resource import Resource
+from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import TaskBoard
 from odfd.state.directory import StateDirectory, open_state_directory
 from worlds.clock import FixedClock
@@ -41,11 +42,11 @@ class Node:
         self.declarations = DeclarationService(home, Context(clock, logger, self.events, board, "test"), lambda: "")
 
     def put(self, kind: str, name: str, number: int) -> None:
-        one = DeclaredResource(
+        one = Resource(
             id=f"{kind}-{name}", type=kind, name=name, labels={"n": number}, spec={}, created_at=NOW, updated_at=NOW
         )  # fmt: skip
         with self.home.database.write() as connection:
-            DeclaredStore(connection).put(one, NOW)
+            ResourceStore(connection).put(one, NOW)
         self.events.nudge()
 
 
@@ -59,9 +60,9 @@ async def test_a_change_is_read_and_encoded_once_for_fifty_watchers(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, encoded = [], []
-    events, encoder = DeclaredStore.events, responses._encoder
+    events, encoder = ResourceStore.events, responses._encoder
 
-    def counted(store: DeclaredStore, since: int, *limits: int) -> Any:
+    def counted(store: ResourceStore, since: int, *limits: int) -> Any:
         read.append(since)
         return events(store, since, *limits)
 
@@ -71,7 +72,7 @@ async def test_a_change_is_read_and_encoded_once_for_fifty_watchers(
                 encoded.append(value.op)
             return encoder.encode(value)
 
-    monkeypatch.setattr(DeclaredStore, "events", counted)
+    monkeypatch.setattr(ResourceStore, "events", counted)
     monkeypatch.setattr(responses, "_encoder", Encoder())
     kinds = [responses.LineStream, responses.EventStream]
     sent: list[list[bytes]] = [[] for _ in range(CROWD)]

@@ -11,8 +11,8 @@ from chain.errors import Remote
 from chain.instant import SECOND
 from odfd.flows.plan import Outcome
 from odfd.flows.selection import EVERY
-from odfd.resources import declared
-from odfd.resources.declared import DeclaredStore
+from odfd.resources import store as resources
+from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import routine
 from odfd.workers.flows import LOGGED_CHARACTERS, Ended
 from worlds.eventually import PATIENCE
@@ -49,9 +49,9 @@ async def test_what_is_kept_of_runs_is_the_same_after_two_months_and_after_twelv
     world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every third run fails, each time with other words. The log's bounds are scaled down as the year's runs are."""
-    monkeypatch.setattr(declared, "KEPT", 300)
-    monkeypatch.setattr(declared, "MOST", 400)
-    monkeypatch.setattr(declared, "TRIMMED_EVERY", 100)
+    monkeypatch.setattr(resources, "KEPT", 300)
+    monkeypatch.setattr(resources, "MOST", 400)
+    monkeypatch.setattr(resources, "TRIMMED_EVERY", 100)
     async with world.running("alice") as alice:
         runs = 0
 
@@ -104,14 +104,14 @@ def test_changes_that_come_fast_are_bounded_within_the_day(world: Any, monkeypat
     """Age alone bounds nothing: 25 changes a second are two million a day. By number, and by bytes."""
     node = world.node("alice")
     with node.home.database.write() as connection:
-        store, row = DeclaredStore(connection), "(rv, at, op, id, type, body) VALUES (?, ?, 'Observed', 'x', 'Flow', ?)"
-        rows = ((number, number, b"x" * 100) for number in range(1, 3 * declared.MOST // 2))
+        store, row = ResourceStore(connection), "(rv, at, op, id, type, body) VALUES (?, ?, 'Observed', 'x', 'Flow', ?)"
+        rows = ((number, number, b"x" * 100) for number in range(1, 3 * resources.MOST // 2))
         connection.executemany(f"INSERT INTO res_events {row}", rows)
-        store.trim(node.clock.now(), declared.KEPT, 1 << 62)
-        assert connection.execute("SELECT count(*) FROM res_events").fetchone()[0] == declared.MOST
-        monkeypatch.setattr(declared, "MOST_BYTES", 1_000)
-        store.trim(node.clock.now(), declared.KEPT, 1 << 62)
+        store.trim(node.clock.now(), resources.KEPT, 1 << 62)
+        assert connection.execute("SELECT count(*) FROM res_events").fetchone()[0] == resources.MOST
+        monkeypatch.setattr(resources, "MOST_BYTES", 1_000)
+        store.trim(node.clock.now(), resources.KEPT, 1 << 62)
         assert connection.execute("SELECT count(*) FROM res_events").fetchone()[0] == 10
-        monkeypatch.setattr(declared, "MOST_BYTES", 1)
-        store.trim(node.clock.now(), declared.KEPT, 1 << 62)
+        monkeypatch.setattr(resources, "MOST_BYTES", 1)
+        store.trim(node.clock.now(), resources.KEPT, 1 << 62)
         assert connection.execute("SELECT count(*) FROM res_events").fetchone()[0] == 1, "the newest stays"

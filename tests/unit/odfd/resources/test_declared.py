@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from chain.codec.bind import plain_of
 from chain.errors import Invalid
 from chain.instant import Instant
-from odfd.resources import store as resource_store
-from odfd.resources.declared import DeclaredResource, DeclaredStore, OwnerReference, fold
+from odfd.resources import tables
 from odfd.resources.owners import OwnedPart, PartKeeper
 from odfd.resources.plan import DesiredResource, PlannedResource, Rules, Terms, plan
 from odfd.resources.references import Reference, find_cycle, reference_key, references_of, refers_to
+from odfd.resources.resource import OwnerReference, Resource, fold
 from odfd.resources.selectors import first_equality, matches, parse_selector
+from odfd.resources.store import ResourceStore
 
 NOW = Instant(1_000)
 
@@ -28,8 +29,9 @@ NOW = Instant(1_000)
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    for step in resource_store.STEPS:
-        connection.executescript(step)
+    for step in tables.STEPS:
+        if isinstance(step, str):
+            connection.executescript(step)
     yield connection
     connection.close()
 
@@ -45,7 +47,7 @@ class Shelf:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.db = connection
-        self.store = DeclaredStore(connection)
+        self.store = ResourceStore(connection)
         self.ids = (f"00000000-0000-4000-8000-{number:012}" for number in itertools.count(1))
         self.time = itertools.count(2_000)
 
@@ -93,7 +95,7 @@ def test_r13_an_id_is_exactly_that_resource_and_never_makes_one(empty: sqlite3.C
         shelf.apply(desired("a"))
         _, faults = shelf.plan(desired("a", id="00000000-0000-4000-8000-00000000ffff"))
         assert [each.rule for each in faults] == ["no-such-id"]
-        held = shelf.store.named("VariableSet", "A")
+        held = shelf.store.named("VariableSet", "A", None)
         assert held is not None
         assert shelf.plan(desired("a", id=held.id))[0][0].action == "unchanged"
 
@@ -111,11 +113,23 @@ def test_r14_two_resources_swap_their_names_in_one_batch(empty: sqlite3.Connecti
 def test_r44_two_manifests_of_one_resource_are_both_wrong(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
-        held = shelf.store.named("VariableSet", "a")
+        held = shelf.store.named("VariableSet", "a", None)
         assert held is not None
-        for batch in ((desired("x"), desired("X")), (desired("a"), desired("z", id=held.id))):
+        for batch in ((desired("x"), desired("X")), (desired("a"), desired("a", id=held.id))):
             _, faults = shelf.plan(*batch)
             assert [each.rule for each in faults] == ["manifest-twice", "manifest-twice"]
+
+
+def test_one_is_renamed_and_another_made_under_its_name_at_once(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(desired("a"))
+        held = shelf.store.named("VariableSet", "a", None)
+        assert held is not None
+        shelf.apply(desired("a"), desired("z", id=held.id))
+        made, renamed = shelf.store.named("VariableSet", "a", None), shelf.store.named("VariableSet", "z", None)
+        assert made is not None
+        assert renamed is not None
+        assert made.id != renamed.id == held.id
 
 
 def test_r37_a_generation_counts_changes_of_headers_and_spec_alone(empty: sqlite3.Connection) -> None:
@@ -124,7 +138,7 @@ def test_r37_a_generation_counts_changes_of_headers_and_spec_alone(empty: sqlite
         seen = []
         for each in (desired("a"), desired("a", 2), desired("A", 2), desired("A", 2, labels={"k": 1}), desired("A", 2)):
             shelf.apply(each)
-            held = shelf.store.named("VariableSet", "a")
+            held = shelf.store.named("VariableSet", "a", None)
             assert held is not None
             seen.append(held.generation)
         assert seen == [1, 2, 3, 4, 5]
@@ -148,26 +162,6 @@ def test_r18_labels_are_found_by_an_index_and_by_their_value(empty: sqlite3.Conn
         assert [each.name for each in shelf.store.all("VariableSet", ("n", "5"))] == ["a", "b"]
         planned = list(empty.execute("EXPLAIN QUERY PLAN SELECT id FROM res_labels WHERE type = 1 AND key = 2"))
         assert "PRIMARY KEY" in planned[0][3]
-
-
-def test_who_comes_and_goes_by_other_ways_is_adopted_once(empty: sqlite3.Connection) -> None:
-    """Names may go from one to another between two looks."""
-    with Shelf(empty) as shelf:
-        store = shelf.store
-
-        def adopt(**named: str | None) -> dict[str, str | None]:
-            told = {("dataset", name): None if did is None else (name, did, None) for name, did in named.items()}
-            store.adopt(told, lambda: next(shelf.ids), NOW)
-            return {each.name: each.did for each in store.all("Dataset")}
-
-        assert adopt(a="did:1", b="did:2") == {"a": "did:1", "b": "did:2"}
-        ids = {each.did: each.id for each in store.all()}
-        assert adopt(a="did:2", b="did:1") == {"a": "did:2", "b": "did:1"}
-        assert adopt(a=None, c="did:2") == {"b": "did:1", "c": "did:2"}
-        assert {each.did: each.id for each in store.all()} == ids
-        assert adopt(b="did:3") == {"b": "did:3", "c": "did:2"}
-        assert adopt(b=None, c=None) == {}
-        assert fold(store.events(0, 100)) == {}
 
 
 names = st.sampled_from(["a", "b", "c", "D"])
@@ -227,7 +221,7 @@ def test_p09_what_stands_is_the_sum_of_what_was_told(
 def test_a_damaged_row_is_no_opinion(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
-        empty.execute("UPDATE res_current SET body = CAST(replace(CAST(body AS TEXT), '\"x\":1', '\"x\":9') AS BLOB)")
+        empty.execute("UPDATE declarations SET body = CAST(replace(CAST(body AS TEXT), '\"x\":1', '\"x\":9') AS BLOB)")
         with pytest.raises(Exception, match="damaged on disk"):
             shelf.store.all()
 
@@ -264,8 +258,8 @@ def test_what_is_no_selector_is_refused(text: str) -> None:
 
 
 def test_a_resource_is_read_back_as_it_was_written() -> None:
-    each = DeclaredResource(id="x", type="Dataset", name="a", labels={"a": [1, None]}, created_at=NOW, updated_at=NOW)
-    assert msgspec.json.decode(msgspec.json.encode(each), type=DeclaredResource) == each
+    each = Resource(id="x", type="Dataset", name="a", labels={"a": [1, None]}, created_at=NOW, updated_at=NOW)
+    assert msgspec.json.decode(msgspec.json.encode(each), type=Resource) == each
 
 
 @given(batches, st.integers(1, 12), st.integers(0, 12))
@@ -297,7 +291,7 @@ def test_p08_a_batch_that_breaks_anywhere_leaves_nothing(
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"), desired("b"))
         before = list(empty.iterdump())
-        write, broken = DeclaredStore._append, 0
+        write, broken = ResourceStore._append, 0
         for at in range(10):
             calls = itertools.count()
 
@@ -308,7 +302,7 @@ def test_p08_a_batch_that_breaks_anywhere_leaves_nothing(
 
             empty.execute("SAVEPOINT whole")
             with monkeypatch.context() as patch:
-                patch.setattr(DeclaredStore, "_append", breaking)
+                patch.setattr(ResourceStore, "_append", breaking)
                 try:
                     shelf.apply(*batch)
                 except OSError:
@@ -393,20 +387,20 @@ def test_r46_p05_a_reference_heals_when_its_first_target_comes_and_is_never_capt
         apply(who)
         meant: dict[str, str | None] = {"a": None, "b": None}
         for act, name, other in acts:
-            held = shelf.store.named("VariableSet", name)
+            held = shelf.store.named("VariableSet", name, None)
             if act == "apply" and held is None:
                 apply(desired(name))
             elif act == "together" and held is None:
                 apply(*((who, desired(name)) if other == "a" else (desired(name), who)))
                 meant |= {key: None for key, each in meant.items() if each and shelf.store.get(each) is None}
-            elif act == "rename" and held is not None and shelf.store.named("VariableSet", other) is None:
+            elif act == "rename" and held is not None and shelf.store.named("VariableSet", other, None) is None:
                 apply(desired(other, id=held.id))
             elif act == "delete" and held is not None:
                 shelf.store.delete(held, NOW)
             for key in meant:
-                there = shelf.store.named("VariableSet", key)
+                there = shelf.store.named("VariableSet", key, None)
                 meant[key] = meant[key] or (there.id if there is not None else None)
-            standing = shelf.store.named("VariableSet", "who")
+            standing = shelf.store.named("VariableSet", "who", None)
             assert standing is not None
             found = standing.references
             assert {key: held and held.id for key, held in found.items()} == {
@@ -419,7 +413,7 @@ def test_r46_p05_a_reference_heals_when_its_first_target_comes_and_is_never_capt
             ]
 
 
-def _parts(owner: DeclaredResource) -> list[OwnedPart]:
+def _parts(owner: Resource) -> list[OwnedPart]:
     names = owner.annotations.get("makes", ())
     return [OwnedPart(type="Thing", part=name, name=f"{owner.name}-{name}", spec={}) for name in names]
 
@@ -441,12 +435,10 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
 ) -> None:
     """``share``: another owner is written beside those that something has. The model is who owns what."""
     with Shelf(empty) as shelf:
-        ended: list[str] = []
-        keeper = PartKeeper(_parts, lambda: next(shelf.ids), lambda child: ended.append(child.id), lambda *_: None)
-        store = DeclaredStore(empty, keeper)
+        store = ResourceStore(empty, PartKeeper(_parts, lambda: next(shelf.ids)))
         owners: dict[str, set[str]] = {}
         for act, name, makes in acts:
-            held = store.named("VariableSet", name)
+            held = store.named("VariableSet", name, None)
             if act == "apply":
                 wanted = desired(name, annotations={"makes": makes})
                 planned, faults = plan((wanted,), store, lambda: next(shelf.ids), NOW, rules=Rules(parts=_parts))
@@ -454,7 +446,7 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
                     store.put_all([each.after for each in planned], NOW)
             elif act == "delete" and held is not None:
                 store.delete(held, NOW)
-            elif act == "rename" and held is not None and store.named("VariableSet", "other") is None:
+            elif act == "rename" and held is not None and store.named("VariableSet", "other", None) is None:
                 store.put(msgspec.structs.replace(held, name="other"), NOW)
             elif act == "share" and held is not None:
                 for child in store.all("Thing")[:1]:
@@ -470,14 +462,14 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
             assert made == {(o.id, o.part) for child in things for o in child.owners if o.part != "shared"}
             owners |= {child.id: {each.id for each in child.owners} for child in things}
             gone = owners.keys() - {child.id for child in things}
-            assert set(ended) >= gone
+            assert {each.id for each in store.deleting()} >= gone, "what acts for it is to be ended"
             for maker in makers.values():
                 assert {f"{maker.name}-{part}" for _, part in made if _ == maker.id} <= {each.name for each in things}
 
 
 def test_r36_what_is_owned_is_not_changed_by_people_and_takes_nobodys_name(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        store = DeclaredStore(empty, PartKeeper(_parts, lambda: next(shelf.ids), lambda _: None, lambda *_: None))
+        store = ResourceStore(empty, PartKeeper(_parts, lambda: next(shelf.ids)))
         thing = DesiredResource(type="Thing", name="a-x", spec={}, place="1.yaml:2")
         maker = desired("a", annotations={"makes": ["x"]})
 
@@ -502,13 +494,13 @@ def test_r34_selectors_are_asked_anew_each_time(empty: sqlite3.Connection) -> No
 def test_r54_a_deleted_resource_frees_its_name_and_is_told_of(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
-        first = shelf.store.named("VariableSet", "a")
+        first = shelf.store.named("VariableSet", "a", None)
         assert first is not None
         at = shelf.store.newest()
         shelf.store.delete(first, NOW)
-        assert shelf.store.named("VariableSet", "a") is None
+        assert shelf.store.named("VariableSet", "a", None) is None
         assert [(each.op, each.resource.id) for each in shelf.store.events(at, 10)] == [("Deleted", first.id)]
         assert shelf.apply(desired("a")) == ["created"]
-        again = shelf.store.named("VariableSet", "a")
+        again = shelf.store.named("VariableSet", "a", None)
         assert again is not None
         assert again.id != first.id

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from chain.errors import Environment, Fault, Invalid, Refused, Remote
 from chain.instant import SECOND, Instant
 from odfd.errors import Bug
-from odfd.resources import store as resource_store
-from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources import tables
+from odfd.resources.resource import Resource
 from odfd.resources.status import (
     EDGES,
     ConditionValue,
@@ -27,6 +27,7 @@ from odfd.resources.status import (
     ready,
     shown,
 )
+from odfd.resources.store import ResourceStore
 from odfd.resources.workqueue import HOURLY, LEAST, MOST, WorkQueue
 
 NOW = Instant(1_000 * SECOND)
@@ -47,10 +48,11 @@ def attempted(status: ResourceStatus, fault: Fault | None, generation: int = 1) 
 def test_p07_every_path_of_phases_is_one_of_the_diagram(acts: list[str]) -> None:
     """As watchers see it, also where an attempt is cut off or overtaken."""
     connection = sqlite3.connect(":memory:")
-    for step in resource_store.STEPS:
-        connection.executescript(step)
-    store = DeclaredStore(connection)
-    one = DeclaredResource(id="x", type="VariableSet", name="a", spec={}, created_at=NOW, updated_at=NOW)
+    for step in tables.STEPS:
+        if isinstance(step, str):
+            connection.executescript(step)
+    store = ResourceStore(connection)
+    one = Resource(id="x", type="VariableSet", name="a", spec={}, created_at=NOW, updated_at=NOW)
     store.put(one, NOW)
     for act in acts:
         held = store.get("x")
@@ -80,10 +82,11 @@ def test_r42_no_other_way_leads_from_phase_to_phase() -> None:
 
 def test_r39_an_attempt_says_which_generation_it_was_of_and_when() -> None:
     connection = sqlite3.connect(":memory:")
-    for step in resource_store.STEPS:
-        connection.executescript(step)
-    store = DeclaredStore(connection)
-    one = DeclaredResource(id="x", type="VariableSet", name="a", spec={}, created_at=NOW, updated_at=NOW)
+    for step in tables.STEPS:
+        if isinstance(step, str):
+            connection.executescript(step)
+    store = ResourceStore(connection)
+    one = Resource(id="x", type="VariableSet", name="a", spec={}, created_at=NOW, updated_at=NOW)
     store.put(one, NOW)
     assert store.observe("x", 1, attempted(one.status, None), NOW)
     store.put(msgspec.structs.replace(one, generation=2), NOW)

@@ -1,4 +1,4 @@
-"""Intents in force: as replaying the log gives them, and at a cost that does not grow with the log."""
+"""What the rows of resources say is what their log says, at a cost that does not grow with the log."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.instant import Instant
 from chain.store.database import Database, open_database
-from odfd.resources.store import ROOM, STEPS, Resources
+from odfd.flows import store as flows
+from odfd.resources import former_store, records
+from odfd.resources.resource import Resource, fold
+from odfd.resources.store import ResourceStore
+from odfd.resources.tables import ROOM, STEPS
 
 NAMES = ("a", "B", "c")
-KINDS = ("dataset", "mirror")
-OLD = 2
-"""Steps of the tables that had the log alone."""
+TYPES = ("Dataset", "Mirror")
 ACTS = st.lists(
-    st.tuples(st.sampled_from(("apply", "delete", "tell")), st.sampled_from(KINDS), st.sampled_from(NAMES),
+    st.tuples(st.sampled_from(("declare", "withdraw")), st.sampled_from(TYPES), st.sampled_from(NAMES),
               st.integers(0, 2)), max_size=30
 )  # fmt: skip
 
@@ -33,81 +36,26 @@ def database(tmp_path: Path) -> Any:
     opened.close()
 
 
-def replayed(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[bytes, int, int, int]]:
-    """Spec, generation, when it was applied first and last: from the log, as the code did that read it whole."""
-    found: dict[tuple[str, str], tuple[bytes, int, int, int]] = {}
-    for kind, key, spec, at in connection.execute("SELECT kind, key, spec, at FROM resource_events ORDER BY seq"):
-        if spec is None:
-            found.pop((kind, key), None)
-        else:
-            _, generation, created, _ = found.get((kind, key), (b"", 0, at, at))
-            found[kind, key] = (bytes(spec), generation + 1, created, at)
-    return found
-
-
-def in_force(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[bytes, int, int, int]]:
-    return {
-        (each.kind, each.name.casefold()): (each.spec, each.generation, each.created_at, each.updated_at)
-        for kind in KINDS
-        for each in Resources(connection).all(kind)
-    }
+def fresh() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    for step in STEPS:
+        if isinstance(step, str):
+            connection.executescript(step)
+    return connection
 
 
 @given(ACTS)
 def test_what_is_in_force_is_what_the_log_says(acts: list[tuple[str, str, str, int]]) -> None:
-    connection = sqlite3.connect(":memory:")
-    for step in STEPS:
-        connection.executescript(step)
-    resources, told = Resources(connection), {}
-    for at, (act, kind, name, value) in enumerate(acts):
-        spec, before = b"%d" % value, resources.get(kind, name.lower())
-        if act == "apply":
-            assert resources.apply(kind, name, spec, Instant(at), f"about {value}") == (
-                before is None or before.spec != spec
-            )
-        elif act == "delete":
-            assert resources.delete(kind, name, Instant(at)) == (before is not None)
-            told.pop((kind, name), None)
-        elif resources.tell(kind, name, spec):
-            told[kind, name] = spec
-        assert in_force(connection) == replayed(connection)
-    for kind in KINDS:
-        for name in NAMES:
-            found = resources.get(kind, name.upper())
-            assert (found and found.status) == told.get((kind, name))
-            assert found is None or found in resources.about(kind, f"about {found.spec.decode()}")
-
-
-@given(ACTS)
-def test_a_database_from_before_is_taken_over(acts: list[tuple[str, str, str, int]]) -> None:
-    connection = sqlite3.connect(":memory:")
-    for step in STEPS[: OLD + 1]:
-        connection.executescript(step)
-    for at, (act, kind, name, value) in enumerate(acts):
-        spec = None if act == "delete" else b"%d" % value
-        if spec is not None or (kind, name.casefold()) in replayed(connection):
-            connection.execute(
-                "INSERT INTO resource_events (kind, key, name, spec, at) VALUES (?, ?, ?, ?, ?)",
-                (kind, name.casefold(), name, spec, at),
-            )
-    connection.executescript(STEPS[OLD + 1])
-    assert in_force(connection) == replayed(connection)
-
-
-def test_publications_from_before_keep_what_had_become_of_them() -> None:
-    connection = sqlite3.connect(":memory:")
-    for step in STEPS[: OLD + 1]:
-        connection.executescript(step)
-    for at in range(500):
-        connection.execute(
-            "INSERT INTO resource_events (kind, key, name, spec, at) VALUES ('publication', 'd', 'd', ?, ?)",
-            (b'{"root":"/ipfs/%d"}' % at, at),
-        )
-    connection.executescript(STEPS[OLD + 1])
-    found = Resources(connection).get("publication", "d")
-    assert found is not None
-    assert (found.status, found.generation) == (b'{"root":"/ipfs/499"}', 500)
-    assert connection.execute("SELECT count(*) FROM resource_events").fetchone() == (1,)
+    store = ResourceStore(fresh())
+    for at, (act, type_, name, value) in enumerate(acts):
+        before = store.named(type_, name.lower(), None)
+        if act == "declare":
+            changes = store.declare(type_, name, {"value": value}, Instant(at))
+            assert changes == (before is None or before.spec != {"value": value})
+        else:
+            assert store.withdraw(type_, name, Instant(at)) == (before is not None)
+        assert {each.id: each for each in store.all()} == fold(store.events(0, 1000))
+        assert [each.id for each in store.all("Mirror")] == [each.id for each in store.rows("Mirror")]
 
 
 def steps(connection: sqlite3.Connection, ask: Callable[[], object]) -> int:
@@ -125,15 +73,64 @@ def steps(connection: sqlite3.Connection, ask: Callable[[], object]) -> int:
     return counted
 
 
-def test_no_question_costs_all_that_was_ever_intended(database: Database) -> None:
-    """An intent that was changed 1,000 times was read 1,000 times at each question."""
+def test_no_question_costs_all_that_was_ever_declared(database: Database) -> None:
+    """A resource that was changed 1,000 times was read 1,000 times at each question."""
     with database.write() as connection:
-        resources = Resources(connection)
-        asks = [lambda: resources.get("mirror", "a"), lambda: resources.all("mirror"),
-                lambda: resources.about("mirror", "did"), lambda: resources.tell("mirror", "a", b"x")]  # fmt: skip
+        store = ResourceStore(connection)
+        asks = [lambda: store.named("Mirror", "a", None), lambda: store.all("Mirror"), lambda: store.rows("Mirror"),
+                lambda: store.with_did("Mirror", "did")]  # fmt: skip
         cost = []
         for number in range(1001):
-            resources.apply("mirror", "a", b"%d" % number, Instant(number), "did")
+            store.declare("Mirror", "a", {"number": number}, Instant(number), "did")
             if number in (10, 1000):
                 cost.append([steps(connection, ask) for ask in asks])
     assert cost[0] == cost[1]
+
+
+def put(connection: sqlite3.Connection, kind: str, name: str, spec: object, status: bytes | None = None) -> None:
+    """An intent as it was stored."""
+    raw = spec if isinstance(spec, bytes) else msgspec.json.encode(spec)
+    former_store.IN_FORCE.put(connection, kind, name.casefold(), name, raw, status, 1, 5, 7, None)
+
+
+DID = "did:odf:fed01937855671a2cd6a8134a6744411b9808e834932fb6885229000e1d5931cb25ef"
+
+
+def test_intents_of_before_become_resources_with_a_line_for_each(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    for room, its in ((ROOM, former_store.STEPS), (flows.ROOM, flows.STEPS)):
+        _migrated(path, room, its)
+    database = open_database(path)
+    with database.write() as connection:
+        put(connection, "dataset", "cities", {"renditions": [{"shards": [DID]}], "created_at": 3})
+        put(connection, "mirror", DID, {"dataset": DID, "name": "theirs", "priority": 4})
+        put(connection, "network", "food", {"name": "food", "bootstrap": [], "invited_by": "did:key:z6"})
+        put(connection, "blocked-peer", "12D3KooW", b"{}")
+        put(connection, "validator", "did:key:z6Mk", {"group": "uni"})
+        put(connection, "publication", DID, b'{"a":1}', b'{"b":2}')
+        now = Instant(1)
+        held = Resource(id="1", type="VariableSet", name="sensors", spec={}, created_at=now, updated_at=now)
+        body = msgspec.json.encode(held, order="deterministic")
+        former_store.CURRENT.put(connection, "1", "VariableSet", "sensors", None, 1, body)
+    database.migrate(ROOM, STEPS)
+    with database.read() as connection:
+        store = ResourceStore(connection)
+        found = {each.type: each for each in store.all()}
+        assert (found["Dataset"].did, found["Dataset"].name) == (DID, "cities")
+        assert (found["Mirror"].did, found["Mirror"].name) == (DID, "theirs")
+        assert found["Mirror"].spec == {"source": DID, "priority": 4}
+        assert found["Network"].spec == {"bootstrap": [], "invitedBy": "did:key:z6"}
+        assert (found["Peer"].did, found["Peer"].spec) == ("12D3KooW", {"peerId": "12D3KooW", "blocked": True})
+        assert (found["Validator"].name, found["Validator"].spec["group"]) == ("z6Mk", "uni")
+        assert found["VariableSet"] == held
+        assert records.of_kind(connection, "publication") == [records.KeptRecord(DID, b'{"a":1}', b'{"b":2}')]
+        assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'res_touched'").fetchone() == (0,)
+    assert len(database.converted) == 5
+    assert "Mirror theirs is declared as it stood" in database.converted
+    database.close()
+
+
+def _migrated(path: Path, room: str, its: Any) -> None:
+    database = open_database(path)
+    database.migrate(room, its)
+    database.close()

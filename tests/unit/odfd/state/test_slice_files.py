@@ -12,7 +12,6 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.store.files import DAMAGED, ObjectDamaged
 from odfd.datasets.catalog import Catalog
-from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory, open_state_directory
 from odfd.state.slice_files import MISSING, SliceFiles
 from odfd.verify.damage import DamagedBlock
@@ -31,7 +30,7 @@ def test_a_slice_is_hashed_again_when_its_file_changed(tmp_path: Path) -> None:
     found: list[tuple[DatasetId, DamagedBlock]] = []
     with open_state_directory(tmp_path / "state") as home:
         with home.database.write() as connection:
-            Catalog(Resources(connection)).add("cities", _DATASET, home.clock.now())
+            Catalog(connection).add("cities", _DATASET, home.clock.now())
         home.slices.found = lambda dataset, spot: found.append((dataset, spot))
         name = home.objects.add_bytes(_DATA)
         path = home.slices.of(_DATASET).path(name, 7)

@@ -20,7 +20,7 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from chain.store.database import Database, open_database
-from odfd.resources import store as resources
+from odfd.resources import tables as resources
 from odfd.trust.admission.rules import AdmissionOutcome, admit_word
 from odfd.trust.ledger.log import STEPS
 from odfd.trust.policy import network_policies

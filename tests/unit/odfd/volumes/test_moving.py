@@ -21,9 +21,9 @@ from chain.multihash import Multihash
 from chain.store.base import Append, no_step
 from chain.store.collect import collect
 from odfd.datasets.catalog import Catalog
-from odfd.resources.declared import DeclaredResource, DeclaredStore, handle_of
+from odfd.resources.resource import Resource, handle_of
 from odfd.resources.sets import binding
-from odfd.resources.store import Resources
+from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.volumes.cache import OPENING_SECONDS, VolumeCache
 from odfd.volumes.mover import VolumeMover, VolumeState, volume_in_use
@@ -69,7 +69,7 @@ def write(home: StateDirectory) -> None:
         blocks.append(last)
 
     def name_it(connection: Any) -> None:
-        Catalog(Resources(connection)).add("cold", OWNER, AT)
+        Catalog(connection).add("cold", OWNER, AT)
 
     home.chains.commit([Append(dataset=OWNER, expected=None, blocks=blocks, objects=NAMES)], name_it)
 
@@ -78,20 +78,18 @@ def _seed() -> Seed:
     return Seed(dataset_id=OWNER, dataset_kind=DatasetKind.ROOT)
 
 
-def declare(
-    home: StateDirectory, spec: dict[str, Any], datasets: Sequence[str] = ("c%",), **more: Any
-) -> DeclaredResource:
+def declare(home: StateDirectory, spec: dict[str, Any], datasets: Sequence[str] = ("c%",), **more: Any) -> Resource:
     """The volume as it is declared from now on."""
-    volume = DeclaredResource(
+    volume = Resource(
         id="3b1f7f7e-0000-4000-8000-000000000001", type="PersistentVolume", name="cellar", spec=spec,
         annotations={"volumePolicy": {"datasets": list(datasets)} | more}, created_at=AT, updated_at=AT,
     )  # fmt: skip
     with home.database.write() as connection:
-        DeclaredStore(connection).put_all([volume], AT)
+        ResourceStore(connection).put_all([volume], AT)
     return volume
 
 
-def moved(home: StateDirectory, volume: DeclaredResource, step: Any = no_step) -> tuple[VolumeState, Volumes]:
+def moved(home: StateDirectory, volume: Resource, step: Any = no_step) -> tuple[VolumeState, Volumes]:
     """After a round of a process that just started."""
     volumes = Volumes(home)
     return VolumeMover(home, volumes, step).round(0, [volume], None), volumes
@@ -286,7 +284,7 @@ def test_the_collection_frees_what_nothing_names_in_volumes_too(home: StateDirec
     moved(home, volume)
 
     def unname(connection: Any) -> None:
-        Catalog(Resources(connection)).remove("cold", AT)
+        Catalog(connection).remove(Catalog(connection).resolve("cold"), AT)
 
     with pytest.raises(Fault) as used:
         volume_in_use(home, volume, None)
@@ -328,7 +326,7 @@ def test_a_bucket_holds_slices_and_a_bounded_cache_reads_them(home: StateDirecto
             key: {"value": home.secrets.seal(f"k{key}", binding(secrets_id, key)), "contentEncoding": "jwe"}
             for key in ("id", "key")
         }
-        keys = DeclaredResource(
+        keys = Resource(
             id=secrets_id, type="SecretSet", name="aws", spec={"secrets": sealed}, created_at=AT, updated_at=AT
         )
         spec = {
@@ -338,7 +336,7 @@ def test_a_bucket_holds_slices_and_a_bounded_cache_reads_them(home: StateDirecto
         volume = declare(home, spec, cache="150kB")
         with home.database.write() as connection:
             volume = msgspec.structs.replace(volume, references={"SecretSet:aws": handle_of(keys)})
-            DeclaredStore(connection).put_all([keys, volume], AT)
+            ResourceStore(connection).put_all([keys, volume], AT)
         now = [0.0]
         volumes = Volumes(home, lambda: now[0])
         state = VolumeMover(home, volumes).round(0, [volume], None)

@@ -1,0 +1,114 @@
+"""Defines a resource as a value: what people declared, what it refers to, who owns it, and what became of it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from chain.instant import Instant
+from odfd.resources.status import ResourceStatus
+
+Json: TypeAlias = Any
+ACCOUNT: Final = "Account"
+UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
+"""The form of an id, which no name has."""
+OF_ACCOUNTS: Final = frozenset(
+    {
+        "Dataset", "Flow", "Portal", "Projection", "Relations", "Secret", "SecretSet", "Source", "Task", "Variable",
+        "VariableSet", "WebhookTarget",
+    }
+)  # fmt: skip
+"""The types of resources that any account may own: its own matters. All others are of the node, and so of its owner."""
+Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
+"""The kind of an event; ``Observed`` changes only the status, or what references are resolved to."""
+
+
+class ResourceHandle(msgspec.Struct, frozen=True):
+    """The resource that a reference is resolved to. Its did also finds a resource that was deleted and made again."""
+
+    id: str
+    name: str
+    """The present name of the resource."""
+    did: str | None = None
+
+
+class OwnerReference(msgspec.Struct, frozen=True, kw_only=True):
+    """An owner of a resource, which is deleted with the last of its owners."""
+
+    id: str
+    type: str
+    name: str
+    part: str = ""
+    """Identifies the part of the owner that the resource is."""
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource. ``spec`` is plain JSON; ``None`` if nobody declared it, as a dataset that was pulled."""
+
+    id: str
+    type: str
+    name: str
+    did: str | None = None
+    """Identifies the object that it stands for: a did, or the id of a peer. Unique in its type."""
+    account: str | None = None
+    """Id of the Account that owns it; ``None`` for the node's owner."""
+    labels: Mapping[str, Json] = {}
+    annotations: Mapping[str, Json] = {}
+    managers: Mapping[str, str] = {}
+    """Who set ``labels.KEY``, ``annotations.KEY`` or ``spec``, if that was not a plain apply of manifests."""
+    spec: Json = None
+    references: Mapping[str, ResourceHandle | None] = {}
+    """What its references are resolved to, by ``references.reference_key``; ``None`` if a target never existed here."""
+    owners: tuple[OwnerReference, ...] = ()
+    """The resources that made it; empty if people declared it."""
+    generation: int = 1
+    status: ResourceStatus = ResourceStatus()
+    """Written only by ``ResourceStore.observe``."""
+    created_at: Instant
+    updated_at: Instant
+
+    @property
+    def key(self) -> str:
+        """The name, as names are compared."""
+        return self.name.casefold()
+
+
+class ResourceEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of a resource; for a deletion with its last state."""
+
+    rv: int
+    at: Instant
+    op: Op
+    resource: Resource
+
+
+def handle_of(resource: Resource) -> ResourceHandle:
+    return ResourceHandle(resource.id, resource.name, resource.did)
+
+
+def canonical(value: Json) -> str:
+    """Encodes a value as its canonical JSON text, by which labels are compared."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def fold(events: Iterable[ResourceEvent]) -> dict[str, Resource]:
+    """Returns the resources after all events, by id."""
+    found: dict[str, Resource] = {}
+    for each in events:
+        if each.op == "Deleted":
+            found.pop(each.resource.id, None)
+        else:
+            found[each.resource.id] = each.resource
+    return found
+
+
+def derived_id(*parts: str) -> str:
+    """Returns an id that is always the same for the same parts, and no other's."""
+    digest = hashlib.sha256("\n".join(parts).encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=4))

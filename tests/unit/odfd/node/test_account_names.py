@@ -1,0 +1,177 @@
+"""Names of accounts: each has its own, side by side with those of others, and learns nothing of these."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from chain.errors import Fault
+from odfd.api.resources.sources import SourceReader
+from odfd.control import wire
+from odfd.errors import to_problem
+from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, settled, steady
+
+SET = """$schema: SecretSet
+headers: {{name: db{more}}}
+spec: {{secrets: {{key: {value}}}}}
+"""
+READING = """$schema: Source
+headers: {name: feed}
+spec:
+  config: {k: "SecretSet:db#key"}
+  ingress: {kind: RestEndpoint, signature: {kind: StandardWebhooks, secret: "${{ config.k }}"}}
+  read: {kind: NdJson}
+"""
+
+
+async def test_r23_accounts_have_the_same_names_side_by_side_and_each_reads_its_own(world: Any) -> None:
+    """Nothing of alice changes by what bob applies, labels or deletes under the same names."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        for uid in (ALICE, BOB):
+            made = (await asking.apply(uid, SET.format(value=f"of-{uid}", more=""), READING)).items
+            assert [each.action for each in made] == ["created", "created"]
+        sources, ids = SourceReader(node.home), {}
+        for uid in (ALICE, BOB):
+            for kind in ("secretsets", "sources"):
+                group = "config" if kind == "secretsets" else "source"
+                (view,) = (await asking.ask(uid, "GET", f"/{group}/v1alpha1/{kind}"))[1]["items"]
+                ids[uid, kind] = view["headers"]["id"]
+            assert sources.open(ids[uid, "sources"]).values == {"k": f"of-{uid}"}
+        assert len(set(ids.values())) == 4
+        alices = {each: await asking.ask(ALICE, "GET", f"/{each}/v1alpha1/{of}") for each, of in
+                  (("config", "secretsets/db"), ("source", "sources/feed"))}  # fmt: skip
+        assert {status for status, _ in alices.values()} == {200}
+
+        (item,) = (await asking.apply(BOB, SET.format(value="new", more=", labels: {a: b}"))).items
+        assert (item.action, item.id) == ("updated", ids[BOB, "secretsets"])
+        assert sources.open(ids[BOB, "sources"]).values == {"k": "new"}
+        for name in ("feed", ids[BOB, "sources"]):
+            labels = {"labels": {"by": name}}
+            assert (await asking.ask(BOB, "PUT", f"/source/v1alpha1/sources/{name}/labels", labels))[0] == 200
+        assert (await asking.ask(BOB, "DELETE", "/config/v1alpha1/secretsets/db"))[0] == 200
+        assert (await asking.ask(BOB, "GET", "/config/v1alpha1/secretsets/db"))[0] == 404
+        assert sources.open(ids[ALICE, "sources"]).values == {"k": f"of-{ALICE}"}
+        for each, of in (("config", "secretsets/db"), ("source", "sources/feed")):
+            assert steady(await asking.ask(ALICE, "GET", f"/{each}/v1alpha1/{of}")) == steady(alices[each])
+        # The set of alice does not take the place of the one that is gone.
+        with pytest.raises(Fault) as gone:
+            sources.open(ids[BOB, "sources"])
+        assert gone.value.rule == "unresolved-reference"
+
+
+async def test_deleting_one_by_its_id_deletes_none_of_the_same_name(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        for uid in (ALICE, BOB):
+            await asking.apply(uid, SET.format(value="v", more=""))
+        await node.apply(SET.format(value="v", more=""))
+        alices = (await asking.ask(ALICE, "GET", "/config/v1alpha1/secretsets/db"))[1]["headers"]["id"]
+        grant = GRANT.replace("Dataset:{what}", "SecretSet:{what}")
+        await asking.apply(ALICE, grant.format(name="g", who="bob", role="owner", what="db"))
+        status, gone = await asking.ask(BOB, "DELETE", f"/config/v1alpha1/secretsets/{alices}")
+        assert (status, gone["headers"]["id"]) == (200, alices)
+        assert [(await asking.ask(uid, "GET", "/config/v1alpha1/secretsets/db"))[0] for uid in (BOB, 0)] == [200, 200]
+        assert (await asking.ask(ALICE, "GET", f"/config/v1alpha1/secretsets/{alices}"))[0] == 404
+
+
+async def test_the_owner_names_what_accounts_have_with_the_account_and_is_told_where_several_have_it(
+    world: Any,
+) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        resolve, get = node.home.resolve, node.api.declarations.get
+        for uid in (ALICE, BOB):
+            await asking.apply(uid, DATASET.format(name="sales", more=""), SET.format(value="v", more=""))
+        alices, bobs = resolve("alice/sales"), resolve("bob/Sales")
+        assert alices.id != bobs.id
+        for kind, name in (("Dataset", "sales"), ("SecretSet", "db")):
+            with pytest.raises(Fault) as several:
+                await get(kind, name)
+            assert several.value.rule == "ambiguous-name"
+            assert "alice/" in several.value.hint
+            assert "bob/" in several.value.hint
+        owners = {(await get("SecretSet", f"{each}/db")).headers["account"]["name"] for each in ("alice", "bob")}
+        assert owners == {"alice", "bob"}
+        await node.apply(DATASET.format(name="sales", more=""), SET.format(value="v", more=""))
+        assert resolve("sales").id not in (alices.id, bobs.id)
+        assert "account" not in (await get("SecretSet", "db")).headers
+        assert resolve("hers").id == resolve("alice/hers").id
+
+
+async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: Any) -> None:
+    """Neither by taking it, in an apply or a rename, nor by asking for it with the account."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="his", more=""), SET.format(value="v", more=""))
+        services, told = await asking.services(ALICE), []
+        for name in ("theirs", "his", "nothing"):
+            (made,) = (await asking.apply(ALICE, DATASET.format(name=name, more=""), dry_run=True)).items
+            told.append((made.action, made.changes, made.warnings))
+            renamed = await services.datasets.rename("hers", wire.RenameRequest(name=name))
+            assert renamed.name == name
+            await services.datasets.rename(name, wire.RenameRequest(name="hers"))
+        assert told == [("created", ("Seed", "AddPushSource"), ())] * 3
+        asked = {
+            "Dataset": ("bob/his", "owner/theirs", "bob/nothing", "nobody/his"),
+            "SecretSet": ("bob/db", "owner/db", "nobody/db", "db"),
+        }
+        for kind, names in asked.items():
+            answers = set()
+            for name in names:
+                with pytest.raises(Fault) as missing:
+                    await services.declarations.get(kind, name)
+                answers.add(json.dumps(to_problem(missing.value)).replace(name, "NAME"))
+            assert len(answers) == 1, answers
+        answers = set()
+        for name in asked["Dataset"]:
+            with pytest.raises(Fault) as missing:
+                await services.datasets.get(name)
+            answers.add(json.dumps(to_problem(missing.value)).replace(name, "NAME"))
+        assert len(answers) == 1, answers
+        # Two of its own still may not have one name.
+        await asking.apply(ALICE, DATASET.format(name="more", more=""))
+        with pytest.raises(Fault) as taken:
+            await services.datasets.rename("hers", wire.RenameRequest(name="MORE"))
+        assert taken.value.rule == "dataset-exists"
+
+
+async def test_a_renamed_dataset_of_an_account_leaves_those_of_its_names_alone(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        for uid in (ALICE, BOB):
+            await asking.apply(uid, DATASET.format(name="old", more=""))
+        await node.apply(DATASET.format(name="new", more=""))
+        alices, bobs, owners = (node.home.resolve(each).id for each in ("alice/old", "bob/old", "new"))
+        assert (await asking.ask(ALICE, "POST", "/dataset/v1alpha1/datasets/old/rename", {"name": "new"}))[0] == 200
+        assert [node.home.resolve(each).id for each in ("alice/new", "bob/old", "new")] == [alices, bobs, owners]
+        assert (await asking.ask(ALICE, "GET", "/node/v1alpha1/datasets/old"))[0] == 404
+        await node.api.datasets.rename("bob/old", wire.RenameRequest(name="new"))
+        assert [node.home.resolve(each).id for each in ("alice/new", "bob/new", "new")] == [alices, bobs, owners]
+
+
+async def test_sources_of_a_dataset_read_the_sets_of_its_account(world: Any) -> None:
+    sets = "$schema: VariableSet\nheaders: {{name: sales{more}}}\nspec: {{variables: {{who: {who}}}}}\n"
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(DATASET.format(name="sales", more=""), sets.format(more="", who="owner"))
+        await asking.apply(ALICE, DATASET.format(name="sales", more=""), sets.format(more="", who="alice"))
+        await asking.apply(BOB, DATASET.format(name="sales", more=""))
+        values = node.api.declarations.values
+        said = [values(node.home.resolve(each).id) for each in ("sales", "alice/sales", "bob/sales")]
+        assert said == [{"who": "owner"}, {"who": "alice"}, {}]
+
+
+async def test_a_name_that_others_have_is_free_to_be_posted(world: Any) -> None:
+    posted = {"$schema": "SecretSet", "headers": {"name": "db"}, "spec": {"secrets": {"key": "v"}}}
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        for uid in (ALICE, BOB, 0):  # the owner posts it where several others have it
+            for status in (201, 409):
+                assert (await asking.ask(uid, "POST", "/config/v1alpha1/secretsets", posted))[0] == status, uid
+        accounts = [
+            each.headers.get("account", {}).get("name") for each in await node.api.declarations.list("SecretSet", None)
+        ]
+        assert sorted(map(str, accounts)) == ["None", "alice", "bob"]
