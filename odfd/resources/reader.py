@@ -68,10 +68,9 @@ class ResourceReader:
         if found is None:
             others = self.namesakes(type_, ref)
             if len(others) > 1:
-                names = ", ".join(f"{self.account_name(each.account or '')}/{each.name}" for each in others)
-                raise Invalid(
-                    f"several accounts have a {type_} {ref[:80]}", rule="ambiguous-name", hint=f"name one of {names}"
-                )  # fmt: skip
+                ids = ", ".join(f"{each.id} ({self.account_name(each.account or '')}'s)" for each in others)
+                text = f"several accounts have a {type_} {ref[:80]}"
+                raise Invalid(text, rule="ambiguous-name", hint=f"name one by its id: {ids}")
             found = next(iter(others), None)
         return found if found is not None and found.type == type_ else None
 

@@ -91,8 +91,8 @@ async def test_the_owner_names_what_accounts_have_with_the_account_and_is_told_w
             with pytest.raises(Fault) as several:
                 await get(kind, name)
             assert several.value.rule == "ambiguous-name"
-            assert "alice/" in several.value.hint
-            assert "bob/" in several.value.hint
+            assert "(alice's)" in several.value.hint
+            assert "(bob's)" in several.value.hint
         owners = {(await get("SecretSet", f"{each}/db")).headers["account"]["name"] for each in ("alice", "bob")}
         assert owners == {"alice", "bob"}
         await node.apply(DATASET.format(name="sales", more=""), SET.format(value="v", more=""))
