@@ -18,7 +18,7 @@ from chain.instant import Instant
 from chain.store.seals import Sealed
 from odfd.resources.records import RECORDS
 from odfd.resources.references import ANY, reference_key
-from odfd.resources.resource import Resource, derived_id, handle_of
+from odfd.resources.resource import OF_ACCOUNTS, Resource, derived_id, handle_of
 
 STEP: Final = """
     CREATE TABLE res_events (
@@ -238,6 +238,9 @@ def converted(connection: sqlite3.Connection) -> Sequence[str]:
         is_lost = each.type in _KINDS and each.type != "Flow" and not each.owners
         if is_lost:
             lines.append(f"{each.type} {each.name} is not declared any more: it was removed")
+        elif each.account is not None and each.type not in OF_ACCOUNTS:
+            lines.append(f"{each.type} {each.name} is of the node now, and of no account")
+            store.bring(msgspec.structs.replace(each, account=None), each)
         else:
             store.bring(each, each)
     _resolve_values(store)
@@ -302,6 +305,7 @@ def _declared(intent: _Intent, before: Resource | None) -> Resource:
     if before is not None:
         return msgspec.structs.replace(
             before, name=name, did=did, spec=before.spec if spec is None else spec,
+            account=before.account if before.type in OF_ACCOUNTS else None,
             created_at=min(before.created_at, intent.created_at),
         )  # fmt: skip
     type_ = _TYPES[intent.kind]

@@ -128,3 +128,10 @@ async def test_what_commands_declared_and_what_was_applied_stand_in_one_store(tm
             assert [held and held.name for held in source.references.values()] == ["places"]
     async with world.running("alice", private=True) as alice:
         assert alice.home.recovery.converted == alice.home.recovery.brought_forward == ()
+        keys = "$schema: SecretSet\nheaders: {name: keys, account: bob}\nspec: {secrets: {key: sesame, more: poppy}}\n"
+        (item,) = (await alice.apply(keys)).items
+        assert (item.action, item.id) == ("updated", bobs.id)
+        parts = {
+            each.name: each.headers["account"]["name"] for each in await alice.api.declarations.list("Secret", None)
+        }
+        assert parts == {"keys#key": "bob", "keys#more": "bob"}

@@ -112,6 +112,9 @@ def test_intents_of_before_become_resources_with_a_line_for_each(tmp_path: Path)
         held = Resource(id="1", type="VariableSet", name="sensors", spec={}, created_at=now, updated_at=now)
         body = msgspec.json.encode(held, order="deterministic")
         former_store.CURRENT.put(connection, "1", "VariableSet", "sensors", None, 1, body)
+        given = msgspec.structs.replace(held, id="2", type="Repository", name="shelf", account="3")
+        body = msgspec.json.encode(given, order="deterministic")
+        former_store.CURRENT.put(connection, "2", "Repository", "shelf", None, 2, body)
     database.migrate(ROOM, STEPS)
     with database.read() as connection:
         store = ResourceStore(connection)
@@ -123,9 +126,11 @@ def test_intents_of_before_become_resources_with_a_line_for_each(tmp_path: Path)
         assert (found["Peer"].did, found["Peer"].spec) == ("12D3KooW", {"peerId": "12D3KooW", "blocked": True})
         assert (found["Validator"].name, found["Validator"].spec["group"]) == ("z6Mk", "uni")
         assert found["VariableSet"] == held
+        assert store.named("Repository", "shelf", None) == msgspec.structs.replace(given, account=None)
         assert records.of_kind(connection, "publication") == [records.KeptRecord(DID, b'{"a":1}', b'{"b":2}')]
         assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'res_touched'").fetchone() == (0,)
-    assert len(database.converted) == 5
+    assert len(database.converted) == 6
+    assert "Repository shelf is of the node now, and of no account" in database.converted
     assert "Mirror theirs is declared as it stood" in database.converted
     database.close()
 
