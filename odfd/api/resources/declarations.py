@@ -85,7 +85,7 @@ class DeclarationService:
 
         def kept(desired: DesiredResource, before: Resource | None, resource_id: str) -> Any:
             if desired.type != SECRET_SET:
-                form = TYPES.named(desired.type).kept
+                form = self._registry.named(desired.type).kept
                 return desired.spec if form is None else form(desired.name, said[desired.place])
             held = {} if before is None else before.spec["secrets"]
             return {"secrets": sealed_secrets(desired.spec["secrets"], held, (resource_id, desired.name), keys)}
@@ -94,7 +94,7 @@ class DeclarationService:
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            rules = Rules(kept, self._references, self._parts, _object_of, account)
+            rules = Rules(kept, self._references, self._parts, self._object_of, account)
             planned, faults = plan(desired, store, self._new_id, self._clock.now(), terms, rules)
             planned = [_waiting(each, draft, store) for each, draft in zip(planned, drafts, strict=False)]
         for each in planned if terms.generation is not None else ():
@@ -365,6 +365,11 @@ class DeclarationService:
         """Returns a store that also writes the resources that others make."""
         return ResourceStore(connection, self.keeper)
 
+    def _object_of(self, type_: str, spec: Json) -> str | None:
+        """Returns what a resource stands for by its spec, if that says it."""
+        field = self._registry.named(type_).stands_for
+        return spec[field] if field else None
+
     def _type(self, word: str) -> ResourceType:
         found = self._registry.word(word)
         if found is None or found.spec is None:
@@ -418,12 +423,6 @@ def _waiting(planned: PlannedResource, draft: Draft, store: ResourceStore) -> Pl
         meant = f" (did you mean {near[0]}?)" if near else ""
         told.append(f"{draft.place(each.path)}: no {type_.lower()} {name!r} here{meant}; it begins when that is here")
     return msgspec.structs.replace(planned, warnings=(*planned.warnings, *told))
-
-
-def _object_of(type_: str, spec: Json) -> str | None:
-    """Returns what a resource stands for by its spec, if that says it."""
-    field = TYPES.named(type_).stands_for
-    return spec[field] if field else None
 
 
 def _desired(draft: Draft) -> DesiredResource:
