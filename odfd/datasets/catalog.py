@@ -46,9 +46,7 @@ class Catalog:
         if ref.startswith(DID_ODF):
             short = DatasetId.parse(ref).short
             raise NotFound(f"no dataset {short} here", rule="dataset-ref", hint="odfctl mirror add takes a did")
-        near = difflib.get_close_matches(ref, [entry.name for entry in self.entries()], n=1)
-        hint = f"did you mean {near[0]}?" if near else "odfctl get datasets lists what is here"
-        raise NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
+        raise _missing(ref, [entry.name for entry in self.entries()])
 
     def look(self, ref: str) -> DatasetEntry | None:
         """Returns what the node's owner means by a did, a name or ``account/name``. Raises Invalid."""
@@ -131,18 +129,24 @@ class Catalog:
             self._store.delete(held, now)
 
 
-def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> DatasetEntry:
+def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog, account: str | None = None) -> DatasetEntry:
     """Resolves a resource's reference: to the dataset it was resolved to before, else by its present name or did.
 
-    ``meant``: dids by the keys of references. Raises NotFound, Invalid.
+    ``meant``: dids by the keys of references. ``account``: that of the resource; ``None`` for the node's owner, who
+    also means what a single other account has. Raises NotFound, Invalid.
     """
     key = reference_key(ref, TYPE)
     did = meant.get(key)
     if did is None and "/" in key:
         hint = "odfctl get datasets -w lists what is here, with accounts"
         raise NotFound(f"there is no {key}", rule="dataset-ref", hint=hint)
-    if did is None:
+    if did is None and account is None:
         return catalog.resolve(ref.removeprefix(f"{TYPE}:"))
+    if did is None:
+        found = catalog.named(ref.removeprefix(f"{TYPE}:"), account)
+        if found is None:
+            raise _missing(ref.removeprefix(f"{TYPE}:"), ())
+        return found
     found = catalog.find(DatasetId.parse(did))
     if found is None:
         hint = "it goes on when that comes again; to mean another of the name, apply it again"
@@ -153,6 +157,13 @@ def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> Dat
 def default_name(dataset: DatasetId) -> DatasetName:
     """Derives a name for a dataset that was given none."""
     return DatasetName(f"odf-{dataset.public_key.hex()[:12]}")
+
+
+def _missing(ref: str, names: Sequence[str]) -> NotFound:
+    """Builds the fault for a name that finds nothing; ``names``: those that the asker may be told of."""
+    near = difflib.get_close_matches(ref, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else "odfctl get datasets lists what is here"
+    return NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
 
 
 def _taken(name: str, dataset: DatasetId) -> Invalid:

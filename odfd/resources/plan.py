@@ -181,13 +181,13 @@ def _homes(
     for each in desired:
         if each.type not in OF_ACCOUNTS:
             told.append(None)
-            if each.account is not None and _home(each.account, state) != (True, None):
+            if each.account is not None:
                 text = f"headers.account: a {each.type} is of the node, and of no account"
                 faults.append(Invalid(text, rule="account-type", hint="leave the account out", place=each.place))
         elif each.account is None:
             told.append(default)
-        elif (is_known := _home(each.account, state))[0]:
-            told.append(is_known[1])
+        elif (owner := state.account(each.account)) is not None:
+            told.append(owner.id)
         elif (number := made.get(each.account.casefold())) is not None:
             told.append(ids.setdefault(number, derived_id(ACCOUNT, desired[number].name, desired[number].place)))
         else:
@@ -195,12 +195,6 @@ def _homes(
             text = f"headers.account: there is no Account {each.account[:120]!r}"
             faults.append(Invalid(text, rule="no-such-account", hint="apply it first", place=each.place))
     return _Homes(told, ids)
-
-
-def _home(account: str, state: FinalState) -> tuple[bool, str | None]:
-    """Returns whether an account is here, and what its resources have as theirs. ``account``: a name, id or did."""
-    found = state.find(f"{ACCOUNT}:{account if account.startswith('did:') else account.casefold()}", None)
-    return found is not None, None if found is None else found.id
 
 
 def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> PlannedResource:

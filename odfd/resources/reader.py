@@ -60,19 +60,13 @@ class ResourceReader:
 
         The owner sees all, so a name that only one other account has means that one. Raises Invalid if several have it.
         """
-        owner, _, name = ref.rpartition("/")
-        if owner:
-            held = self.named(ACCOUNT, owner, None)
-            return None if held is None else self.named(type_, name, held.id)
-        found = self.named(type_, ref, None) or self.get(ref) or self.with_did(type_, ref)
-        if found is None:
-            others = self.namesakes(type_, ref)
-            if len(others) > 1:
-                ids = ", ".join(f"{each.id} ({self.account_name(each.account or '')}'s)" for each in others)
-                text = f"several accounts have a {type_} {ref[:80]}"
-                raise Invalid(text, rule="ambiguous-name", hint=f"name one by its id: {ids}")
-            found = next(iter(others), None)
-        return found if found is not None and found.type == type_ else None
+        found = self.called(type_, ref, None)
+        others = self.namesakes(type_, ref) if found is None else []
+        if len(others) > 1:
+            ids = ", ".join(f"{each.id} ({self.account_name(each.account or '')}'s)" for each in others)
+            text = f"several accounts have a {type_} {ref[:80]}"
+            raise Invalid(text, rule="ambiguous-name", hint=f"name one by its id: {ids}")
+        return next(iter(others), found)
 
     def with_did(self, type_: str, did: str) -> Resource | None:
         return self._one("type = ? AND did = ?", (type_, did))

@@ -182,7 +182,8 @@ class FinalState:
     def find(self, key: str, account: str | None) -> Resource | None:
         """Resolves a key without regard to an earlier target; ``None`` if nothing has it.
 
-        ``account``: the account in which a name without one is looked up; what the node's owner has so comes after.
+        ``account``: the account in which a name without one is looked up. Nothing of the owner stands in for what
+        it has not: then an account would reach by a name what it may not read.
         """
         type_, _, sought = key.partition(":")
         owner, _, name = sought.rpartition("/")
@@ -191,12 +192,15 @@ class FinalState:
         elif sought.startswith(_DID):
             found = self._standing.with_did(type_, sought)
         elif not owner:
-            own = self.named(type_, name, account) if account is not None and type_ in OF_ACCOUNTS else None
-            found = own or self.named(type_, name, None)
+            found = self.named(type_, name, account if type_ in OF_ACCOUNTS else None)
         else:
             held = self.named(ACCOUNT, owner, None)
             found = None if held is None else self.named(type_, name, held.id)
         return found if found is not None and found.type == type_ else None
+
+    def account(self, ref: str) -> Resource | None:
+        """Returns an Account by its name, id or did."""
+        return self.find(f"{ACCOUNT}:{ref if ref.startswith(_DID) else ref.casefold()}", None)
 
     def named(self, type_: str, name: str, account: str | None) -> Resource | None:
         """Returns what has a name in an account after the batch."""

@@ -17,7 +17,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from odfd.resources.reader import BODY, DECLARATIONS, DELETING, EVENTS, STATUSES, ResourceReader
-from odfd.resources.resource import Json, Op, Resource, canonical, derived_id, handle_of
+from odfd.resources.resource import OF_ACCOUNTS, Json, Op, Resource, canonical, derived_id, handle_of
 from odfd.resources.status import ResourceStatus, pending
 
 KEPT, MOST, MOST_BYTES, KEPT_FOR = 10_000, 100_000, 64 << 20, 24 * 3600 * SECOND
@@ -207,7 +207,7 @@ class ResourceStore(ResourceReader):
     def _heal(self, came: Resource, now: Instant) -> None:
         """Resolves references to a new resource: those that never found it, and those to an earlier one of its did.
 
-        A name without an account means one of the account that refers, else of the node's owner.
+        A name without an account means one of the account that refers.
         """
         owner = None if came.account is None else self.get(came.account)
         long = came.id if owner is None else f"{owner.key}/{came.key}"
@@ -216,7 +216,7 @@ class ResourceStore(ResourceReader):
             "SELECT src, res_refs.key FROM res_refs JOIN declarations ON declarations.id = src"
             " WHERE (dst IS NULL AND (res_refs.key IN (?, ?, ?) OR (res_refs.key = ? AND (? OR account = ?))))"
             " OR (res_refs.did = ? AND res_refs.key GLOB ?) OR dst = ? ORDER BY src, res_refs.key",
-            (*keys, f"{came.type}:{came.key}", came.account is None, came.account, came.did,
+            (*keys, f"{came.type}:{came.key}", came.type not in OF_ACCOUNTS, came.account or "", came.did,
              f"{came.type}:*", came.id),
         )  # fmt: skip
         for src, found in itertools.groupby(rows.fetchall(), key=operator.itemgetter(0)):

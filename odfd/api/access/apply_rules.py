@@ -6,7 +6,7 @@ nothing of those of others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from odfd.datasets.catalog import TYPE as DATASET
 from odfd.ingest.source_manifest import SourceSpec, endpoint_of
 from odfd.resources.manifest import Draft
 from odfd.resources.references import ANY, SETS, FinalState, reference_key, references_of
-from odfd.resources.resource import ACCOUNT, Resource
+from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 
 APPLIED: Final = frozenset({DATASET, RELATIONS, "Secret", "Source", "Variable", *SETS})
@@ -54,12 +54,10 @@ def _judge(guard: Guard, wanted: DesiredState) -> None:
     if legacy is not None:
         text = f"a DatasetSnapshot names no account, and {legacy.name} would be the node's owner's"
         raise Refused(text, rule="access-legacy", place=legacy.manifest.place(), hint="write $schema: Dataset")
-    batch = {(each.type.name, each.headers.name.casefold()) for each in wanted.drafts}
-    state = guard.state()
     with guard.home.database.read() as connection:
-        store = ResourceStore(connection)
+        by = _Judged(guard, guard.state(), ResourceStore(connection), wanted.drafts)
         for draft in wanted.drafts:
-            for fault in _faults(_Judged(guard, state, store, batch), draft):
+            for fault in _faults(by, draft):
                 fault.place = fault.place or draft.place("headers.name")
                 raise fault
 
@@ -67,13 +65,42 @@ def _judge(guard: Guard, wanted: DesiredState) -> None:
 class _Judged:
     """The facts by which one apply is judged."""
 
-    def __init__(self, guard: Guard, state: Any, store: ResourceStore, batch: set[tuple[str, str]]) -> None:
-        self.guard, self.state, self.store, self.batch = guard, state, store, batch
+    def __init__(self, guard: Guard, state: Any, store: ResourceStore, drafts: Sequence[Draft]) -> None:
+        self.guard, self.state, self.store = guard, state, store
         self.final = FinalState((), store)
+        held = [(each, self.held(each)) for each in drafts]
+        self.batch = {(self.home(each), each.type.name, each.headers.name.casefold()): there for each, there in held}
+        """What is here of each resource of the batch, by its account, type and name after it; ``None`` if it is new."""
+        self.moved = {there.id for there in self.batch.values() if there is not None} - {
+            there.id for (home, _, name), there in self.batch.items()
+            if there is not None and (there.account, there.key) == (home, name)
+        }  # fmt: skip
+        """Ids of what the batch renames or moves, which its former name does not find after it."""
 
-    def owner(self, account: str) -> Resource | None:
-        """Returns an Account by its name, id or did."""
-        return self.final.find(f"{ACCOUNT}:{account if account.startswith('did:') else account.casefold()}", None)
+    def home(self, draft: Draft) -> str | None:
+        """Returns the id of the account that the manifest is of, in which its references are looked up."""
+        headers = draft.headers
+        if headers.account is not None:
+            owner = self.final.account(headers.account)
+            return None if owner is None else owner.id
+        held = None if headers.id is None else self.store.get(headers.id)
+        return self.guard.subject.account if held is None else held.account
+
+    def target(self, key: str, home: str | None) -> tuple[bool, Resource | None]:
+        """Returns whether a reference finds what the batch makes; else what it finds after it and the subject may read.
+
+        ``home``: the account in which a name without one is looked up.
+        """
+        type_, _, name = key.partition(":")
+        owner, _, plain = name.rpartition("/")
+        named = self.final.account(owner) if owner else None
+        place = (home if named is None else named.id, type_, plain)
+        if place in self.batch:
+            held = self.batch[place]
+            return held is None, held
+        found = self.final.find(key, home)
+        is_known = found is not None and self.guard.role_of(self.state, found.id) is not None
+        return False, found if is_known and found is not None and found.id not in self.moved else None
 
     def held(self, draft: Draft) -> Resource | None:
         """Returns what the manifest names, if the subject may know of it."""
@@ -83,7 +110,7 @@ class _Judged:
         elif headers.account is None:
             found = self.store.named(kind, headers.name, self.guard.subject.account)
         else:
-            owner = self.owner(headers.account)
+            owner = self.final.account(headers.account)
             found = None if owner is None else self.store.named(kind, headers.name, owner.id)
         is_known = found is not None and found.type == kind and self.guard.role_of(self.state, found.id) is not None
         return found if is_known else None
@@ -113,7 +140,7 @@ def _standing_faults(by: _Judged, draft: Draft, held: Resource) -> Iterator[Faul
     account, what = draft.headers.account, f"{held.type}:{held.name}"
     if (denied := by.guard.denial(by.state, held.id, Action.MAINTAIN, what)) is not None:
         yield denied
-    owner = None if account is None else by.owner(account)
+    owner = None if account is None else by.final.account(account)
     if account is None or (owner is not None and owner.id == held.account):
         return
     if (denied := by.guard.denial(by.state, held.id, Action.OWN, what)) is not None:
@@ -144,7 +171,8 @@ def _source_faults(draft: Draft) -> Iterator[Fault]:
 def _reference_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
     """Yields a fault for what may not be read, in the words for what is not here (R31)."""
     for each in references_of(type(draft.spec), plain_of(draft.spec)):
-        if _reads(by, each.key):
+        is_new, found = by.target(each.key, by.home(draft))
+        if is_new or found is not None:
             continue
         place, kind = draft.place(each.path), each.key.partition(":")[0]
         if kind == DATASET:
@@ -164,22 +192,12 @@ def _relation_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
     for part, text in said:
         key = reference_key(text, ANY)
         place = draft.place(f"spec.{part}.object")
-        if _in_batch(by, key):
+        is_new, found = by.target(key, by.home(draft))
+        if is_new:
             continue
-        found = by.final.find(key, by.guard.subject.account)
-        if found is None or by.guard.role_of(by.state, found.id) is None:
+        if found is None:
             yield NotFound(f"there is no {text[:120]!r} that you may read", rule="resource", place=place,
                            hint="odfctl get lists what you may read")  # fmt: skip
         elif (denied := by.guard.denial(by.state, found.id, Action.OWN, text)) is not None:
             denied.place = place
             yield denied
-
-
-def _reads(by: _Judged, key: str) -> bool:
-    found = by.final.find(key, by.guard.subject.account)
-    return _in_batch(by, key) or (found is not None and by.guard.role_of(by.state, found.id) is not None)
-
-
-def _in_batch(by: _Judged, key: str) -> bool:
-    type_, _, name = key.partition(":")
-    return (type_, name) in by.batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 
 import msgspec
@@ -45,19 +44,19 @@ def over_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: Dataset
     """
     check_shards(home, desired, dataset)
     metadata = tuple(
-        _over_shards(home, each, desired.meant) if isinstance(each, SetTransform) else each
+        _over_shards(home, each, desired) if isinstance(each, SetTransform) else each
         for each in desired.snapshot.metadata
     )
     snapshot = msgspec.structs.replace(desired.snapshot, metadata=metadata)
     return desired if snapshot == desired.snapshot else msgspec.structs.replace(desired, snapshot=snapshot)
 
 
-def _over_shards(home: StateDirectory, transform: SetTransform, meant: Mapping[str, str]) -> SetTransform:
+def _over_shards(home: StateDirectory, transform: SetTransform, desired: DesiredSnapshot) -> SetTransform:
     for ref in [each.dataset_ref for each in transform.inputs]:
         if ref.removeprefix("Dataset:").startswith("did:"):
             continue  # an id names one chain
         with suppress(NotFound, Invalid), home.catalog() as catalog:  # told when it is resolved, if it is missing
-            shards = home.shards_of(resolve_dataset(ref, meant, catalog).id)
+            shards = home.shards_of(resolve_dataset(ref, desired.meant, catalog, desired.account).id)
             if len(shards) > 1:
                 transform = over(transform, (ref,), [str(each) for each in shards])
     return transform

@@ -16,18 +16,18 @@ import msgspec
 
 from chain import instant
 from chain.errors import Conflict, Fault, Invalid
-from chain.ids import DatasetId, parse_own_name
+from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import MetadataEvent, SetTransform
 from chain.state import ChainState, load_state, transform_of
 from chain.store.base import Head
 from odfd.api.resources.desired_state import DesiredSnapshot
 from odfd.api.resources.sharded_birth import note_birth
-from odfd.datasets.catalog import Catalog, resolve_dataset
+from odfd.datasets.catalog import TYPE, Catalog, resolve_dataset
 from odfd.datasets.creation import input_ids
 from odfd.resources import records
 from odfd.resources.plan import cycle_fault
-from odfd.resources.references import find_cycle
+from odfd.resources.references import find_cycle, reference_key
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.commit_parts import Addition
 from odfd.trust.signing.owner_commit import OwnerCommitter, author_blocks
@@ -109,16 +109,16 @@ class DatasetBatch:
         said = ref.removeprefix("Dataset:")
         if said.startswith("did:"):
             return DatasetId.parse(said)
+        # What the batch makes precedes what others have under its name.
+        planned = self._names.get((desired.account, said.casefold()))
+        if planned is not None and reference_key(ref, TYPE) not in desired.meant:
+            return planned
         try:
-            parse_own_name(said)
             with self._home.catalog() as catalog:
-                return resolve_dataset(ref, desired.meant, catalog).id
+                return resolve_dataset(ref, desired.meant, catalog, desired.account).id
         except Invalid as fault:
-            found = self._names.get((desired.account, said.casefold()))
-            if found is None:
-                fault.place = desired.input_place(ref)
-                raise
-            return found
+            fault.place = desired.input_place(ref)
+            raise
 
     def check_circle(self, desired: DesiredSnapshot, dataset: DatasetId, events: Sequence[MetadataEvent]) -> None:
         """Raises Invalid if the dataset would derive from itself, directly or through others."""

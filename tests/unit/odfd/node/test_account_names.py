@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from chain.errors import Fault
+from chain.ids import DatasetId
+from chain.state import transform_of
 from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
+from odfd.datasets.creation import input_ids
 from odfd.errors import to_problem
+from odfd.resources.store import ResourceStore
 from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, settled, steady
 
 SET = """$schema: SecretSet
@@ -175,3 +180,72 @@ async def test_a_name_that_others_have_is_free_to_be_posted(world: Any) -> None:
             each.headers.get("account", {}).get("name") for each in await node.api.declarations.list("SecretSet", None)
         ]
         assert sorted(map(str, accounts)) == ["None", "alice", "bob"]
+
+
+DERIVED = """$schema: Dataset
+headers: {name: derived}
+spec:
+  kind: Derivative
+  metadata:
+  - kind: SetTransform
+    inputs: [{datasetRef: raw, alias: a}]
+    transform: {kind: Sql, engine: spark, query: select * from a}
+"""
+
+
+async def test_an_account_derives_from_its_own_dataset_of_a_name_that_the_owner_has_too(world: Any) -> None:
+    """Of one batch, too: the name found the dataset of the node's owner before the new one."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(DATASET.format(name="raw", more=""))
+        made = (await asking.apply(BOB, DATASET.format(name="raw", more=""), DERIVED)).items
+        assert [each.fault for each in made] == [None, None]
+        ids = {each.name: each.id for each in made}
+        transform = transform_of(node.home.chains.chain(DatasetId.parse(ids["derived"])))
+        assert transform is not None
+        assert [str(each) for each in input_ids(transform)] == [ids["raw"]]
+        assert ids["raw"] != str(node.home.resolve("raw").id)
+
+
+TEAM = """$schema: Account
+headers: {name: team}
+spec: {email: team@example.com, accountType: Organization}
+---
+$schema: Relations
+headers: {name: members}
+spec: {relations: [{subject: "Account:bob", relation: member, object: "Account:team"}]}
+"""
+
+
+@pytest.mark.parametrize("trick", ["a set of the team", "a set that is renamed", "a source of the team"])
+async def test_no_batch_reads_a_set_of_the_owner_that_has_the_name(world: Any, trick: str) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(SET.format(value="of-the-owner", more=""), *TEAM.split("---\n"))
+        source = READING
+        if trick == "a set of the team":
+            batch = [SET.format(value="v", more=", account: team")]
+        else:
+            (held,) = (await asking.apply(BOB, SET.format(value="v", more=""))).items
+            batch = [SET.format(value="v", more=f", id: {held.id}").replace("name: db", "name: other")]
+        if trick == "a source of the team":
+            batch, source = [], READING.replace("{name: feed}", "{name: feed, account: team}")
+        with suppress(Fault):
+            await asking.apply(BOB, *batch, source)
+        await node.parts.reconciler.settled()
+        with node.home.database.read() as connection:
+            found = ResourceStore(connection).namesakes("Source", "feed")
+        for each in found:
+            with pytest.raises(Fault):
+                SourceReader(node.home).open(each.id)
+
+
+async def test_a_maintainer_makes_itself_no_owner_in_the_batch_that_changes_the_dataset(world: Any) -> None:
+    """What an apply changed counted as its own, so a maintainer could take the dataset over."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="maintainer", what="hers"))
+        changed = DATASET.format(name="hers", more=", account: alice, labels: {a: b}")
+        with pytest.raises(Fault) as refused:
+            await asking.apply(BOB, changed, GRANT.format(name="mine", who="bob", role="owner", what="alice/hers"))
+        assert refused.value.rule == "access-role"
