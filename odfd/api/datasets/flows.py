@@ -129,7 +129,7 @@ class FlowService:
         is_new = resource.status.observed_generation != resource.generation
         if is_new or resource.status.phase != "Ready":  # what it refers to may have come
             await self._worker.look({plan.target})
-        return await self.get(resource.name)
+        return await self.get(resource.id)
 
     async def removed(self, resource: Resource) -> None:
         """Ends what a deleted flow did."""

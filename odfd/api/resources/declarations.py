@@ -26,7 +26,7 @@ from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
 from odfd.resources.plan import APPLY, PLAIN, DesiredResource, PlannedResource, Rules, Terms, check_generation, plan
 from odfd.resources.references import FinalState, Reference, references_in
-from odfd.resources.resource import Json, Resource
+from odfd.resources.resource import OF_ACCOUNTS, Json, Resource
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
 from odfd.resources.store import ResourceStore
@@ -96,7 +96,8 @@ class DeclarationService:
             store = ResourceStore(connection)
             rules = Rules(kept, self._references, self._parts, self._object_of, account)
             planned, faults = plan(desired, store, self._new_id, self._clock.now(), terms, rules)
-            planned = [_waiting(each, draft, store) for each, draft in zip(planned, drafts, strict=False)]
+            batch = [each.after for each in planned]
+            planned = [_waiting(each, draft, store, batch) for each, draft in zip(planned, drafts, strict=False)]
         for each in planned if terms.generation is not None else ():
             check_generation(each.before, terms.generation or 0, each.after.name)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
@@ -412,14 +413,19 @@ def _sets_of(store: ResourceStore, name: str, account: str | None) -> tuple[Reso
     return store.named("VariableSet", name, account), store.named(SECRET_SET, name, account)
 
 
-def _waiting(planned: PlannedResource, draft: Draft, store: ResourceStore) -> PlannedResource:
-    """Adds a warning for each reference to what is not here, with the nearest name."""
+def _waiting(
+    planned: PlannedResource, draft: Draft, store: ResourceStore, batch: Sequence[Resource]
+) -> PlannedResource:
+    """Adds a warning for each reference to what is not here, with the nearest name of its own account."""
     if planned.action == "unchanged":
         return planned
     told = []
     for each in planned.dangling:
         type_, _, name = each.key.partition(":")
-        near = difflib.get_close_matches(name, [row.name for row in store.rows(type_)], n=1)
+        account = planned.after.account if type_ in OF_ACCOUNTS else None
+        known = {row.name for row in store.rows(type_) if row.account == account}
+        known |= {other.name for other in batch if (other.type, other.account) == (type_, account)}
+        near = difflib.get_close_matches(name, sorted(known), n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         told.append(f"{draft.place(each.path)}: no {type_.lower()} {name!r} here{meant}; it begins when that is here")
     return msgspec.structs.replace(planned, warnings=(*planned.warnings, *told))

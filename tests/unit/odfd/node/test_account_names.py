@@ -249,3 +249,25 @@ async def test_a_maintainer_makes_itself_no_owner_in_the_batch_that_changes_the_
         with pytest.raises(Fault) as refused:
             await asking.apply(BOB, changed, GRANT.format(name="mine", who="bob", role="owner", what="alice/hers"))
         assert refused.value.rule == "access-role"
+
+
+FLOW = """$schema: Flow
+headers: {{name: often{more}}}
+spec:
+  target: Dataset:raw
+  triggers: [{{kind: Schedule, every: {every}}}]
+"""
+
+
+async def test_two_flows_of_one_name_are_each_looked_at_by_themselves(world: Any) -> None:
+    """The owner's stood in for one of an account that has its name."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(ALICE, DATASET.format(name="raw", more=""))
+        await node.apply(DATASET.format(name="raw", more=""))
+        await node.apply(FLOW.format(more="", every="1min"))
+        await node.apply(FLOW.format(more=", account: alice", every="2min"))
+        with node.home.database.read() as connection:
+            flows = ResourceStore(connection).namesakes("Flow", "often")
+        found = {(each.account is None, (await node.api.flows.in_force(each)).when) for each in flows}
+        assert found == {(True, "every 1min"), (False, "every 2min")}

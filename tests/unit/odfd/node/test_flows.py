@@ -63,13 +63,13 @@ async def view(node: Any, name: str) -> wire.FlowView:
     return next(each for each in await node.api.flows.list() if each.name == name)
 
 
-async def ran(node: Any, name: str, runs: int) -> wire.FlowView:
+async def ran(node: Any, name: str, runs: int, outcome: str | None = None) -> wire.FlowView:
     with trio.fail_after(PATIENCE):
         while True:
             # Taken before the look: a turn may end while it is under way.
             turned = node.parts.flows.turned
             seen = await view(node, name)
-            if seen.runs >= runs:
+            if seen.runs >= runs and outcome in (None, seen.outcome):
                 return seen
             await turned.wait()
 
@@ -151,8 +151,8 @@ async def test_a_flow_runs_when_another_dataset_has_new_data(world: Any) -> None
         await alice.apply(ROOT, DERIVED, flow("after", "towns", "{kind: Dataset, dataset: cities}"))
         await ran(alice, "after", 1)
         await alice.pull("cities")
-        seen = await ran(alice, "after", 2)
-        assert seen.outcome == "updated"
+        # One run more may have found nothing: the flow is in force before its dataset's first blocks are signed.
+        seen = await ran(alice, "after", 2, "updated")
         assert seen.when == "new data of cities, each 0s at most"
 
 

@@ -49,7 +49,7 @@ async def test_one_failure_harms_no_other(world: Any, worlds: Any) -> None:
     ("old", "new", "rule", "place"),
     [
         ("datasetRef: cities", "datasetRef: citis", "dataset-ref", "m0.yaml:9"),
-        ("datasetRef: cities", "datasetRef: kamu/cities", "dataset-account", "m0.yaml:9"),
+        ("datasetRef: cities", "datasetRef: kamu/cities", "dataset-ref", "m0.yaml:9"),
         ("name: towns", "name: kamu/towns", "dataset-account", "m0.yaml"),
         ("select * from cities", "select now()", "shape-not-supported", "m0.yaml:11"),
         ("engine: spark", "engine: flink", "engine-unknown", "m0.yaml:11"),
