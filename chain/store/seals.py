@@ -8,6 +8,7 @@ trusted. Indexes are not covered; SQLite's own check compares those (``Database.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -54,12 +55,7 @@ class Sealed(msgspec.Struct, frozen=True):
 
     def put(self, connection: sqlite3.Connection, *values: Value) -> None:
         """Writes a row, replacing one of the same key; ``values`` in the order of ``columns``."""
-        names = ", ".join((*self.columns, "seal"))
-        places = ", ".join("?" * (len(self.columns) + 1))
-        connection.execute(
-            f"INSERT OR REPLACE INTO {self.table} ({names}) VALUES ({places})",  # noqa: S608
-            (*values, _seal(self.table, values)),
-        )
+        connection.execute(_writing(self.table, self.columns), (*values, _seal(self.table, values)))
 
     def rows(self, connection: sqlite3.Connection, where: str = "TRUE", values: Sequence[Value] = ()) -> Iterator[Row]:
         """Yields rows with all ``columns``; ``where`` may include order and limit. Raises Environment: ROW_DAMAGED."""
@@ -102,8 +98,8 @@ class Sealed(msgspec.Struct, frozen=True):
     def _looked_at(
         self, connection: sqlite3.Connection, where: str, values: Sequence[Value]
     ) -> Iterator[tuple[tuple[Value, ...], bool]]:
-        names = ", ".join((*self.columns, "seal"))
-        for *row, seal in connection.execute(f"SELECT {names} FROM {self.table} WHERE {where}", values):  # noqa: S608
+        reading = _reading(self.table, self.columns)
+        for *row, seal in connection.execute(f"{reading} WHERE {where}", values):
             yield tuple(row), seal is None or seal == _seal(self.table, row)
 
     def _name(self, row: Sequence[Value]) -> str:
@@ -112,14 +108,25 @@ class Sealed(msgspec.Struct, frozen=True):
         return f"row {shown} of {self.table}"
 
 
+@functools.cache
+def _writing(table: str, columns: tuple[str, ...]) -> str:
+    names, places = ", ".join((*columns, "seal")), ", ".join("?" * (len(columns) + 1))
+    return f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"  # noqa: S608  both are declared
+
+
+@functools.cache
+def _reading(table: str, columns: tuple[str, ...]) -> str:
+    return f"SELECT {', '.join((*columns, 'seal'))} FROM {table}"  # noqa: S608  both are declared
+
+
 def _seal(table: str, values: Sequence[Value]) -> bytes:
-    digest = hashlib.sha3_256(table.encode())
+    # One update of the hash for a row takes a third of the time that one for each value does.
+    parts = [table.encode()]
     for value in values:
         # Values as SQLite returns them: instants are integers and names are bytes.
         kind, raw = _plain(value)
-        digest.update(b"%s%d:" % (kind, len(raw)))
-        digest.update(raw)
-    return digest.digest()[:_SIZE]
+        parts += (b"%s%d:" % (kind, len(raw)), raw)
+    return hashlib.sha3_256(b"".join(parts)).digest()[:_SIZE]
 
 
 def _plain(value: Value) -> tuple[bytes, bytes]:

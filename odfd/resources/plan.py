@@ -336,6 +336,8 @@ def _check_names(
     for each, home, held in zip(desired, homes, found, strict=True):
         if each.id is not None and held is None:
             continue  # reported already
+        if held is not None and (held.account, held.key) == (home, each.name.casefold()):
+            continue  # it has the name
         other = standing.named(each.type, each.name, home)
         if other is not None and (held is None or other.id != held.id) and other.id not in moving:
             text = f"headers.name: {each.name} is the name of another {each.type}, {other.id}"

@@ -75,6 +75,11 @@ class ResourceReader:
         """Lists the resources of a type by name, without their bodies."""
         return [_named(row) for row in DECLARATIONS.rows(self._db, "type = ? ORDER BY type, key", (type_,))]
 
+    def row(self, resource_id: str) -> NamedRow | None:
+        """Returns what ``get`` does, without its body."""
+        row = DECLARATIONS.one(self._db, "id = ?", (resource_id,))
+        return None if row is None else _named(row)
+
     def row_named(self, type_: str, name: str, account: str | None) -> NamedRow | None:
         """Returns what ``named`` does, without its body."""
         row = DECLARATIONS.one(self._db, _NAMED, (account or "", type_, name.casefold()))

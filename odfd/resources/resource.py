@@ -92,9 +92,12 @@ def handle_of(resource: Resource) -> ResourceHandle:
     return ResourceHandle(resource.id, resource.name, resource.did)
 
 
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def canonical(value: Json) -> str:
     """Encodes a value as its canonical JSON text, by which labels are compared."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _CANONICAL.encode(value)
 
 
 def fold(events: Iterable[ResourceEvent]) -> dict[str, Resource]:

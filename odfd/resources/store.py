@@ -45,8 +45,9 @@ class ResourceStore(ResourceReader):
 
     def put(self, resource: Resource, now: Instant) -> int:
         """Writes a resource; returns the number of the event. Raises Invalid if another one has its name or object."""
-        self._check_free(resource)
         held = self.get(resource.id)
+        if held is None or _identity(held) != _identity(resource):
+            self._check_free(resource)
         status = ResourceStatus() if held is None else held.status
         if held is not None and held.generation != resource.generation:
             *between, status = pending(status) or (status,)
@@ -54,8 +55,8 @@ class ResourceStore(ResourceReader):
                 self._append("Observed", msgspec.structs.replace(held, status=each), now)
         self._parked.discard(resource.id)
         after = msgspec.structs.replace(resource, status=status)
-        rv = self._write("Added" if held is None else "Modified", after, now)
-        if held is None or (held.name, held.did, held.account) != (resource.name, resource.did, resource.account):
+        rv = self._write("Added" if held is None else "Modified", after, now, held)
+        if held is None or (held.name, *_identity(held)) != (resource.name, *_identity(resource)):
             self._heal(resource, now)
         if self._owning is not None:
             self._owning.keep(self, resource, now)
@@ -95,8 +96,8 @@ class ResourceStore(ResourceReader):
     def put_all(self, resources: Sequence[Resource], now: Instant) -> None:
         """Writes several resources, which may swap their names, together with their parts, whose names change too."""
         for each in resources:
-            held = self.get(each.id)
-            if held is not None and (held.key, held.account) != (each.key, each.account):
+            row = self.row(each.id)
+            if row is not None and (row.name.casefold(), row.account) != (each.key, each.account):
                 self._parked |= {each.id, *(child.id for child in self.owned(each.id))}
         for resource_id in sorted(self._parked):
             self._rekey(resource_id, _parked(resource_id))
@@ -226,37 +227,43 @@ class ResourceStore(ResourceReader):
             if references != referrer.references:
                 self._write("Observed", msgspec.structs.replace(referrer, references=references), now)
 
-    def _write(self, op: Op, resource: Resource, now: Instant) -> int:
+    def _write(self, op: Op, resource: Resource, now: Instant, held: Resource | None = None) -> int:
         rv, _ = self._append(op, resource, now)
         is_parked = op == "Observed" and resource.id in self._parked
-        self._keep(resource, _parked(resource.id) if is_parked else resource.key, rv)
+        self._keep(resource, _parked(resource.id) if is_parked else resource.key, rv, held)
         if op != "Observed":
             self.end(resource.id)  # one that comes back is not undone
         return rv
 
-    def _keep(self, resource: Resource, key: str, rv: int) -> None:
-        """Writes the row of a resource, and what is found by it."""
+    def _keep(self, resource: Resource, key: str, rv: int, held: Resource | None = None) -> None:
+        """Writes the row of a resource, and what is found by it.
+
+        ``held``: as it stands, so that a part which is as it was is not written again.
+        """
         body = _encoded(msgspec.structs.replace(resource, status=ResourceStatus()))
         DECLARATIONS.put(
             self._db, resource.id, resource.type, resource.account or "", key, resource.name, resource.did,
             resource.created_at, rv, body,
         )  # fmt: skip
-        STATUSES.put(self._db, resource.id, _encoded(resource.status))
-        self._db.execute("DELETE FROM res_refs WHERE src = ?", (resource.id,))
-        self._db.executemany(
-            "INSERT INTO res_refs VALUES (?, ?, ?, ?)",
-            [(resource.id, held, handle and handle.id, handle and handle.did)
-             for held, handle in resource.references.items()],
-        )  # fmt: skip
-        self._db.execute("DELETE FROM res_owners WHERE child = ?", (resource.id,))
-        self._db.executemany(
-            "INSERT INTO res_owners VALUES (?, ?)", [(each.id, resource.id) for each in resource.owners]
-        )
-        self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
-        self._db.executemany(
-            "INSERT INTO res_labels VALUES (?, ?, ?, ?)",
-            [(resource.type, label, canonical(value), resource.id) for label, value in resource.labels.items()],
-        )
+        if held is None or held.status != resource.status:
+            STATUSES.put(self._db, resource.id, _encoded(resource.status))
+        if held is None or held.references != resource.references:
+            rows = [
+                (resource.id, ref, None if found is None else found.id, None if found is None else found.did)
+                for ref, found in resource.references.items()
+            ]
+            self._index("res_refs", "src", resource.id, rows)
+        if held is None or held.owners != resource.owners:
+            self._index("res_owners", "child", resource.id, [(each.id, resource.id) for each in resource.owners])
+        labels = [(label, canonical(value)) for label, value in resource.labels.items()]
+        self._index("res_labels", "id", resource.id, [(resource.type, *row, resource.id) for row in labels])
+
+    def _index(self, table: str, column: str, resource_id: str, rows: Sequence[tuple[str | None, ...]]) -> None:
+        """Writes all rows of a resource in a table by which it is found."""
+        self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (resource_id,))  # noqa: S608
+        if rows:
+            places = ", ".join("?" * len(rows[0]))
+            self._db.executemany(f"INSERT INTO {table} VALUES ({places})", rows)  # noqa: S608
 
     def _rekey(self, resource_id: str, key: str) -> None:
         """Sets the key, in place of its name, by which a resource is found."""
@@ -274,6 +281,11 @@ class ResourceStore(ResourceReader):
         """Returns the number of the next event, which is never used again, even after old events are removed."""
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'res_events'").fetchone()
         return 1 if row is None else int(row[0]) + 1
+
+
+def _identity(resource: Resource) -> tuple[str | None, str, str | None]:
+    """Returns that of which one resource of a type may have each part."""
+    return resource.account, resource.key, resource.did
 
 
 def _parked(resource_id: str) -> str:

@@ -127,9 +127,10 @@ class DeclarationService:
         store, born = self._store(connection), dids or {}
         for one in planned if generation is not None else ():
             check_generation(store.get(one.after.id), generation or 0, one.after.name)
-        standing = [_standing(each, store, born) for each in planned]
+        held = {each.after.id: store.get(each.after.id) for each in planned}
+        standing = [_standing(each, held, store, born) for each in planned]
         final = FinalState(standing, store)
-        changed = [after for each in standing if (after := _meaning(each, final)) != store.get(each.id)]
+        changed = [after for each in standing if (after := _meaning(each, final)) != held.get(each.id)]
         store.put_all(changed, self._clock.now())
         for each in changed:
             if each.type == SECRET_SET:
@@ -459,9 +460,17 @@ def _meaning(each: Resource, final: FinalState) -> Resource:
     return msgspec.structs.replace(each, references=references)
 
 
-def _standing(planned: PlannedResource, store: ResourceStore, dids: Mapping[tuple[str | None, str], str]) -> Resource:
-    """Returns the resource to store, with the status and the object that it has now. Raises Conflict."""
-    after, held = planned.after, store.get(planned.after.id)
+def _standing(
+    planned: PlannedResource,
+    present: Mapping[str, Resource | None],
+    store: ResourceStore,
+    dids: Mapping[tuple[str | None, str], str],
+) -> Resource:
+    """Returns the resource to store, with the status and the object that it has now. Raises Conflict.
+
+    ``present``: what stands now, by id.
+    """
+    after, held = planned.after, present[planned.after.id]
     if (held is None) != (planned.before is None):
         text = f"the {after.type} {after.name} {'is gone' if held is None else 'came'} meanwhile"
         raise Conflict(text, rule="head-moved", hint="apply it again")
