@@ -238,14 +238,16 @@ class QueryProcesses:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self.serving.set()
-                while True:
-                    self._used = trio.Event()
-                    with trio.move_on_after(IDLE_SECONDS if self._spare else float("inf")) as waiting:
-                        await self._used.wait()
-                    if waiting.cancelled_caught:
-                        await self._drop()
+                try:
+                    while True:
+                        self._used = trio.Event()
+                        with trio.move_on_after(IDLE_SECONDS if self._spare else float("inf")) as waiting:
+                            await self._used.wait()
+                        if waiting.cancelled_caught:
+                            await self._drop()
+                finally:  # while it still takes tasks: who gives a process back later stops it in its own
+                    self._nursery = None
         finally:
-            self._nursery = None
             await self._drop()
 
     def later(self, work: Callable[[], Awaitable[None]]) -> None:
