@@ -20,8 +20,8 @@ from chain.state import ChainState
 from chain.store.shards import CommitPoint, Committed, Proposal, ShardStore
 from chain.wording import plural
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
+from odfd.ingest.capture_bindings import SCHEMA, Division, described
 from odfd.ingest.sharded_writes import check_source
-from odfd.reclock.bindings import SCHEMA, Division, described
 from odfd.trust.signing.owner_commit import author_blocks
 
 

@@ -41,6 +41,7 @@ from engines.contract import SkippedFile
 from odfd.datasets.captures import Capture, CapturedFile
 from odfd.datasets.commit import block_time, check_jump
 from odfd.ingest.brokers.job import FORGOT, REWROTE
+from odfd.ingest.capture_bindings import FOUNDING, Binding, Division, binding_of, bound, layout_of
 from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.decoding import decoded
 from odfd.ingest.driver import IngestDependencies
@@ -61,7 +62,6 @@ from odfd.ingest.sharded_writes import divided
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.trigger import TriggerTime, is_uncacheable
 from odfd.reclock.addresses import Addresses, KeptFiles, Offer, addresses_of
-from odfd.reclock.bindings import FOUNDING, Binding, Division, binding_of, bound, layout_of
 from odfd.reclock.creation import Declared, declared_in
 from odfd.reclock.outcomes import InstanceCounts, check_outcomes, sealed
 from odfd.reclock.pushes import Pushes, PushIndex

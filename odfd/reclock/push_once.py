@@ -21,9 +21,9 @@ from chain.model.events import AddData, SourceState
 from chain.model.source import traits
 from chain.multihash import Multihash
 from chain.store.shards import Reading
+from odfd.ingest.capture_bindings import Binding
 from odfd.ingest.plan import Batch, pushed
 from odfd.ingest.push import MAX_ID
-from odfd.reclock.bindings import Binding
 from odfd.reclock.instance import Instance
 from odfd.reclock.pushes import UPLOAD
 

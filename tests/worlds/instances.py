@@ -24,10 +24,10 @@ from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.store.layout import DATA
 from chain.store.shards import CommitPoint, Proposal, Shard, View
+from odfd.ingest.capture_bindings import FOUNDING, layout_of
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.reclock.addresses import Addresses
-from odfd.reclock.bindings import FOUNDING, layout_of
 from odfd.reclock.creation import Declared, ShardsWanted, begin
 from odfd.reclock.instance import Instance
 from odfd.reclock.shared_chains import SharedChains

@@ -34,11 +34,9 @@ from odfd.datasets.captures import BoundCapture
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.commit import block_time
 from odfd.datasets.visibility import Mark, Marks
+from odfd.ingest.capture_bindings import Binding, Division, layout_of
 from odfd.ingest.driver import IngestDependencies
-from odfd.ingest.raw_replay import RawReplay, replay
-from odfd.ingest.settings import CHUNK
-from odfd.reclock.bindings import Binding, Division, layout_of
-from odfd.reclock.raw_chain import (
+from odfd.ingest.raw_chain import (
     PlacedCapture,
     binding_event,
     bindings_in,
@@ -48,6 +46,8 @@ from odfd.reclock.raw_chain import (
     naming,
     placed,
 )
+from odfd.ingest.raw_replay import RawReplay, replay
+from odfd.ingest.settings import CHUNK
 from odfd.renditions import tables
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about

@@ -24,10 +24,10 @@ from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.creation import declaration
+from odfd.ingest.capture_bindings import layout_of
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.plan import PUSH_SOURCE
 from odfd.ingest.templates import redacted
-from odfd.reclock.bindings import layout_of
 from odfd.reclock.creation import Declared, ShardsWanted, begin, check_declared, check_division, declared_in
 from odfd.reclock.instance import Instance
 from odfd.reclock.push_once import BoundReceipt, PushedFiles, push

@@ -18,9 +18,9 @@ from chain.statements.keys import SigningKey
 from engines.contract import SkippedFile
 from odfd.ingest.fetch import dispatch
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.raw_chain import bindings_in
 from odfd.reclock.addresses import KeptFiles, Positions, addresses_of
 from odfd.reclock.creation import ShardsWanted, begin
-from odfd.reclock.raw_chain import bindings_in
 from worlds.instances import START, House, dependencies, rows_in
 from worlds.sources import source
 

@@ -24,7 +24,7 @@ import pytest
 
 from chain.ids import DatasetId
 from chain.instant import Instant
-from odfd.reclock.bindings import FOUNDING
+from odfd.ingest.capture_bindings import FOUNDING
 from worlds.eventually import PATIENCE
 from worlds.instances import House, rows_in
 from worlds.kafka import kafka_served

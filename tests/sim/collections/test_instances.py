@@ -23,7 +23,7 @@ from chain.model.events import SetInfo
 from chain.model.source import FetchUrl
 from chain.state import load_state
 from chain.store.shards import CommitPoint, Proposal
-from odfd.reclock.bindings import FOUNDING
+from odfd.ingest.capture_bindings import FOUNDING
 from odfd.reclock.creation import ShardsWanted, check_declared, check_division
 from odfd.reclock.standby import LEAST
 from odfd.trust.signing.owner_commit import author_blocks

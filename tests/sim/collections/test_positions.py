@@ -23,8 +23,8 @@ from chain.instant import SECOND, Instant, from_millis, to_millis
 from chain.state import load_state
 from chain.store.shards import Committed, Outcome
 from odfd.ingest.brokers.job import FORGOT, POSITION_RULE, REWROTE, decode_position
+from odfd.ingest.capture_bindings import FOUNDING, binding_of
 from odfd.ingest.gaps import GAP_CHANGED, GAP_NONE
-from odfd.reclock.bindings import FOUNDING, binding_of
 from odfd.reclock.instance import Instance
 from worlds import topics
 from worlds.instances import House, ThreeInstances, rows_in

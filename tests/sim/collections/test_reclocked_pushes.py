@@ -21,7 +21,7 @@ from chain.errors import Invalid, Refused, Remote
 from chain.instant import SECOND, Instant, from_millis
 from chain.state import load_state
 from chain.store.shards import Committed, Outcome
-from odfd.reclock.bindings import FOUNDING
+from odfd.ingest.capture_bindings import FOUNDING
 from odfd.reclock.creation import ShardsWanted, check_declared
 from odfd.reclock.instance import Instance
 from odfd.reclock.push_once import BoundReceipt, PushedFiles, push

@@ -25,7 +25,7 @@ from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from chain.walk import oldest_first
 from odfd.datasets.captures import BoundCapture, CapturedPart
-from odfd.reclock.bindings import SCHEMA, Binding, Division, binding_of, bound, described
+from odfd.ingest.capture_bindings import SCHEMA, Binding, Division, binding_of, bound, described
 
 _WORD: Final = "odfd/raw:"
 _LINK: Final = {
