@@ -38,7 +38,6 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "readers": "bench.store",
         "collection": "bench.many_datasets",
         "shards": "bench.shards",
-        "second": "bench.instances",
         "repository": "bench.shards",
         "parsing": "bench.parsing",
         "quarantine": "bench.parsing",

@@ -49,11 +49,6 @@ def shards_of(rows: pa.Table, columns: Sequence[str], shards: int) -> np.ndarray
     return np.mod(hashes(rows, columns).view(np.int64), np.int64(shards))
 
 
-def shard_of_part(part: str, shards: int) -> int:
-    """Returns the shard of all rows of a part of a source, such as a file: the hash of its name decides."""
-    return int(shards_of(pa.table({"part": [part]}), ["part"], shards)[0])
-
-
 def hashes(rows: pa.Table, columns: Sequence[str]) -> np.ndarray:
     """Returns ``xxhash64`` of the columns, each seeded with the hash of those before; a null keeps the hash."""
     found = np.full(rows.num_rows, SEED, np.uint64)

@@ -305,7 +305,6 @@ OF_RESOURCES: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", _DATASET + "/renditions/{number}/handover", _hand_over),
     ("DELETE", _DATASET + "/renditions/{number}", _abandon),
     ("POST", _DATASET + "/gap", on_dataset(wire.GapRequest, lambda s: s.gaps.run)),
-    ("POST", _DATASET + "/reclock", on_dataset(wire.ReclockRequest, lambda s: s.reclocking.run)),
     ("POST", _DATASET + "/correct", on_dataset(wire.CorrectRequest, lambda s: s.flow.correct)),
     ("POST", _DATASET + "/schema", on_dataset(wire.AlterSchemaRequest, lambda s: s.flow.alter_schema)),
     ("POST", _DATASET + "/export", on_dataset(wire.ExportRequest, lambda s: s.flow.export)),

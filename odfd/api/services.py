@@ -14,7 +14,6 @@ from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
-from odfd.api.datasets.reclocking import ReclockService
 from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.unmanaged import UnmanagedService
@@ -75,7 +74,6 @@ class Services:
     endpoints: EndpointService
     raw: RawService
     renditions: RenditionService
-    reclocking: ReclockService
     gaps: GapService
     unmanaged: UnmanagedService
     journal_recovery: JournalRecovery

@@ -82,7 +82,6 @@ GROUPS: Final = (
             CommandEntry("source", "push to the endpoint of a Source, show what waits", _HERE + "source"),
             CommandEntry("raw", "keep the bytes of a source; compute blocks again from them", _HERE + "raw"),
             CommandEntry("gap", "what a source let go of before it was taken; go on without it", _HERE + "gap"),
-            CommandEntry("reclock", "ingest a source by several nodes at once, into a repository", _HERE + "reclock"),
             CommandEntry("rendition", "decode a history again, and hand readers over to it", _HERE + "rendition"),
             CommandEntry("correct", "correct or retract a row of a ledger", _HERE + "correct"),
             CommandEntry(

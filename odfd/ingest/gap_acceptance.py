@@ -1,7 +1,6 @@
 """Finds what the source of a dataset let go of, and commits that the dataset goes on without it.
 
-For a dataset that polls by itself; instances of a reclocked collection do it in ``odfd.reclock.instance``. Spec:
-docs/spec/collections.md#gaps.
+Spec: docs/spec/collections.md#gaps.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from odfd.datasets.captures import Capture
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.datasets.row_counts import NOTHING_READ
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, fetch_job, load
-from odfd.ingest.fetch.kafka_ranges import fetch_gaps
+from odfd.ingest.fetch.kafka_gaps import fetch_gaps
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.gaps import AcceptedGap, SourceGap, accepted, accepted_before, check_name
 from odfd.ingest.plan import polling

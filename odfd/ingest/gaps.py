@@ -8,7 +8,7 @@ whoever has the chain sees it. Capturing and binding have it as bytes of no file
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,9 +21,9 @@ from chain.state import ChainState
 from chain.store.base import ChainReader
 from engines.contract import RowCounts
 from odfd.datasets.row_counts import NOTHING_READ
-from odfd.ingest.brokers.job import TopicPosition, decode_position
+from odfd.ingest.brokers.job import decode_position
 from odfd.ingest.fetch.kafka import OFFSETS, state_of
-from odfd.ingest.fetch.kafka_ranges import AddressRange, parsed_part
+from odfd.ingest.fetch.kafka_gaps import AddressRange, parsed_part
 from odfd.ingest.settlement import IngestOutcome
 
 EXTRA: Final = "odfd/gap"
@@ -90,17 +90,6 @@ def gap_between(before: SourceState | None, after: SourceState | None) -> Source
     return SourceGap(
         ranges=tuple(AddressRange(f"{begin.topic}/{each}", begin.next[each], end.next[each]) for each in lost)
     )
-
-
-def position_before(state: SourceState | None, ranges: Sequence[AddressRange]) -> SourceState | None:
-    """Returns the position after which something is missing: that of the shards, and of what is bound its beginning."""
-    if not ranges:
-        return state
-    begin = {str(parsed_part(each.part)[1]): each.start for each in ranges}
-    if state is None or state.kind != OFFSETS:
-        return state_of(TopicPosition(topic=parsed_part(ranges[0].part)[0], next=begin))
-    known = decode_position(state.value)
-    return state_of(msgspec.structs.replace(known, next={**begin, **known.next}))
 
 
 def accepted(state: ChainState, gap: SourceGap, after: SourceState | None) -> IngestOutcome:

@@ -1,4 +1,4 @@
-"""Writes and reads the captured bytes of a dataset as a reclocking chain, a dataset of its own that others may have.
+"""Writes and reads the captured bytes of a dataset as a chain of captures, a dataset of its own that others may have.
 
 Each capture is a binding: a block of the capture's time, whose rows name the captured objects as links. So whatever
 carries datasets carries the bytes: peers, repositories and mirrors fetch what rows link to. The bindings name no
@@ -24,8 +24,8 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from chain.walk import oldest_first
-from odfd.datasets.captures import BoundCapture, CapturedPart
-from odfd.ingest.capture_bindings import SCHEMA, Binding, Division, binding_of, bound, described
+from odfd.datasets.captures import BoundCapture, Capture, CapturedPart
+from odfd.ingest.capture_bindings import SCHEMA, Division, binding_of, bound, described
 
 _WORD: Final = "odfd/raw:"
 _LINK: Final = {
@@ -47,17 +47,17 @@ def founding_of(chain: DatasetId, layout: Division) -> Sequence[MetadataEvent]:
 
 def binding_event(objects: ObjectStore, state: ChainState, capture: BoundCapture) -> tuple[AddData, list[Multihash]]:
     """Returns the event that binds a capture, as the next of the chain in ``state``, and the objects that it names."""
-    event = bound(objects, state, Binding(capture=capture.capture), from_millis(capture.time))
+    event = bound(objects, state, capture.capture, from_millis(capture.time))
     assert event.new_data is not None, "a binding has a row for each file"
     return event, [event.new_data.physical_hash, *(file.object for file in capture.capture.files)]
 
 
-def bindings_in(objects: ObjectStore, chain: ChainReader) -> Iterator[tuple[int, Binding]]:
+def bindings_in(objects: ObjectStore, chain: ChainReader) -> Iterator[tuple[int, Capture]]:
     """Yields the bindings of a chain with their times, oldest first. Raises Remote for others, ObjectDamaged."""
     head = chain.head()
     for block in oldest_first(chain, 0, 0 if head is None else head.size):
         if isinstance(block.event, AddData):
-            yield to_millis(block.system_time), binding_of(objects, [block])
+            yield to_millis(block.system_time), binding_of(objects, block)
 
 
 def naming(info: SetInfo | None, chain: DatasetId) -> SetInfo:
@@ -84,7 +84,7 @@ class PlacedCapture(NamedTuple):
     """The block with the rows, of each chain that has some."""
 
 
-def placed(chains: Sequence[tuple[DatasetId, ChainReader]], time: int, binding: Binding) -> PlacedCapture:
+def placed(chains: Sequence[tuple[DatasetId, ChainReader]], time: int, capture: Capture) -> PlacedCapture:
     """Finds the transaction of a binding in the chains of a dataset, by a logarithmic number of reads of each."""
     parts, blocks = [], []
     for dataset, chain in chains:
@@ -92,7 +92,7 @@ def placed(chains: Sequence[tuple[DatasetId, ChainReader]], time: int, binding: 
             first, last = found
             parts.append(CapturedPart(dataset, last.hash, first, last.sequence_number))
             blocks.append((dataset, last))
-    return PlacedCapture(BoundCapture(capture=binding.capture, parts=tuple(parts), time=time), tuple(blocks))
+    return PlacedCapture(BoundCapture(capture=capture, parts=tuple(parts), time=time), tuple(blocks))
 
 
 def _transaction(chain: ChainReader, time: int) -> tuple[int, Block] | None:

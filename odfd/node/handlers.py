@@ -27,6 +27,7 @@ from odfd.api.datasets.declared_tasks import TaskController, TaskService, check_
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowService
+from odfd.api.datasets.gaps import GapService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
 from odfd.api.datasets.portals import PortalService
@@ -71,7 +72,7 @@ from odfd.flows.tasks import TYPE as TASK
 from odfd.network.node_names import node_names
 from odfd.node.own_parts import own_resources_of
 from odfd.node.parts import NodeParts
-from odfd.node.rendition_parts import commit_point_of, holds_of, proposing_of, reclocking_of, renditions_of
+from odfd.node.rendition_parts import commit_point_of, holds_of, proposing_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.resources.store import ResourceStore
@@ -101,7 +102,6 @@ def services_of(parts: NodeParts) -> Services:
     writing = _applying(parts, flows, declarations, IntentService(mirrors, networks, judging)), declarations.keeper
     datasets = DatasetService(home, parts.views, writing, parts.scheduler, context, _remote_state(parts, holders))
     renditions = renditions_of(parts, datasets, seen)
-    reclocking, gaps = reclocking_of(parts, declarations.values, pulling.uploads)
     return Services(
         about=_status(parts, flows, mirrors),
         accounts=AccountService(home, parts.tokens, context),
@@ -127,8 +127,7 @@ def services_of(parts: NodeParts) -> Services:
         endpoints=EndpointService(home, context, parts.flows.arrived, declarations.get),
         raw=RawService(home, parts.ingest_deps, context, RawChains(home, parts.committer, parts.observer, context)),
         renditions=renditions,
-        reclocking=reclocking,
-        gaps=gaps,
+        gaps=GapService(home, pulling.dependencies, context),
         unmanaged=UnmanagedService(home, parts.import_export, context),
         journal_recovery=parts.journal_recovery,
         trust=judging,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,9 +17,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.store.base import Head
 from engines.query.views import quoted
-from odfd.api.datasets.gaps import GapService
 from odfd.api.datasets.holds import HoldService
-from odfd.api.datasets.reclocking import ReclockService
 from odfd.api.datasets.rendition_derived import DerivedRenditions
 from odfd.api.datasets.rendition_differences import RenditionDifferences
 from odfd.api.datasets.rendition_effects import RenditionEffects
@@ -38,7 +35,6 @@ from odfd.network.sharded_proposals import ShardedProposals
 from odfd.node.parts import NodeParts
 from odfd.queries.planning import Asker, Bound
 from odfd.renditions import tables
-from odfd.state.uploads import Uploads
 from odfd.transform.driver import Committed, Ran
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.recovery import run_recovering
@@ -111,17 +107,6 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
         renditions.upkeep.loop.poke()
 
     return HoldService(parts.home, parts.context, lambda: secrets.token_hex(8), released)
-
-
-def reclocking_of(
-    parts: NodeParts, values: Callable[[DatasetId], Mapping[str, str]], uploads: Uploads
-) -> tuple[ReclockService, GapService]:
-    """Makes the service of collections that several nodes ingest at a repository, and that of gaps of sources."""
-    jitter, reserve = random.SystemRandom().random, parts.settings.limits.disk_reserve_bytes
-    terms = parts.jumps.ahead, lambda: secrets.token_hex(16), jitter, reserve
-    shared = parts.import_export.repositories.shared
-    made = ReclockService(parts.home, parts.ingest_deps, shared, values, parts.context, terms, uploads)
-    return made, GapService(parts.home, made, parts.context)
 
 
 def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilityService) -> RenditionService:

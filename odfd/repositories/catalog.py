@@ -12,7 +12,6 @@ from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
 from odfd.repositories.bucket import Bucket, open_bucket
-from odfd.repositories.folder import Folder
 from odfd.repositories.manifest import IPFS, NODE, SFTP_SECRETS, TOKEN, Kind, Place, node_place, place_of
 from odfd.repositories.sftp import SftpFiles, open_sftp
 from odfd.resources.resource import Resource
@@ -100,14 +99,6 @@ class Repositories:
                 )
                 self._opened[resource.id] = said, files
         return files
-
-    def shared(self, name: str) -> Bucket | SftpFiles | Folder:
-        """Returns the files of a repository that several may write: a folder, a bucket or on an SFTP server.
-
-        Raises NotFound, Invalid, Refused, Environment.
-        """
-        place = _place(self._named(name))
-        return Folder(name, Path(place.root)) if place.kind == "folder" else self.files(name)
 
     def close(self) -> None:
         """Ends connections to SFTP servers."""

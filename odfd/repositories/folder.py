@@ -12,15 +12,12 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from chain.errors import Remote
 from chain.multihash import Multihash
 from chain.store import durable
 from chain.store.files import disk, make_folder
 from odfd.repositories.port import StoredFile
-
-_CHUNK: Final = 1 << 20
 
 
 class Folder:
@@ -44,31 +41,14 @@ class Folder:
             raise Remote(f"{self.name}: {path[-80:]} has more than {limit:,} bytes", rule="repository-size")
         return StoredFile(content, str(Multihash.sha3_256(content)))
 
-    def size(self, path: str) -> int | None:
-        file = self._root / path
-        with disk(file):
-            try:
-                return file.stat().st_size
-            except FileNotFoundError:
-                return None
-
-    def parts(self, path: str, offset: int) -> Iterator[bytes]:
-        """Yields a file from ``offset`` on. Raises Environment."""
-        file = self._root / path
-        with disk(file), file.open("rb") as opened:
-            opened.seek(offset)
-            while part := opened.read(_CHUNK):
-                yield part
-
-    def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
-        """Writes a file as a whole, or not at all; an exception of ``content`` is passed on."""
+    def put(self, path: str, content: bytes) -> None:
+        """Writes a file as a whole, or not at all."""
         target = self._root / path
         with disk(target):
             durable.make_folder(target.parent)
             draft = target.with_name(f".staged-{secrets.token_hex(8)}")  # others may write the same file now
             with durable.writing(target, draft=draft) as opened:
-                for part in (content,) if isinstance(content, bytes) else content:
-                    opened.write(part)
+                opened.write(content)
 
     def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
         """Writes only over a file with this tag, or for ``None`` only if there is none; returns whether it did."""

@@ -1,4 +1,4 @@
-"""Declares how files of a repository are read and written; ``Bucket`` and ``SftpFiles`` implement it."""
+"""Declares how files of a repository are read and written: by ``Bucket``, ``SftpFiles`` and in part ``Folder``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,24 @@ class StoredFile(NamedTuple):
     """Identifies the content: any other content has another tag."""
 
 
-class RepositoryFiles(Protocol):
-    """The files below one place. All methods block, and raise Remote, Refused."""
+class ConditionalFiles(Protocol):
+    """Files below one place, some of which are replaced only on condition. Methods block, and raise Remote, Refused."""
 
     name: str
     """The repository's, for messages."""
 
     def get(self, path: str, limit: int) -> StoredFile | None:
         """Reads a file; ``None`` if there is none. Raises Remote for more than ``limit`` bytes."""
+
+    def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
+        """Writes only over a file with this tag, or for ``None`` only if there is none; returns whether it did."""
+
+    def check_conditions(self) -> None:
+        """Raises Refused for a place where two concurrent writes of ``put_if`` may both succeed."""
+
+
+class RepositoryFiles(ConditionalFiles, Protocol):
+    """The files of a repository that is not a folder."""
 
     def size(self, path: str) -> int | None: ...
 
@@ -30,9 +40,3 @@ class RepositoryFiles(Protocol):
 
     def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
         """Writes a file as a whole, or not at all; an exception of ``content`` is passed on."""
-
-    def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
-        """Writes only over a file with this tag, or for ``None`` only if there is none; returns whether it did."""
-
-    def check_conditions(self) -> None:
-        """Raises Refused for a place where two concurrent writes of ``put_if`` may both succeed."""

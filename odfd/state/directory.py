@@ -25,6 +25,7 @@ from chain.store import durable, schema
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
+from chain.wording import agree, plural
 from odfd.datasets import (
     captures,
     card_choices,
@@ -78,10 +79,10 @@ PROJECTIONS: Final = "projections"
 """Folder of the tables of projections; can be made again."""
 VOLUMES: Final = "volumes"
 """Folder of copies read from volumes that are no folders; can be made again."""
-RECLOCK: Final = "reclock"
-"""Folder of copies of chains that several instances ingest; can be made again from their commit points."""
 SPOOL: Final = "spool"
 """Folder of pushes that wait for their Sources, which are stored nowhere else."""
+_COPIES: Final = "reclock"
+"""Folder of earlier versions: copies of chains at repositories into which several nodes ingested."""
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Folder of evidence that is being fetched; like PARTIAL, with objects, it is kept over a restart."""
@@ -166,6 +167,17 @@ def keys_of(dataset: DatasetId) -> frozenset[bytes]:
     return frozenset((bytes(dataset), str(dataset).encode()))
 
 
+def _without_copies(folder: Path) -> Sequence[str]:
+    """Removes the copies of chains at repositories that earlier versions kept. Returns a line that says so, or none."""
+    count = sum(each.is_dir() for each in folder.iterdir()) if folder.is_dir() else 0
+    shutil.rmtree(folder, ignore_errors=True)
+    if not count:
+        return ()
+    copies = f"{plural(count, 'copy', 'copies')} of collections that several nodes ingested ({folder.name}/)"
+    were = agree(count, "was", "were")
+    return (f"{copies} {were} removed: the collections stay at their repositories, and take in nothing more",)
+
+
 class StateDirectory:
     """An open state directory, with its database, chains, objects and keys."""
 
@@ -196,6 +208,7 @@ class StateDirectory:
         """Locks for writing a dataset: data fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
+        self.recovery.converted = (*self.recovery.converted, *_without_copies(directory / _COPIES))
         self.recovery.files += self.spool.sweep()
         if not self.recovery.lost:  # else chains that had begun may be among the lost pages, and their keys must stay
             self.recovery.keys = sum(not self._settle_key(each) for each in self.keys.unborn())

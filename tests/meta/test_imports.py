@@ -83,7 +83,6 @@ LAYERS = {
         "control site",
         "network",
         "mirrors ipfs",
-        "reclock",
         "repositories",
         "published",
         "trust",

@@ -42,7 +42,7 @@ from odfd.published.collection import (
 from odfd.published.signed import MAX_STATEMENT
 from odfd.repositories.catalog import Target
 from odfd.repositories.folder import Folder
-from odfd.repositories.shards import ConditionalFiles
+from odfd.repositories.port import ConditionalFiles
 from odfd.runtime.slots import KeyedLocks
 from odfd.runtime.tasks import Report, outside
 from odfd.transfer.folders import Transfer

@@ -5,20 +5,21 @@ Spec: docs/spec/collections.md#gaps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
-from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, render
 from chain.model.fetch_options import fetch_options
 from chain.state import ChainState, load_state
 from odfd.api.datasets.own_roots import own_root
-from odfd.api.datasets.reclocking import ReclockService
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
-from odfd.ingest.fetch.kafka_ranges import parsed_part
+from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.fetch.kafka_gaps import parsed_part
 from odfd.ingest.gap_acceptance import accept_gap, gap_of
 from odfd.ingest.gaps import AcceptedGap, SourceGap
 from odfd.ingest.templates import redacted
@@ -30,8 +31,14 @@ from odfd.state.directory import StateDirectory
 class GapService:
     """The API service for gaps of sources."""
 
-    def __init__(self, home: StateDirectory, reclocking: ReclockService, context: Context) -> None:
-        self._home, self._reclocking = home, reclocking
+    def __init__(
+        self,
+        home: StateDirectory,
+        dependencies: Callable[[DatasetId], IngestDependencies],
+        context: Context,
+    ) -> None:
+        """``dependencies``: what an ingest of a dataset uses, with the variables that its source may name. Blocking."""
+        self._home, self._dependencies = home, dependencies
         self._board, self._events, self._meter = context.board, context.events, context.meter
 
     async def run(self, ref: str, request: wire.GapRequest) -> wire.TaskRef:
@@ -40,33 +47,18 @@ class GapService:
         Raises NotFound; Refused if this node does not ingest it, and for a gap that is none or another one.
         """
         entry = await trio.to_thread.run_sync(own_root, self._home, ref, "its owner reads the source")
-        if (request.at is None) != (request.chain is None):
-            raise Refused(
-                "a collection is named by its repository and chain", rule="reclock-chain", hint="--at, --chain"
-            )
-        chain = None if request.chain is None else DatasetId.parse(request.chain)
 
         async def work(report: Report) -> wire.GapView:
             report.begin(f"asking the source of {entry.name}", None, "partitions")
-            if request.at is not None and chain is not None:
-                async with self._reclocking.instance(entry, request.at, chain) as instance:
-                    state = await trio.to_thread.run_sync(instance.state)
+            deps = await trio.to_thread.run_sync(self._dependencies, entry.id)
+            async with self._home.turns.of(entry.id):
+                state = await trio.to_thread.run_sync(load_state, deps.store.chain(entry.id))
+                with redacted(deps.settings.variables):
                     if request.accept is None:
-                        return _shown(entry, state, await instance.gap())
-                    known = instance.counts.accepted
-                    done = await instance.accept_gap(request.accept)
-                    is_new = instance.counts.accepted > known
-            else:
-                deps = await trio.to_thread.run_sync(self._reclocking.dependencies, entry)
-                async with self._home.turns.of(entry.id):
-                    state = await trio.to_thread.run_sync(load_state, deps.store.chain(entry.id))
-                    with redacted(deps.settings.variables):
-                        if request.accept is None:
-                            return _shown(entry, state, await gap_of(deps, entry.id, state))
-                        done = await accept_gap(deps, entry.id, request.accept)
+                        return _shown(entry, state, await gap_of(deps, entry.id, state))
+                    done = await accept_gap(deps, entry.id, request.accept)
                 now = await trio.to_thread.run_sync(load_state, deps.store.chain(entry.id))
-                is_new = now.head != state.head
-            return self._accepted(entry, state, done, is_new=is_new)
+            return self._accepted(entry, state, done, is_new=now.head != state.head)
 
         return task_ref(self._board.submit("gap", entry.name, work, about(entry.id)))
 

@@ -348,14 +348,12 @@ class IngestPullService:
     async def _poll(
         self, entry: DatasetEntry, report: Report, *, request: wire.PullRequest, trigger: TriggerTime | None
     ) -> wire.PullItem:
-        settings, source = self._ingest.settings, request.source
+        source = request.source
         if source is None:
-            said = await trio.to_thread.run_sync(self._values, entry.id)
-            settings = msgspec.structs.replace(settings, variables={**settings.variables, **said})
-            deps = replace(self._ingest, base=self._base, settings=settings, trigger=trigger)
+            deps = replace(await trio.to_thread.run_sync(self.dependencies, entry.id), trigger=trigger)
         else:  # it reads only its own values, and has no folder for relative paths
             given, values = await trio.to_thread.run_sync(SourceReader(self._home).given, source, entry.id)
-            settings = msgspec.structs.replace(settings, variables=values)
+            settings = msgspec.structs.replace(self._ingest.settings, variables=values)
             deps = replace(self._ingest, given=given, settings=settings, trigger=trigger)
         outcome = await ingesting.pull_root(
             deps, entry.id, fetch_uncacheable=request.fetch_uncacheable, report=partial(show_ingest, report)
@@ -364,6 +362,12 @@ class IngestPullService:
             await trio.to_thread.run_sync(SourceReader(self._home).taken, source, entry.id)
         told = await trio.to_thread.run_sync(self._told, entry, outcome)
         return self._ingested(entry, outcome, told)
+
+    def dependencies(self, dataset: DatasetId) -> ingesting.IngestDependencies:
+        """Returns what an ingest of a dataset uses, with the variables that its source may name. Blocking."""
+        settings = self._ingest.settings
+        settings = msgspec.structs.replace(settings, variables={**settings.variables, **self._values(dataset)})
+        return replace(self._ingest, base=self._base, settings=settings)
 
     def _told(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
         """Says where the unreadable records of an ingest are, and if its time is doubtful; empty if neither."""

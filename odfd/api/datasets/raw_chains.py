@@ -30,11 +30,11 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets import captures
-from odfd.datasets.captures import BoundCapture
+from odfd.datasets.captures import BoundCapture, Capture
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.commit import block_time
 from odfd.datasets.visibility import Mark, Marks
-from odfd.ingest.capture_bindings import Binding, Division, layout_of
+from odfd.ingest.capture_bindings import RULE, Division, layout_of
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_chain import (
     PlacedCapture,
@@ -60,7 +60,6 @@ TOLD: Final = 1000
 """Most differences that are reported, the first."""
 MAX_BINDINGS: Final = 65_536
 """Most bindings that one attestation decodes: as many observations of a dataset are kept of an observer."""
-_RULE: Final = "raw-chain"
 
 
 class Attesting(Protocol):
@@ -105,7 +104,7 @@ class RawChains:
         if chain is None:
             if not waiting:
                 raise Refused(
-                    f"nothing is kept of the source of {entry.name}", rule=_RULE, hint=f"odfctl raw keep {entry.name}"
+                    f"nothing is kept of the source of {entry.name}", rule=RULE, hint=f"odfctl raw keep {entry.name}"
                 )
             layout = Division(state.active.shards, state.active.row.by)
             chain = self._begin(name, layout, waiting[0])
@@ -135,7 +134,7 @@ class RawChains:
         if layout is None or not set(layout.shards) & set(shards) or not self._home.keys.has_dataset_key(found.id):
             raise Refused(
                 f"{name} is not the dataset of these captures",
-                rule=_RULE,
+                rule=RULE,
                 hint=f"odfctl rename {name} OTHER, and repeat",
             )
         last = state.last_data
@@ -200,7 +199,7 @@ class RawChains:
         if not is_named(self._home.chains.chain(entry.id), chain.id):
             raise Refused(
                 f"{entry.name} does not name {chain.name} as the dataset of its bytes",
-                rule=_RULE,
+                rule=RULE,
                 hint="its owner does so by odfctl raw bind; then wait for the block",
             )
 
@@ -226,7 +225,7 @@ class RawChains:
 
     def _read(
         self, entry: DatasetEntry, chain: DatasetEntry
-    ) -> tuple[Sequence[DatasetId], Sequence[str], list[tuple[int, Binding]]]:
+    ) -> tuple[Sequence[DatasetId], Sequence[str], list[tuple[int, Capture]]]:
         """Returns the chains of a root, the columns that decide the shard of its rows, and the bindings."""
         shards = self._home.shards_of(entry.id)
         for each in shards:
@@ -238,20 +237,20 @@ class RawChains:
         if len(found) > MAX_BINDINGS:
             raise Refused(
                 f"{chain.name} has more than {MAX_BINDINGS:,} bindings, for which there is room for no observations",
-                rule=_RULE,
+                rule=RULE,
                 hint="its publisher may begin a rendition --from snapshot, with captures of its own",
             )
         return shards, () if member is None else member.row.by, found
 
-    def _placed(self, shards: Sequence[DatasetId], time: int, binding: Binding) -> PlacedCapture | None:
+    def _placed(self, shards: Sequence[DatasetId], time: int, capture: Capture) -> PlacedCapture | None:
         """Returns the transaction of a binding; ``None`` if the chains here do not reach its time."""
-        found = placed([(each, self._home.chains.chain(each)) for each in shards], time, binding)
+        found = placed([(each, self._home.chains.chain(each)) for each in shards], time, capture)
         if len(found.blocks) < len(shards) and any(self._home.chains.upper(each) <= time for each in shards):
             return None
         return found
 
-    def _check_size(self, deps: IngestDependencies, binding: Binding) -> None:
-        size, most = binding.capture.size, deps.settings.max_source_bytes
+    def _check_size(self, deps: IngestDependencies, capture: Capture) -> None:
+        size, most = capture.size, deps.settings.max_source_bytes
         if size > most:
             raise Refused(
                 f"{plural(size, 'byte')} of one transaction, of at most {most:,}",

@@ -21,15 +21,11 @@ gap = commands.group(
     " says what is missing.",
     example="show nyc.flights",
 )
-_AT = argument("--at", metavar="REPOSITORY", help="of a collection of odfctl reclock: the repository")
-_CHAIN = argument("--chain", metavar="ID", help="of a collection of odfctl reclock: its chain")
 
 
 @gap.add(
     "show",
     REF,
-    _AT,
-    _CHAIN,
     help="what the source let go of before it was taken",
     description="Ask the source what it let go of before it was taken. The exit code is 1 if something is lost.",
     example="nyc.flights",
@@ -44,8 +40,6 @@ def _show(session: Session, args: argparse.Namespace) -> int:
     "accept",
     REF,
     argument("name", metavar="GAP", nargs="?", help="name of the gap (default: that which is shown, and confirmed)"),
-    _AT,
-    _CHAIN,
     YES,
     help="go on without it",
     description="Say what is lost, and go on without it. Refused if nothing is lost, or something else than the name"
@@ -64,7 +58,7 @@ def _accept(session: Session, args: argparse.Namespace) -> None:
 
 
 def _asked(session: Session, args: argparse.Namespace, name: str | None) -> Answer[wire.GapView]:
-    request = wire.GapRequest(accept=name, at=args.at, chain=args.chain)
+    request = wire.GapRequest(accept=name)
     return submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/gap", request, wire.GapView)
 
 

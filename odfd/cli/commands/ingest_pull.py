@@ -42,8 +42,6 @@ commands = Commands()
         help="idempotency key of this push, which is ingested once (default: the hash of its content)",
     ),
     argument("--again", action="store_true", help="ingest it although it was pushed before"),
-    argument("--at", metavar="REPOSITORY", help="push into a collection of several instances, at this repository"),
-    argument("--chain", metavar="ID", help="with --at: the reclocking chain (odfctl reclock)"),
     argument("--preview", action="store_true", help="print what would be read from one file, and push nothing"),
     description=(
         "Push files, or standard input (-), into a root dataset. With a snapshot source each file is one "
@@ -55,8 +53,6 @@ commands = Commands()
 def _ingest(session: Session, args: argparse.Namespace) -> int:
     if args.preview:
         return _preview(session, args)
-    if args.at or args.chain:
-        return _ingest_shared(session, args)
     request = wire.IngestRequest(
         uploads=tuple(_send(session, name).id for name in args.files),
         format=args.format,
@@ -68,35 +64,6 @@ def _ingest(session: Session, args: argparse.Namespace) -> int:
     return outcome(
         session, submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/ingest", request, wire.PullResult).sent
     )
-
-
-def _ingest_shared(session: Session, args: argparse.Namespace) -> int:
-    """Pushes into a collection that several nodes ingest."""
-    if not (args.at and args.chain) or args.again or args.format:
-        raise Usage(
-            "a push into a collection of several instances names --at and --chain, and neither --again nor --format",
-            hint="odfctl reclock NAME --at REPOSITORY begins one",
-        )
-    request = wire.ReclockRequest(
-        at=args.at,
-        chain=args.chain,
-        uploads=tuple(_send(session, name).id for name in args.files),
-        event_time=args.event_time,
-        source=args.source,
-        id=args.id,
-    )
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/reclock", request, wire.ReclockView)
-    session.answer(done, _receipt_text)
-    return ExitCode.OK
-
-
-def _receipt_text(row: wire.ReclockView) -> str:
-    receipt = row.receipt
-    assert receipt is not None
-    known = ", as before" if receipt.repeated else ""
-    shards = sum(each.first is not None for each in receipt.shards)
-    where = f"in {formatting.plural(shards, 'shard')}" if shards else "none of them new"
-    return f"{receipt.id}: {formatting.plural(receipt.records, 'record')} at {receipt.time}, {where}{known}"
 
 
 def _preview(session: Session, args: argparse.Namespace) -> int:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from odfd.control.wire.pins import *
     from odfd.control.wire.portals import *
     from odfd.control.wire.queries import *
-    from odfd.control.wire.reclocking import *
     from odfd.control.wire.renditions import *
     from odfd.control.wire.replication import *
     from odfd.control.wire.resources import *
@@ -49,6 +48,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration", "endpoints", "portals", "reclocking", "gaps", "cards", "transfer", "pins",
+    "renditions", "alteration", "endpoints", "portals", "gaps", "cards", "transfer", "pins",
 )  # fmt: skip
 """Modules in the order of search: those that most commands need first, then the quickest to load."""

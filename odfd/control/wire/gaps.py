@@ -13,10 +13,6 @@ class GapRequest(Request, frozen=True, kw_only=True):
 
     accept: str | None = None
     """Name of the gap that is accepted; null: nothing is accepted."""
-    at: str | None = None
-    """Of a reclocked collection: name of the repository; null: the dataset polls by itself."""
-    chain: str | None = None
-    """Of a reclocked collection: id of its reclocking chain."""
 
 
 class LostRange(Value, frozen=True, kw_only=True):

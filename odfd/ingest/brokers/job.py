@@ -49,45 +49,19 @@ class TopicResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
     rule: str = RULE
 
 
-class RangesJob(TopicJob, frozen=True, kw_only=True):
-    """The request to read a topic into a file for each partition, in the order of the partition's offsets.
-
-    ``messages``: at most so many in all. The file of partition P is ``target`` with ``.P``.
-    """
-
-    first: int = 0
-    """The partition to begin with; so that each one has its turn."""
-    partitions: int
-    """Most partitions whose messages are read together."""
-    until: TopicPosition | None = None
-    """Where to end, exactly: offsets of the partitions of ``after``, which were read before; ``None``: what is new."""
-    looks: bool = False
-    """Whether nothing is read: the answer has the ranges after the position that the broker let go of."""
-
-
 class OffsetRange(msgspec.Struct, frozen=True):
-    """Describes the messages that were read of one partition: from ``start`` to before ``end``."""
+    """Describes messages of one partition: from ``start`` to before ``end``."""
 
     partition: int
     start: int
     end: int
 
 
-class RangesResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer of the process that reads ranges."""
+class GapsResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer of the process that asks what a broker let go of, by partition."""
 
     ranges: tuple[OffsetRange, ...] = ()
-    """Those with messages, by partition."""
-    position: TopicPosition | None = None
-    compacted: bool = True
-    """Whether the broker may remove messages between others, or does not tell: a range may be read otherwise later."""
     rule: str = RULE
-
-
-FORGOT: Final = "source-forgot"
-"""Rule of a fault: the source has let go of what was read before."""
-REWROTE: Final = "source-rewrote"
-"""Rule of a fault: the source has something else at an address than what was read before."""
 
 
 def decode_position(text: str) -> TopicPosition:

@@ -1,20 +1,17 @@
-"""One body for every commit point: SQLite, a folder, buckets in memory and on an S3 server, and another node."""
+"""One body for every commit point: SQLite, and another node."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
 import pytest
-from obstore.store import MemoryStore
 
 from chain.codec.blocks import encode_block
-from chain.errors import Conflict, Invalid, Refused
+from chain.errors import Conflict, Invalid
 from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.block import Block, MetadataBlock
@@ -42,13 +39,7 @@ from chain.store.shards import (
 )
 from chain.store.sqlite import SqliteChains
 from chain.store.sqlite_shards import SqliteShards
-from odfd.repositories.bucket import Bucket, open_bucket
-from odfd.repositories.folder import Folder
-from odfd.repositories.manifest import place_of
-from odfd.repositories.port import StoredFile
-from odfd.repositories.shards import STATE, ConditionalFiles, FileShards
 from worlds.commit_point_afar import commit_point_afar
-from worlds.s3_server import new_bucket, s3_server
 
 D, K = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 KEYS = {"accessKeyId": "key", "secretAccessKey": "secret"}
@@ -83,38 +74,14 @@ def in_sqlite(folder: Path) -> Iterator[Place]:
     database.close()
 
 
-def in_files(files: Callable[[], ConditionalFiles]) -> Place:
-    def add(data: bytes) -> Multihash:
-        name = Multihash.sha3_256(data)
-        files().put(f"{D.multibase}/data/{name}", data)
-        return name
-
-    writers = itertools.count()
-    return Place(lambda: FileShards(files(), f"writer {next(writers)}"), add)
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    with s3_server() as running:
-        yield running
-
-
-@pytest.fixture(params=["sqlite", "folder", "memory", "s3", "p2p"])
+@pytest.fixture(params=["sqlite", "p2p"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     match request.param:
         case "sqlite":
             yield from in_sqlite(tmp_path)
-        case "p2p":
+        case _:
             with commit_point_afar(tmp_path) as house:
                 yield Place(house.opened, house.add, house.point)
-        case "folder":
-            yield in_files(lambda: Folder("house", tmp_path / "house"))
-        case "memory":
-            store = MemoryStore()
-            yield in_files(lambda: Bucket("house", store))
-        case _:
-            url = new_bucket(request.getfixturevalue("server"), f"b{abs(hash(request.node.name)):x}")
-            yield in_files(lambda: open_bucket("house", place_of(url), KEYS))
 
 
 def block(time: int, after: Block | None, event: SetInfo | AddData | None = None, owner: DatasetId = D) -> Block:
@@ -312,52 +279,13 @@ def test_many_writers_of_one_step_take_it_once(place: Place) -> None:
     ],
 )
 def test_what_no_shard_could_take_is_refused(bad: Proposal, tmp_path: Path) -> None:
-    point = CommitPoint(FileShards(Folder("house", tmp_path), "one"))
-    with pytest.raises(Invalid):
-        point.append([bad])
-    with pytest.raises(Invalid, match="twice"):
-        point.append([of(SEED, upper=11), of(SEED, upper=11)])
-    assert not any(tmp_path.iterdir())
-
-
-# What only one kind of place can meet.
-
-
-def test_a_store_that_ignores_conditions_is_refused() -> None:
-    class Forgetful(Bucket):
-        def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
-            self.put(path, content)
-            return True
-
-    with pytest.raises(Refused, match="conditions"):
-        FileShards(Forgetful("house", MemoryStore()), "one")
-
-
-def test_a_write_whose_answer_was_lost_counts() -> None:
-    class Mute(Bucket):
-        def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
-            return super().put_if(path, content, tag) and path != STATE
-
-    point = CommitPoint(FileShards(Mute("house", MemoryStore()), "one"))
-    assert isinstance(point.append([of(SEED, upper=11)])[0], Committed)
-
-
-def test_a_head_that_a_dead_writer_left_behind_is_brought_up(tmp_path: Path) -> None:
-    class Mortal(Folder):
-        def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
-            if path.endswith("refs/head"):
-                raise KeyboardInterrupt
-            return super().put_if(path, content, tag)
-
-    with pytest.raises(KeyboardInterrupt):
-        CommitPoint(FileShards(Mortal("house", tmp_path), "one")).append([of(SEED, upper=11)])
-    head = tmp_path / D.multibase / "refs" / "head"
-    assert not head.exists()
-    next_one = FileShards(Folder("house", tmp_path), "one")
-    assert CommitPoint(next_one).append([of(SEED, upper=11)])[0].shard.upper == 11
-    next_one.bring_up()
-    assert head.read_text() == str(SEED.hash)
-    assert {path.name for path in (tmp_path / D.multibase / "blocks").iterdir()} == {str(SEED.hash)}
+    for place in in_sqlite(tmp_path):
+        point = place.point()
+        with pytest.raises(Invalid):
+            point.append([bad])
+        with pytest.raises(Invalid, match="twice"):
+            point.append([of(SEED, upper=11), of(SEED, upper=11)])
+        assert point.shard(D) == Shard()
 
 
 def test_plain_commits_keep_what_was_promised(tmp_path: Path) -> None:
@@ -374,19 +302,3 @@ def test_plain_commits_keep_what_was_promised(tmp_path: Path) -> None:
     chains.commit([Append(dataset=D, expected=head, blocks=[note(35, SEED, "later")])])
     assert point.shard(D).upper == 35
     database.close()
-
-
-def test_a_damaged_state_is_told(tmp_path: Path) -> None:
-    folder = Folder("house", tmp_path)
-    folder.put(
-        STATE,
-        msgspec.json.encode(
-            {"version": 1, "writer": "w", "chains": {str(D): {"head": "x", "sequence": 1, "upper": 1}}}
-        ),
-    )
-    with pytest.raises(Exception, match="no hash"):
-        CommitPoint(FileShards(folder, "one")).shard(D)
-    folder.put(STATE, b"{")
-    with pytest.raises(Exception, match="trust/state"):
-        CommitPoint(FileShards(folder, "one")).shard(D)
-    assert folder.get(STATE, 10) == StoredFile(b"{", folder.get(STATE, 10).tag)  # type: ignore[union-attr]

@@ -23,9 +23,10 @@ from chain.model.events import SourceState
 from chain.model.fetch_options import KafkaTopic, fetch_options
 from chain.model.source import FetchUrl
 from odfd.ingest.acceptance import check_source
+from odfd.ingest.brokers import gaps
 from odfd.ingest.brokers import kafka as process
-from odfd.ingest.brokers.job import TopicJob, TopicPosition, TopicResult, decode_position, starts
-from odfd.ingest.fetch import kafka
+from odfd.ingest.brokers.job import GapsResult, TopicJob, TopicPosition, TopicResult, decode_position, starts
+from odfd.ingest.fetch import kafka, kafka_gaps
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
@@ -51,7 +52,11 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(_main: object, job: TopicJob, _kind: object, shown: str, _time: object) -> TopicResult:
         return without_fault(await trio.to_thread.run_sync(process.answer, job), shown)
 
+    async def ask_of_gaps(_main: object, job: TopicJob, _kind: object, shown: str, _time: object) -> GapsResult:
+        return without_fault(await trio.to_thread.run_sync(gaps.answer, job), shown)
+
     monkeypatch.setattr(kafka, "ask", ask)
+    monkeypatch.setattr(kafka_gaps, "ask", ask_of_gaps)
 
 
 class Topic:
@@ -83,6 +88,14 @@ class Topic:
         if isinstance(found, Unchanged):
             return []
         return [msgspec.json.decode(line) for line in found.path.read_bytes().splitlines()]
+
+    def lost(self) -> list[tuple[str, int, int]]:
+        """What the broker let go of: partition, first offset, and the one after the last."""
+        settings = IngestSettings(staging=self.folder, patience=PATIENCE._replace(silence=15.0))
+        job = FetchJob(state=self.state, now=NOW, folder=self.folder, settings=settings, options=KafkaTopic())
+        found = trio.run(kafka_gaps.fetch_gaps, FetchUrl(url=self.url()), KafkaTopic(), job)
+        assert all(each.part.startswith(decode_position(self.state.value).topic) for each in found)
+        return [(each.part.rpartition("/")[2], each.start, each.end) for each in found]
 
     def send(self, *values: bytes | None, **more: Any) -> None:
         self.broker.send(self.name, *values, **more)
@@ -127,6 +140,23 @@ def test_what_was_killed_before_the_commit_comes_again_and_is_the_same(topic: Ca
         previous = rows
     assert sorted(seen) == list(range(8))
     assert previous is not None
+
+
+@pytest.mark.slow
+def test_what_the_broker_let_go_of_is_told_by_partition(topic: Callable[..., Topic]) -> None:
+    made = topic(2)
+    made.send(*numbers(0, 3), partition=0)
+    assert made.lost() == [], "where nothing was taken nothing is lost"
+    made.rows()
+    made.send(*numbers(3, 6), partition=0)
+    made.send(*numbers(6, 8), partition=1)
+    made.broker.forget(made.name, 3)
+    assert made.lost() == [], "what went was taken"
+    made.broker.forget(made.name, 5)
+    assert made.lost() == [("0", 3, 5)]
+    with pytest.raises(Refused, match="message 3 of partition 0 is not there") as caught:
+        made.fetch()
+    assert caught.value.rule == "kafka-position"
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ async def test_bytes_of_another_publisher_attest_nothing(world: Any, worlds: Any
         await carol.mirror(bob.dataset("cities.raw"), "bytes")
         with pytest.raises(Refused, match="does not name"):
             await attest(carol)
-        with pytest.raises(Invalid, match="no reclocking chain"):
+        with pytest.raises(Invalid, match="is no dataset of captures"):
             await attest(carol, "theirs", "theirs")
 
 

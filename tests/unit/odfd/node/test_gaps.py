@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +9,15 @@ import pytest
 from chain.errors import Refused
 from chain.model.events import AddData
 from odfd.control import wire
+from odfd.ingest.brokers.gaps import forgotten
 from odfd.ingest.brokers.job import TopicPosition, decode_position, starts
-from odfd.ingest.brokers.ranges import beginnings, forgotten
+from odfd.ingest.brokers.kafka import gone
 from odfd.ingest.fetch.base import Fetched, Unchanged
 from odfd.ingest.fetch.kafka import state_of
-from odfd.ingest.fetch.kafka_ranges import AddressRange
+from odfd.ingest.fetch.kafka_gaps import AddressRange
 from odfd.ingest.gaps import EXTRA
-from odfd.reclock.instance import Instance
 from worlds.manifests import in_shards
-from worlds.topics import ModelPositions, ModelTopic, message
+from worlds.topics import ModelTopic, message
 
 ROOT = """kind: DatasetSnapshot
 version: 1
@@ -44,8 +42,11 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> ModelTopic:
         return None if job.state is None else decode_position(job.state.value)
 
     async def fetch(_polled: object, job: Any, _trigger: object) -> Fetched | Unchanged:
-        begin = beginnings(after(job), starts(after(job), made.id, [0, 1]), made.bounds)
-        lines = [line for each, log in enumerate(made.logs) for line in log[begin[each] :] if line is not None]
+        begin = starts(after(job), made.id, [0, 1])
+        for each in begin:
+            if after(job) is not None and begin[each] < made.low[each]:
+                raise gone(each, begin[each])
+        lines = [line for each, log in enumerate(made.logs) for line in log[begin[each] :]]
         if not lines:
             return Unchanged()
         path = job.folder / "messages.ndjson"
@@ -129,51 +130,9 @@ async def test_a_gap_is_accepted_by_name_and_stays_in_the_chain(world: Any, topi
         assert anew.block != done.block
 
 
-async def test_a_gap_of_a_reclocked_collection_is_bound(
-    world: Any, topic: ModelTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def addresses(*_: object, one_part: bool) -> ModelPositions:
-        return ModelPositions(topic, one_part=one_part)
-
-    monkeypatch.setattr("odfd.api.datasets.reclocking.Instance", partial(Instance, addresses=addresses))
-    (tmp_path / "archive").mkdir()
-
-    async def reclocked(node: Any, **more: Any) -> wire.ReclockView:
-        request = wire.ReclockRequest(at="archive", **more)
-        done: wire.ReclockView = await node.done(node.api.reclocking.run("cities", request))
-        return done
-
-    async with world.running("alice") as alice:
-        await alice.apply(
-            ROOT, f"$schema: Repository\nheaders: {{name: archive}}\nspec: {{url: {tmp_path.as_uri()}/archive}}"
-        )
-        made = await reclocked(alice, shards=2, by=("city",))
-        send(topic, 0, 1)
-        assert (await reclocked(alice, chain=made.chain)).written == 1
-        send(topic, 2, 3, 4)
-        topic.forget(3)
-        with pytest.raises(Refused, match="let go of messages before they were taken"):
-            await reclocked(alice, chain=made.chain)
-
-        async def gap(accept: str | None = None) -> wire.GapView:
-            request = wire.GapRequest(accept=accept, at="archive", chain=made.chain)
-            done: wire.GapView = await alice.done(alice.api.gaps.run("cities", request))
-            return done
-
-        found = await gap()
-        assert (found.count, found.accepted, found.topic) == (1, False, "towns")
-        done = await gap(found.name)
-        assert (done.accepted, done.time is not None) == (True, True)
-        assert await gap(found.name) == done
-        view = await reclocked(alice, chain=made.chain)
-        assert (view.bound, view.written) == (1, 1)
-
-
 async def test_a_gap_is_only_of_what_is_ingested_here(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT, worlds.DERIVED)
         assert (await asked(alice)).name is None, "files have no positions"
         with pytest.raises(Refused, match="not ingested by this node"):
             await asked(alice, ref="towns")
-        with pytest.raises(Refused, match="is named by its repository and chain"):
-            await alice.done(alice.api.gaps.run("cities", wire.GapRequest(at="archive")))
