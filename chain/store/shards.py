@@ -43,10 +43,6 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     dataset: DatasetId
     blocks: Sequence[Block] = ()
     new_upper: int
-    objects: Sequence[Multihash] = ()
-    """Further objects that must be stored before; those that the blocks name must be in any case."""
-    follows: DatasetId | None = None
-    """The reclocking chain that binds the times of this shard, whose upper never passes it; ``None``: no such chain."""
 
     @property
     def start(self) -> int:
@@ -83,17 +79,11 @@ class Stale(_OnShard, frozen=True, tag=True):
     """The head has changed: plan again from ``shard``."""
 
 
-class Gap(_OnShard, frozen=True, tag=True):
-    """The reclocking chain binds an earlier time, or ends before: ``limit``. Continue at ``shard.upper``."""
-
-    limit: int
-
-
 class ShardSealed(_OnShard, frozen=True, tag=True):
     """The shard is sealed against further transactions."""
 
 
-Outcome: TypeAlias = Committed | Same | Equivalent | Conflicting | Stale | Gap | ShardSealed
+Outcome: TypeAlias = Committed | Same | Equivalent | Conflicting | Stale | ShardSealed
 STANDS: Final = (Committed, Same, Equivalent)
 """Outcomes after which the transaction is stored."""
 
@@ -118,16 +108,6 @@ class View:
         """Returns the number of blocks whose time is not after ``time``."""
         return self._first(time + 1)
 
-    def next_time(self, start: int) -> int | None:
-        """Returns the time of the first transaction not before ``start``; ``None`` without one."""
-        number = self._first(start)
-        return to_millis(self._block_at(number).system_time) if number < self._size else None
-
-    def after(self, proposal: Proposal, shard: Shard) -> View:
-        """Returns the view of the shard once the proposal is stored."""
-        size, blocks = self._size, proposal.blocks
-        return View(shard, lambda number: blocks[number - size] if number >= size else self._block_at(number))
-
     @property
     def _size(self) -> int:
         return self.shard.head.size if self.shard.head else 0
@@ -136,8 +116,8 @@ class View:
         return bisect_left(range(self._size), time, key=lambda number: to_millis(self._block_at(number).system_time))
 
 
-def decide(proposal: Proposal, view: View, bindings: View | None = None) -> Outcome:
-    """Decides about a proposal that passed ``check_proposal``. ``bindings``: the reclocking chain that it follows."""
+def decide(proposal: Proposal, view: View) -> Outcome:
+    """Decides about a proposal that passed ``check_proposal``."""
     shard = view.shard
     if not proposal.blocks and proposal.new_upper <= shard.upper:
         return Same(shard)
@@ -145,12 +125,6 @@ def decide(proposal: Proposal, view: View, bindings: View | None = None) -> Outc
         return _compared(proposal, view)
     if shard.upper == SEALED:
         return ShardSealed(shard)
-    if bindings is not None:
-        bound = bindings.next_time(shard.upper)
-        if bound is not None and bound < proposal.start:
-            return Gap(shard, bound)
-        if proposal.new_upper > bindings.shard.upper:
-            return Gap(shard, bindings.shard.upper)
     if not proposal.blocks:
         return Committed(Shard(shard.head, proposal.new_upper))
     first, last = proposal.blocks[0], proposal.blocks[-1]
@@ -160,14 +134,8 @@ def decide(proposal: Proposal, view: View, bindings: View | None = None) -> Outc
 
 
 def decide_all(proposals: Sequence[Proposal], views: Mapping[DatasetId, View]) -> list[Outcome]:
-    """Decides about several proposals, all or none; each sees the ones before, so a followed chain comes first."""
-    seen = dict(views)
-    outcomes: list[Outcome] = []
-    for each in proposals:
-        outcome = decide(each, seen[each.dataset], None if each.follows is None else seen[each.follows])
-        if isinstance(outcome, Committed):
-            seen[each.dataset] = seen[each.dataset].after(each, outcome.shard)
-        outcomes.append(outcome)
+    """Decides about proposals for different shards, all or none."""
+    outcomes = [decide(each, views[each.dataset]) for each in proposals]
     if all(isinstance(each, STANDS) for each in outcomes):
         return outcomes
     return [
@@ -179,8 +147,6 @@ def decide_all(proposals: Sequence[Proposal], views: Mapping[DatasetId, View]) -
 def check_proposal(proposal: Proposal) -> None:
     """Raises Invalid for a proposal that no shard could accept: several times, not linked, or an upper not after it."""
     place = proposal.dataset.short
-    if proposal.follows == proposal.dataset:
-        raise Invalid("a shard that follows itself", rule="append-follows", place=place)
     if not 0 <= proposal.new_upper <= SEALED:
         raise Invalid(f"upper {proposal.new_upper} is no time", rule="append-upper", place=place)
     if not proposal.blocks:
@@ -233,8 +199,8 @@ class CommitPoint:
         """
         for each in proposals:
             check_proposal(each)
-        named = list(dict.fromkeys(name for each in proposals for name in (each.dataset, each.follows) if name))
-        if len({each.dataset for each in proposals}) != len(proposals):
+        named = [each.dataset for each in proposals]
+        if len(set(named)) != len(named):
             raise Invalid("one commit appends twice to a shard", rule="append-distinct")
         for _ in range(ATTEMPTS):
             reading = self._store.read(named)

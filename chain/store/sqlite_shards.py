@@ -47,6 +47,6 @@ def _append(proposal: Proposal, old: Shard, new: Shard) -> Append:
         dataset=proposal.dataset,
         expected=old.head,
         blocks=proposal.blocks,
-        objects=list(dict.fromkeys([*named, *proposal.objects])),
+        objects=list(dict.fromkeys(named)),
         upper=UpperMove(old.upper, new.upper),
     )

@@ -16,10 +16,8 @@ from msgspec.structs import asdict
 from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from chain.store.shards import Outcome, Proposal
 from p2p.driver.invites import Redeem
 from p2p.driver.node_reach import NodeReach
-from p2p.driver.proposals import CommitPointPort, ReadPiece
 from p2p.driver.replication import ReplicationDriver
 from p2p.pace import Pace
 from p2p.ports import (
@@ -55,8 +53,6 @@ class JointReplication:
         """Reachability of the open host; ``None`` without one."""
         self.redeem: Redeem = lambda _peer, _token: Redemption.UNKNOWN
         """Admits a node that shows an invitation's token. Called in a worker thread."""
-        self.commit_point: CommitPointPort | None = None
-        """Accepts proposals for this node's datasets; set before the first network is joined."""
         self.scope: Callable[[DatasetId], Collection[str] | None] = _unlimited
         """Returns the networks that a dataset is limited to. Called in a worker thread."""
 
@@ -101,15 +97,6 @@ class JointReplication:
         if self._reach is None:
             raise Remote("this node is in no network", rule="no-network", hint="odfctl network join NAME")
         return await self._reach.invites.ask(inviter, token)
-
-    async def propose_at(self, peer: PeerId, proposals: Sequence[Proposal], read: ReadPiece) -> Sequence[Outcome]:
-        """Proposes transactions to the commit point of their shards, at a connected node.
-
-        ``read`` returns the objects that they name. Raises Remote, and the commit point's refusals.
-        """
-        if self._reach is None:
-            raise Remote("this node is in no network", rule="no-network", hint="odfctl network join NAME")
-        return await self._reach.proposals.append(peer, proposals, read)
 
     def views(self) -> list[PeerView]:
         """Lists the peers of all networks, each once."""

@@ -228,9 +228,7 @@ class Membership(JointReplication):
         """Builds the reachability checks that a node needs once, whatever networks it is in."""
         options = self._options
         carried = options.bandwidth.carried
-        settings = ReachSettings(
-            relays=options.relays, relay=options.relay, carried=carried, redeem=self._redeemed, point=self.commit_point
-        )
+        settings = ReachSettings(relays=options.relays, relay=options.relay, carried=carried, redeem=self._redeemed)
         key, now = SigningKey(options.seed), lambda: int(self._clock.now())
         return NodeReach(host, settings, self._rng(), now, key, self._drivers.values)
 

@@ -72,7 +72,7 @@ from odfd.flows.tasks import TYPE as TASK
 from odfd.network.node_names import node_names
 from odfd.node.own_parts import own_resources_of
 from odfd.node.parts import NodeParts
-from odfd.node.rendition_parts import commit_point_of, holds_of, proposing_of, renditions_of
+from odfd.node.rendition_parts import holds_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.resources.store import ResourceStore
@@ -293,7 +293,6 @@ def _networks(
     networks.uses = InvitationUses(parts.home, parts.membership, parts.context.clock, secrets.token_bytes)
     networks.swarm = parts.arriving.counts
     parts.membership.redeem = networks.uses.redeem
-    parts.membership.commit_point = commit_point_of(parts)
     mirrors.node_of, mirrors.network_named = search.node_of, parts.membership.named
     search.names = networks.names = peers.names = node_names(parts.board.peer_cards, lambda: parts.node_card.current)
     return networks, peers
@@ -315,7 +314,6 @@ def _pulling(
     others = IngestPullParts(
         uploads, parts.import_export, parts.repairing, declarations.values, promises, parts.views.readers, portals,
         partial(ahead, parts.home.chains, parts.home.keys.has_dataset_key, parts.engine.warm), parts.views.unheld,
-        proposing_of(parts),
     )  # fmt: skip
     return IngestPullService(
         parts.home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, others, parts.context

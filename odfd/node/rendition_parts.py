@@ -1,21 +1,18 @@
-"""Makes the services of renditions and read holds, and the commit point for other nodes."""
+"""Makes the services of renditions and read holds."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from chain.errors import Refused, Remote
+from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from chain.store.base import Head
 from engines.query.views import quoted
 from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.rendition_derived import DerivedRenditions
@@ -28,75 +25,14 @@ from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
 from odfd.datasets.engine_pins import ENGINE_CHANGED, way
-from odfd.ingest.driver import IngestDependencies
-from odfd.network.commit_point import Authorised, OwnedShards, ServedCommitPoint
-from odfd.network.proposals import ProposingCommitter, WrittenShards
-from odfd.network.sharded_proposals import ShardedProposals
 from odfd.node.parts import NodeParts
 from odfd.queries.planning import Asker, Bound
-from odfd.renditions import tables
 from odfd.transform.driver import Committed, Ran
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.recovery import run_recovering
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.signed_heads import publishing_keys
-from p2p.identity import peer_of_did
-from p2p.ports import PeerId
 
 _ALL_OFFSETS: Final = 1 << 40
 """Most bytes of a file of offsets, which has one for each row."""
-FOLLOW_SECONDS: Final = 60.0
-"""Time in which a mirror is to have what its owner took from this node; then the next ingest plans again."""
-PASSES: Final = 5
-"""Passes of a mirror in that time."""
-
-
-def commit_point_of(parts: NodeParts) -> ServedCommitPoint:
-    """Makes the commit point of this node's datasets, for the other nodes that may write them."""
-    home = parts.home
-    several = ShardedProposals(home.database, home.chains, home.objects)
-    may = Authorised(home.database, home.keys, parts.context.clock.now, several.first_of)
-    store = OwnedShards(home.database, home.chains, parts.committer)
-    return ServedCommitPoint(store, home.objects, may, parts.settings.limits.disk_reserve_bytes, several)
-
-
-def proposing_of(parts: NodeParts) -> Callable[[DatasetId], IngestDependencies | None]:
-    """Returns a function that gives the dependencies of ingests into datasets of others that this node may write."""
-    home, me = parts.home, parts.home.keys.node_key().did
-
-    def shards(dataset: DatasetId) -> WrittenShards:
-        with home.database.read() as connection:
-            member = tables.member_of(connection, dataset)
-        return WrittenShards((dataset,)) if member is None else WrittenShards(member.shards, member.row.by)
-
-    def owners(dataset: DatasetId) -> list[PeerId]:
-        with home.database.read() as connection:
-            return [peer_of_did(each) for each in sorted(publishing_keys(connection, dataset) - {me})]
-
-    async def follow(dataset: DatasetId, head: Head | None) -> None:
-        with trio.move_on_after(FOLLOW_SECONDS), suppress(Remote):
-            for _ in range(PASSES):
-                for each in home.shards_of(dataset):
-                    await parts.scheduler.pass_now(each)
-                now = home.chains.chain(dataset).head()
-                if head is None or (now is not None and now.sequence_number >= head.sequence_number):
-                    return
-
-    propose = parts.membership.propose_at
-    committer = ProposingCommitter(home.chains, home.objects, home.database, shards, owners, propose, follow)
-
-    def dependencies(dataset: DatasetId) -> IngestDependencies | None:
-        if home.keys.has_dataset_key(dataset) or parts.scheduler.find(dataset) is None:
-            return None
-        with home.database.read() as connection:
-            rights = Authorities(connection).rights(dataset)
-        if not rights.may_write(me, parts.context.clock.now()):
-            return None
-        for each in home.shards_of(dataset):
-            home.need_data(each, home.name_of(dataset), whole=True)
-        return replace(parts.ingest_deps, committer=committer, is_captured=lambda _: False, quarantines=None)
-
-    return dependencies
 
 
 def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:

@@ -22,7 +22,6 @@ from p2p.driver.invites import InvitationDesk, Redeem
 from p2p.driver.net_facts import NetFacts, dial_back_results, dialable, mapping
 from p2p.driver.network_change import NetworkChanges
 from p2p.driver.ports import ReachHost
-from p2p.driver.proposals import CommitPointPort, ProposalDesk
 from p2p.driver.relay_server import RelayServer
 from p2p.driver.reservations import Reservations
 from p2p.machines.dial_back import DialBackLimits, DialBacks
@@ -60,8 +59,6 @@ class ReachSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Caps the bytes of carried circuits."""
     redeem: Redeem = lambda _peer, _token: Redemption.UNKNOWN
     """Decides about a peer that shows the token of an invitation."""
-    point: CommitPointPort | None = None
-    """Takes proposals of other writers; ``None``: this node takes none."""
 
 
 class ReachFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +92,6 @@ class NodeReach:
         self.moves = NetworkChanges(direct, (self.autonat.forget, self.holes.forget, self.look_again, self._tell_moved))
         host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
         self.invites = InvitationDesk(host, settings.redeem)
-        self.proposals = ProposalDesk(host, settings.point)
         self._reservations = Reservations(host, settings.relays, rng, wall, self.look_again, self._needs_relay)
         self.relay_server: RelayServer | None = None
         if settings.relay is not None:
@@ -111,7 +107,6 @@ class NodeReach:
                 self.autonat.join()
                 self.holes.join()
                 self.invites.join()
-                self.proposals.join()
                 for part in (self._reservations, self.autonat, self.holes, self.moves):
                     nursery.start_soon(part.run)
         finally:

@@ -45,7 +45,6 @@ from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
 from p2p.driver.net_facts import NetFacts
-from p2p.errors import StreamBroken
 from p2p.identity import peer_of_seed
 from p2p.ip import Allows, is_global
 from p2p.pace import Pace, PeerTraffic, Traffic
@@ -67,7 +66,6 @@ from p2p.ports import (
 )
 from p2p.wire.invite import Redemption
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
-from p2p.wire.propose import decode_propose, encode_propose
 from worlds.eventually import PATIENCE
 from worlds.fake_engine import FakeEngine
 from worlds.manifests import DERIVED, ROOT
@@ -233,9 +231,6 @@ class Member:
         """Members that were told of, and that nothing connects with this one yet."""
         self.asked = 0
         """Questions put to others."""
-        self.commit_point: Any = None
-        self.answers_lost = 0
-        """Answers to proposals that do not come back."""
         self.bytes = 0
         self.looks = 0
         """Times that what is served was to be told anew."""
@@ -332,23 +327,6 @@ class Member:
 
     async def redeem_at(self, inviter: PeerId, token: bytes) -> Redemption:
         return await trio.to_thread.run_sync(self._other(inviter).redeem, self.peer_id, token)
-
-    async def propose_at(self, peer: PeerId, proposals: Any, read: Any) -> Any:
-        """What is proposed is encoded as on a line; objects come in pieces."""
-        other = self._other(peer)
-        if other.commit_point is None:
-            raise Refused("this node takes no proposals", rule="propose")
-
-        async def fetch(name: Multihash, size: int) -> AsyncIterator[bytes]:
-            data = await trio.to_thread.run_sync(read, name, 0, size)
-            yield data
-
-        sent = decode_propose(encode_propose(proposals))
-        taken = await other.commit_point.append(self.peer_id, sent, fetch)
-        if self.answers_lost:
-            self.answers_lost -= 1
-            raise StreamBroken(str(peer), "it ended the stream without an answer", rule="propose-answer")
-        return taken
 
     async def net_facts(self) -> NetFacts:
         await trio.lowlevel.checkpoint()

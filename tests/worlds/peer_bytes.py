@@ -21,17 +21,12 @@ from typing import Any, TypeAlias
 import trio
 
 from chain import instant, multibase
-from chain.codec.blocks import encode_block
-from chain.errors import Invalid, Refused, Remote
+from chain.errors import Invalid, Remote
 from chain.ids import DatasetId, KeyDid, parse_name
-from chain.model.block import MetadataBlock
-from chain.model.events import DatasetKind, Seed
 from chain.multihash import Multihash
 from chain.statements import answer, canonical, checkpoint, cosignature, envelope, keys, proof, statement, submission
 from chain.statements.area import Area
 from chain.statements.keys import SigningKey
-from chain.store.base import Head
-from chain.store.shards import Conflicting, Proposal, Same, Shard
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.transport import IpfsTransport
 from odfd.ipfs.transport import place_of as ipfs_place_of
@@ -74,7 +69,6 @@ from p2p.wire import (
     objects,
     pieces,
     presence,
-    propose,
     protobuf,
     refusal,
     swarm,
@@ -98,20 +92,6 @@ DATASET = DatasetId.from_public_key(bytes(range(32)))
 SID = Multihash.sha3_256(b"object")
 WIRE = {name: bytes.fromhex(text) for name, text in json.loads((GOLDEN / "wire" / "messages.json").read_text()).items()}
 NOW = instant.parse("2026-11-20T08:00:00Z")
-SHARD = DatasetId.from_public_key(bytes(32))
-BEGUN = encode_block(
-    MetadataBlock(
-        system_time=NOW, prev_block_hash=None, sequence_number=0,
-        event=Seed(dataset_id=SHARD, dataset_kind=DatasetKind.ROOT),
-    )
-)  # fmt: skip
-PROPOSED = propose.encode_propose([Proposal(dataset=SHARD, blocks=[BEGUN], new_upper=9, objects=[BEGUN.hash])])
-DECIDED = [
-    propose.encode_outcomes([Conflicting(Shard(Head(BEGUN.hash, 0), 5), 4, (BEGUN.hash,), ()), Same(Shard())]),
-    propose.encode_shards([Shard(Head(BEGUN.hash, 0), 5), Shard()]),
-    propose.encode_want(propose.Wanted(BEGUN.hash, 7)),
-    propose.encode_refused(Refused("no", rule="propose-writer")),
-]
 SEALED = [
     (GOLDEN / "trust" / name).read_bytes()
     for name in (
@@ -537,10 +517,6 @@ TARGETS: Sequence[Target] = (
     simple(
         invite.decode_redemption, [WIRE["invite.answer"]], again(invite.decode_redemption, invite.encode_redemption)
     ),
-    simple(propose.decode_propose, [PROPOSED], again(propose.decode_propose, propose.encode_propose)),
-    simple(propose.decode_ask, [propose.encode_ask([SHARD])], again(propose.decode_ask, propose.encode_ask)),
-    simple(propose.decode_data, [propose.encode_data(b"rows")], again(propose.decode_data, propose.encode_data)),
-    simple(propose.decode_answer, DECIDED),
     simple(presence.decode_ask, [WIRE["peers.ask"]], again(presence.decode_ask, presence.encode_ask)),
     simple(presence.decode_answer, [WIRE["peers.answer"]], answered),
     simple(lookup.decode_lookup, [WIRE["lookup.find"], WIRE["lookup.store"]], looked_up),

@@ -23,6 +23,7 @@ from chain.state import ChainState, load_state
 from chain.wording import plural
 from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.pull_remarks import blocked, long_pause, newest, note_pulled, repeated, uncacheable
@@ -88,8 +89,6 @@ class IngestPullParts(NamedTuple):
     """Called with the datasets of a pull; starts ahead what their transforms will need of an engine."""
     unheld: Callable[[Sequence[DatasetId]], Sequence[str]] = lambda _: ()
     """Returns remarks on datasets whose blocks pin an engine that nobody here has. Blocking."""
-    proposing: Callable[[DatasetId], ingesting.IngestDependencies | None] = lambda _: None
-    """Returns what an ingest into another node's dataset uses, if this node may write it. Blocking."""
 
 
 class IngestPullService:
@@ -103,11 +102,10 @@ class IngestPullService:
         parts: IngestPullParts,
         context: Context,
     ) -> None:
-        self._home = home
-        (self._ingest, self._transform), self._scheduler = dependencies, scheduler
+        self._home, (self._ingest, self._transform), self._scheduler = home, dependencies, scheduler
         self.uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
         self._values, self._promises, self._ahead = parts.values, parts.promises, parts.ahead
-        self._portals, self._proposing, self._unheld = parts.portals, parts.proposing, parts.unheld
+        self._portals, self._unheld = parts.portals, parts.unheld
         self._board, self._events, self._meter = context.board, context.events, context.meter
         self._repositories = parts.import_export.repositories
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
@@ -123,6 +121,7 @@ class IngestPullService:
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
         """Ingests uploaded files into a root dataset. Result: PullResult with one item."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
+        await trio.to_thread.run_sync(check_owner, self._home, entry)
         read = None
         if request.format is not None:
             if request.format not in FORMATS:
@@ -144,8 +143,7 @@ class IngestPullService:
                     await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log, telling = PushTable(self._home.database), partial(show_ingest, report)
-                    deps = await trio.to_thread.run_sync(self._proposing, entry.id) or self._ingest
-                    outcome = await push_files(deps, entry.id, files, terms, log, telling)
+                    outcome = await push_files(self._ingest, entry.id, files, terms, log, telling)
             except Fault as fault:
                 if fault.rule == PUSH_SOURCE:  # the fault is about the dataset, and about none of the files
                     fault.place = fault.place or entry.name
@@ -348,8 +346,7 @@ class IngestPullService:
     async def _poll(
         self, entry: DatasetEntry, report: Report, *, request: wire.PullRequest, trigger: TriggerTime | None
     ) -> wire.PullItem:
-        source = request.source
-        if source is None:
+        if (source := request.source) is None:
             deps = replace(await trio.to_thread.run_sync(self.dependencies, entry.id), trigger=trigger)
         else:  # it reads only its own values, and has no folder for relative paths
             given, values = await trio.to_thread.run_sync(SourceReader(self._home).given, source, entry.id)

@@ -7,6 +7,7 @@ from chain.ids import DatasetId
 from chain.model.events import DatasetKind
 from chain.state import load_state
 from odfd.datasets.catalog import DatasetEntry
+from odfd.mirrors import mirror_spec
 from odfd.state.directory import StateDirectory
 
 
@@ -22,3 +23,16 @@ def check_own_root(home: StateDirectory, dataset: DatasetId, name: str, hint: st
     kind = load_state(home.chains.chain(dataset)).kind
     if kind is not DatasetKind.ROOT or not home.keys.has_dataset_key(dataset):
         raise Refused(f"{name} is not ingested by this node", rule="raw-owner", hint=hint)
+
+
+def check_owner(home: StateDirectory, entry: DatasetEntry) -> None:
+    """Raises Refused for a dataset whose key is at another node, which alone makes and signs its blocks."""
+    if home.keys.has_dataset_key(entry.id):
+        return
+    with home.database.read() as connection:
+        is_mirror = mirror_spec.of(connection, entry.id) is not None
+    raise Refused(
+        f"{entry.name} is a {'mirror' if is_mirror else 'copy'}: its owner feeds it",
+        rule="ingest-owner",
+        hint="ingest at the node that owns it, or into a dataset of your own (odfctl new)",
+    )

@@ -64,7 +64,6 @@ from odfd.trust.signing.commit_parts import (
     moved,
     spread_over,
 )
-from odfd.trust.signing.proposed_blocks import ProposedBlocks, known_event
 from odfd.trust.signing.signed_uppers import SignedUppers
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
@@ -190,52 +189,6 @@ class OwnerCommitter:
             except Fault as fault:
                 found[each.dataset] = fault
         return found
-
-    def commit_proposed_now(self, parts: Sequence[ProposedBlocks]) -> None:
-        """Commits blocks that another writer made, from a worker thread, if they are as this node would make them.
-
-        Raises Conflict if a head or a frontier moved, Invalid if a block breaks a rule or has other bytes.
-        """
-        with self._writing:
-            drafts = [self._proposed(each) for each in parts if each.blocks]
-            moves = [
-                Append(
-                    dataset=each.dataset,
-                    expected=each.before.head,
-                    blocks=(),
-                    upper=UpperMove(each.before.upper, each.upper),
-                )
-                for each in parts
-                if not each.blocks
-            ]
-
-            def together(connection: sqlite3.Connection) -> None:
-                for each in drafts:
-                    each.keep(connection)
-
-            self._chains.commit([*(each.append for each in drafts), *moves], together)
-            for each in drafts:
-                each.sign()
-            for move in moves:
-                self._sign_upper(move.dataset)
-
-    def _proposed(self, part: ProposedBlocks) -> ChainDraft:
-        events = [known_event(each) for each in part.blocks]
-        addition = Addition(part.dataset, part.before.head, events, part.objects)
-        draft = self._drafted(addition, part.blocks[0].system_time)
-        if [each.hash for each in draft.append.blocks] != [each.hash for each in part.blocks]:
-            raise Invalid(
-                f"the blocks for {part.dataset.short} are not encoded as this node encodes them",
-                rule="propose-blocks",
-                hint="propose them with the same version of odfd",
-            )
-        named = [name for block in part.blocks for name, _ in objects_of(block)]
-        append = msgspec.structs.replace(
-            draft.append,
-            objects=list(dict.fromkeys([*named, *part.objects])),
-            upper=UpperMove(part.before.upper, part.upper),
-        )
-        return draft._replace(append=append)
 
     def _commit_all(self, additions: Sequence[Addition], system_time: Instant, also: Also = lambda _: None) -> Head:
         """Commits all additions or none, then signs each; returns the new head of the first."""

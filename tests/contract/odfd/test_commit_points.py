@@ -1,4 +1,4 @@
-"""One body for every commit point: SQLite, and another node."""
+"""What the commit point of a node promises to those who write shards there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -27,8 +26,6 @@ from chain.store.shards import (
     Committed,
     Conflicting,
     Equivalent,
-    Gap,
-    Outcome,
     Proposal,
     Reading,
     Same,
@@ -39,31 +36,19 @@ from chain.store.shards import (
 )
 from chain.store.sqlite import SqliteChains
 from chain.store.sqlite_shards import SqliteShards
-from worlds.commit_point_afar import commit_point_afar
 
 D, K = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 KEYS = {"accessKeyId": "key", "secretAccessKey": "secret"}
 
 
-class Point(Protocol):
-    def shard(self, dataset: DatasetId) -> Shard: ...
-    def append(self, proposals: Sequence[Proposal]) -> list[Outcome]: ...
-
-
 class Place:
     """Where shards lie; ``opened`` is another process there."""
 
-    def __init__(
-        self,
-        opened: Callable[[], ShardStore],
-        add: Callable[[bytes], Multihash],
-        over: Callable[[ShardStore], Point] = CommitPoint,
-    ) -> None:
-        """``over``: the commit point over what was opened."""
-        self.opened, self.add, self.over = opened, add, over
+    def __init__(self, opened: Callable[[], ShardStore], add: Callable[[bytes], Multihash]) -> None:
+        self.opened, self.add = opened, add
 
-    def point(self) -> Point:
-        return self.over(self.opened())
+    def point(self) -> CommitPoint:
+        return CommitPoint(self.opened())
 
 
 def in_sqlite(folder: Path) -> Iterator[Place]:
@@ -74,14 +59,9 @@ def in_sqlite(folder: Path) -> Iterator[Place]:
     database.close()
 
 
-@pytest.fixture(params=["sqlite", "p2p"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    match request.param:
-        case "sqlite":
-            yield from in_sqlite(tmp_path)
-        case _:
-            with commit_point_afar(tmp_path) as house:
-                yield Place(house.opened, house.add, house.point)
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    yield from in_sqlite(tmp_path)
 
 
 def block(time: int, after: Block | None, event: SetInfo | AddData | None = None, owner: DatasetId = D) -> Block:
@@ -99,8 +79,8 @@ def note(time: int, after: Block, text: str) -> Block:
     return block(time, after, SetInfo(description=text))
 
 
-def of(*blocks: Block, upper: int, owner: DatasetId = D, follows: DatasetId | None = None) -> Proposal:
-    return Proposal(dataset=owner, blocks=blocks, new_upper=upper, follows=follows)
+def of(*blocks: Block, upper: int, owner: DatasetId = D) -> Proposal:
+    return Proposal(dataset=owner, blocks=blocks, new_upper=upper)
 
 
 SEED = block(10, None)
@@ -162,33 +142,17 @@ def test_a_sealed_shard_takes_nothing_more(place: Place) -> None:
     assert point.append([of(upper=SEALED)]) == [Same(sealed.shard)]
 
 
-def test_a_shard_never_overtakes_the_chain_that_binds_its_times(place: Place) -> None:
-    point = place.point()
-    seed_k = block(10, None, owner=K)
-    point.append([of(seed_k, upper=11, owner=K), of(SEED, upper=11, follows=K)])
-    assert isinstance(point.append([of(upper=12, follows=K)])[0], Gap), "K did not say so much yet"
-    bound = block(20, seed_k, AddData(new_watermark=from_millis(1)))
-    early = note(30, SEED, "early")
-    point.append([of(bound, upper=40, owner=K)])
-    (gap,) = point.append([of(early, upper=31, follows=K)])
-    assert gap == Gap(point.shard(D), 20)
-    assert point.append([of(upper=21, follows=K)]) == [Gap(point.shard(D), 20)], "nor by progress"
-    assert point.append([of(upper=20, follows=K)]) == [Committed(point.shard(D))]
-    point.append([of(FIRST, upper=21, follows=K)])
-    assert isinstance(point.append([of(note(30, FIRST, "now"), upper=31, follows=K)])[0], Committed)
-
-
 def test_several_shards_are_taken_together_or_not_at_all(place: Place) -> None:
     point = place.point()
     seed_k = block(10, None, owner=K)
-    together = [of(seed_k, upper=11, owner=K), of(SEED, upper=11, follows=K)]
+    together = [of(seed_k, upper=11, owner=K), of(SEED, upper=11)]
     assert [type(each) for each in point.append(together)] == [Committed, Committed]
     bound = block(20, seed_k, AddData(new_watermark=from_millis(1)))
     before = point.shard(K)
-    lost = [of(bound, upper=21, owner=K), of(note(20, FIRST, "on another head"), upper=21, follows=K)]
+    lost = [of(bound, upper=21, owner=K), of(note(20, FIRST, "on another head"), upper=21)]
     assert point.append(lost) == [Stale(before), Stale(point.shard(D))]
     assert point.shard(K) == before
-    fused = [of(bound, upper=21, owner=K), of(FIRST, upper=21, follows=K)]
+    fused = [of(bound, upper=21, owner=K), of(FIRST, upper=21)]
     assert [type(each) for each in point.append(fused)] == [Committed, Committed]
     assert [type(each) for each in place.point().append(fused)] == [Same, Same]
 
@@ -228,7 +192,7 @@ def test_who_is_overtaken_between_reading_and_writing_begins_anew(place: Place) 
     other = place.point()
     other.append([of(SEED, upper=11)])
 
-    def overtaken(by: Proposal) -> Point:
+    def overtaken(by: Proposal) -> CommitPoint:
         slow, waiting = place.opened(), [by]
         read = slow.read
 
@@ -239,7 +203,7 @@ def test_who_is_overtaken_between_reading_and_writing_begins_anew(place: Place) 
             return found
 
         slow.read = read_late  # type: ignore[method-assign]
-        return place.over(slow)
+        return CommitPoint(slow)
 
     assert isinstance(overtaken(of(FIRST, upper=21)).append([of(FIRST, upper=21)])[0], Same)
     theirs, mine = note(30, FIRST, "theirs"), note(30, FIRST, "mine")
@@ -275,7 +239,6 @@ def test_many_writers_of_one_step_take_it_once(place: Place) -> None:
         of(SEED, note(11, SEED, "of another time"), upper=20),
         of(SEED, note(10, FIRST, "not linked"), upper=20),
         of(SEED, upper=SEALED + 1),
-        of(SEED, upper=11, follows=D),
     ],
 )
 def test_what_no_shard_could_take_is_refused(bad: Proposal, tmp_path: Path) -> None:
