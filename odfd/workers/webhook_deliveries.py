@@ -41,9 +41,10 @@ from odfd.webhooks.delivery import (
     signing_key,
 )
 from odfd.webhooks.flow_call import FlowRun, call_of, event_text
-from odfd.webhooks.target import WebhookPolicy, policy_of, secret_key
+from odfd.webhooks.target import BY_FLOWS, WebhookPolicy, has_policy, policy_of, secret_key
 
 TYPE: Final = "WebhookTarget"
+FLOW: Final = "Flow"
 AT_ONCE: Final = 4
 """Calls to one target at a time; only one while it fails."""
 FAILING: Final = 5
@@ -107,10 +108,12 @@ class WebhookDeliveries:
         """Lists the targets that can be called."""
         found = []
         with self._home.database.read() as connection:
-            for each in ResourceStore(connection).all(TYPE):
+            resources = ResourceStore(connection)
+            for each in resources.all(TYPE):
                 if store.calls(connection, each.id) is not None:
                     try:
-                        found.append(CallTarget(each, policy_of(each.annotations)))
+                        is_called = not has_policy(each.annotations) and bool(resources.referring(FLOW, each.id))
+                        found.append(CallTarget(each, BY_FLOWS if is_called else policy_of(each.annotations)))
                     except Fault:
                         continue  # its status says so
         return found

@@ -352,6 +352,21 @@ async def test_a_flow_calls_a_target_of_new_blocks(world: Any, receiver: Receive
         assert body["data"]["newRef"] == {"hash": str(head.hash), "sequenceNumber": head.sequence_number}
 
 
+async def test_a_target_that_a_flow_calls_is_told_of_a_change_once(world: Any, receiver: Receiver) -> None:
+    calling = CALLING.format(target="one", trigger=AT_NEWS, payload="").replace("cooldown: 0s, ", "")
+    async with world.running("alice", **INSIDE) as alice:
+        bare = target(receiver).replace(", annotations: {webhookPolicy: {}}", "")
+        await alice.apply(dataset("one"), SECRET, bare, calling)
+        assert (await status(alice))["phase"] == "Ready"
+        await alice.apply(dataset("one", "news"))
+        later(alice, world, 2)
+        await became(lambda: len(receiver.calls) == 1)
+        await alice.api.flows.delete("told")
+        await alice.apply(dataset("one", "more news"))
+        await became(lambda: len(receiver.calls) == 2)
+        assert ["flow" in body["data"] for _, body in receiver.calls] == [True, False]
+
+
 ONCE = """$schema: Task
 headers: {name: told, annotations: {taskTarget: {dataset: one}}}
 spec: {kind: WebhookCall, target: hook}
