@@ -295,6 +295,8 @@ class QueryProcesses:
     async def _renew(self, choice: Choice) -> None:
         """Makes a process ready for the next query, and after the first one the zygote that later ones are forked
         from."""
+        if self._nursery is None:
+            return  # the node stops
         if self._spare is None:
             self._spare = self._begin(choice)
         if self._zygote is None and self._forking:

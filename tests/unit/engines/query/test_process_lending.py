@@ -100,3 +100,26 @@ async def test_a_process_that_is_given_back_while_its_node_stops_is_waited_for(
             await trio.testing.wait_all_tasks_blocked()
             running.cancel_scope.cancel()
     assert all(each.is_stopped for each in lent)
+
+
+async def test_a_query_that_ends_with_its_node_makes_no_process_ready_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "QueryProcess", _Process)
+
+    async def choose() -> Any:
+        await trio.lowlevel.checkpoint()
+
+    async def ask(processes: QueryProcesses, given: trio.Event) -> None:
+        async with processes.one():
+            given.set()
+            await trio.sleep_forever()
+
+    for _ in range(100):  # who of two is woken first is for trio's scheduler to say
+        processes, given = QueryProcesses(tmp_path, choose, QueryLimits()), trio.Event()
+        async with trio.open_nursery() as node:
+            node.start_soon(processes.run)
+            await processes.serving.wait()
+            node.start_soon(ask, processes, given)
+            await given.wait()
+            node.cancel_scope.cancel()
