@@ -54,10 +54,6 @@ class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return names(self.datasets, dataset)
 
 
-BY_FLOWS: Final = WebhookPolicy(events=())
-"""The policy of a target without one that a Flow calls: its own calls would tell each change twice."""
-
-
 def has_policy(annotations: Mapping[str, Any]) -> bool:
     return POLICY in annotations or _URI in annotations
 

@@ -41,7 +41,7 @@ from odfd.webhooks.delivery import (
     signing_key,
 )
 from odfd.webhooks.flow_call import FlowRun, call_of, event_text
-from odfd.webhooks.target import BY_FLOWS, WebhookPolicy, has_policy, policy_of, secret_key
+from odfd.webhooks.target import WebhookPolicy, has_policy, policy_of, secret_key
 
 TYPE: Final = "WebhookTarget"
 FLOW: Final = "Flow"
@@ -108,12 +108,10 @@ class WebhookDeliveries:
         """Lists the targets that can be called."""
         found = []
         with self._home.database.read() as connection:
-            resources = ResourceStore(connection)
-            for each in resources.all(TYPE):
+            for each in ResourceStore(connection).all(TYPE):
                 if store.calls(connection, each.id) is not None:
                     try:
-                        is_called = not has_policy(each.annotations) and bool(resources.referring(FLOW, each.id))
-                        found.append(CallTarget(each, BY_FLOWS if is_called else policy_of(each.annotations)))
+                        found.append(CallTarget(each, policy_of(each.annotations)))
                     except Fault:
                         continue  # its status says so
         return found
@@ -272,7 +270,7 @@ class WebhookDeliveries:
             return
         if held is None and not target.policy.names(name):
             return
-        if not target.policy.wants(event):
+        if not target.policy.wants(event) or _is_called_by_flows(connection, target.resource):
             self._record(connection, target.resource.id, dataset, NotifiedDataset(name=name, head=here.head))
             return
         delivery = new_delivery(event, dataset, name, (before, here.head), self._new_id(), now)
@@ -307,3 +305,11 @@ class WebhookDeliveries:
             for dataset, held in found
             if dataset not in busy and held.delivery is not None and secret is not None
         ][:room]
+
+
+def _is_called_by_flows(connection: sqlite3.Connection, target: Resource) -> bool:
+    """Whether a Flow calls a target that has no policy: calls of its own would tell each change twice.
+
+    Asked in the transaction that passes over a change: of a flow that is gone since, the change would be told by nobody.
+    """
+    return not has_policy(target.annotations) and bool(ResourceStore(connection).referring(FLOW, target.id))
