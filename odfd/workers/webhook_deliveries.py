@@ -310,6 +310,6 @@ class WebhookDeliveries:
 def _is_called_by_flows(connection: sqlite3.Connection, target: Resource) -> bool:
     """Whether a Flow calls a target that has no policy: calls of its own would tell each change twice.
 
-    Asked in the transaction that passes over a change: of a flow that is gone since, the change would be told by nobody.
+    Asked in the transaction that passes over a change: if the flow is gone by then, nobody else tells of the change.
     """
     return not has_policy(target.annotations) and bool(ResourceStore(connection).referring(FLOW, target.id))
