@@ -14,6 +14,7 @@ from chain.errors import Environment, Fault, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.store.volumes import VolumeUsage
 from chain.wording import plural
+from odfd.access.uses import NOT_GRANTED
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.portals import Portal, PortalService
 from odfd.api.network.networks import NetworkService
@@ -26,6 +27,7 @@ from odfd.ingest.settings import IngestSettings
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries.projections import TableRecord
+from odfd.resources.reader import ResourceReader
 from odfd.resources.resource import Resource
 from odfd.resources.sets import SecretSealer, binding
 from odfd.resources.status import ConditionValue
@@ -109,14 +111,20 @@ class DatasetController(AsDeclared):
         if resource.did is not None and resource.status.observed_generation != resource.generation:
             self._volumes.touch(DatasetId.parse(resource.did))
             await self._flows.look([DatasetId.parse(resource.did)])  # its name and labels may select it for others
-        return await trio.to_thread.run_sync(self._observe, resource)
+        seen = await trio.to_thread.run_sync(self._observe, resource)
+        was_refused = resource.status.code == NOT_GRANTED
+        if was_refused and resource.did is not None and (seen.fault is None or seen.fault.rule != NOT_GRANTED):
+            self._flows.touch(DatasetId.parse(resource.did))  # its account may read its inputs again
+        return seen
 
     def _observe(self, resource: Resource) -> ObservedState:
         entry = self._home.resolve(resource.did or resource.name)
         view = self._views.dataset(entry)
         state = ConditionValue(value=view.state, message=", ".join(view.conditions))
         if view.state != "damaged":
-            return ObservedState(told={"DatasetState": state})
+            with self._home.database.read() as connection:
+                fault = self._home.uses.fault(ResourceReader(connection), resource)
+            return ObservedState(told={"DatasetState": state}, fault=fault)
         why = view.rely_on.fact if view.rely_on is not None else "it cannot be read"
         return ObservedState(told={"DatasetState": state}, fault=Environment(why, rule="damaged", hint="odfctl doctor"))
 

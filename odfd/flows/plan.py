@@ -9,6 +9,7 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
+from odfd.access.relations import Action
 from odfd.flows.schedule import Covered, Schedule
 
 MINUTE: Final = 60 * SECOND
@@ -138,6 +139,13 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     def watched(self) -> frozenset[DatasetId]:
         """The datasets whose news make it run."""
         return self.inputs | {self.target} if self.on_update else self.inputs
+
+    @property
+    def needs(self) -> Action:
+        """The action on the target to which the account of the flow needs a right, by its tasks."""
+        if any(isinstance(each, Compaction | PushTo) for each in self.tasks):
+            return Action.OWN
+        return Action.WRITE if any(isinstance(each, Ingest | Verify) for each in self.tasks) else Action.READ
 
     @property
     def pulls(self) -> bool:

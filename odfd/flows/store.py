@@ -12,9 +12,11 @@ from typing import Final
 
 import msgspec
 
-from chain.errors import NotFound
+from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
 from chain.store.seals import Sealed
+from odfd.access.relations import Action
+from odfd.access.uses import Uses
 from odfd.flows.manifest import DesiredFlow, declared_flow
 from odfd.flows.plan import FlowPlan, Record
 from odfd.flows.selection import EVERY, is_template
@@ -52,8 +54,11 @@ def key_for(plan: FlowPlan) -> str:
     return key_of(plan.id) if is_whole else f"{key_of(plan.id)} {plan.target}"
 
 
-def plan_of(connection: sqlite3.Connection, flow: Resource) -> FlowPlan:
-    """Returns the plan of a flow. Raises NotFound for a dataset that is not here: the flow waits for it."""
+def plan_of(connection: sqlite3.Connection, flow: Resource, uses: Uses | None) -> FlowPlan:
+    """Returns the plan of a flow. ``uses``: judges whether it may use what it names; ``None``: as if it might.
+
+    Raises NotFound for a dataset that is not here, and Refused for what its account may not use: it waits for that.
+    """
     store = ResourceStore(connection)
 
     def resolve(key: str, place: str) -> DatasetId:
@@ -67,7 +72,25 @@ def plan_of(connection: sqlite3.Connection, flow: Resource) -> FlowPlan:
         return DatasetId.parse(target.did)
 
     desired = _read(flow.name, canonical(flow.spec), canonical(flow.annotations))
-    return desired.plan(flow.id, resolve)
+    plan = desired.plan(flow.id, resolve)
+    if uses is not None:
+        check_uses(connection, flow, plan, uses)
+    return plan
+
+
+def check_uses(connection: sqlite3.Connection, flow: Resource, plan: FlowPlan, uses: Uses) -> None:
+    """Raises Refused if the account of a flow, or of a task, may not use now what its plan names."""
+    if flow.account is None:
+        return
+    store = ResourceStore(connection)
+    for key, handle in flow.references.items():
+        found = None if handle is None else store.row(handle.id)
+        if found is not None:
+            uses.check(flow.account, found, key, plan.needs if found.did == str(plan.target) else Action.READ)
+    if plan.selection is not None and plan.target != EVERY:  # no reference of the flow names it
+        found = store.row_with_did("Dataset", str(plan.target))
+        if found is not None:
+            uses.check(flow.account, found, f"Dataset:{found.name}", plan.needs)
 
 
 @lru_cache(maxsize=_READ_FLOWS)
@@ -75,38 +98,38 @@ def _read(name: str, spec: str, annotations: str) -> DesiredFlow:
     return declared_flow(name, msgspec.json.decode(spec), msgspec.json.decode(annotations))
 
 
-def find(connection: sqlite3.Connection, name: str) -> FlowPlan | None:
+def find(connection: sqlite3.Connection, name: str, uses: Uses | None) -> FlowPlan | None:
     """Returns the plan of a flow by its name; ``None`` if there is none, or it waits."""
     found = ResourceStore(connection).sought(TYPE, name)
-    return next(iter(_planned(connection, [] if found is None else [found])), None)
+    return next(iter(_planned(connection, [] if found is None else [found], uses)), None)
 
 
-def flows(connection: sqlite3.Connection) -> list[FlowPlan]:
+def flows(connection: sqlite3.Connection, uses: Uses | None) -> list[FlowPlan]:
     """Lists the plans of flows by name, without those that wait."""
-    return _planned(connection, ResourceStore(connection).all(TYPE))
+    return _planned(connection, ResourceStore(connection).all(TYPE), uses)
 
 
-def flows_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
+def flows_of(connection: sqlite3.Connection, dataset: DatasetId, uses: Uses | None) -> list[FlowPlan]:
     """Lists the plans of the flows of a dataset."""
     if dataset == EVERY:
-        return [plan for plan in flows(connection) if plan.target == EVERY]
+        return [plan for plan in flows(connection, uses) if plan.target == EVERY]
     store = ResourceStore(connection)
     row = store.row_with_did("Dataset", str(dataset))
     referring = [] if row is None else store.referring(TYPE, row.id)
-    return [plan for plan in _planned(connection, referring) if plan.target == dataset]
+    return [plan for plan in _planned(connection, referring, uses) if plan.target == dataset]
 
 
-def templates(connection: sqlite3.Connection) -> list[FlowPlan]:
+def templates(connection: sqlite3.Connection, uses: Uses | None) -> list[FlowPlan]:
     """Lists the flows of selections that have a plan for each selected dataset."""
-    return [plan for plan in flows(connection) if is_template(plan)]
+    return [plan for plan in flows(connection, uses) if is_template(plan)]
 
 
-def _planned(connection: sqlite3.Connection, found: list[Resource]) -> list[FlowPlan]:
+def _planned(connection: sqlite3.Connection, found: list[Resource], uses: Uses | None) -> list[FlowPlan]:
     plans = []
     for each in found:
         try:
-            plans.append(plan_of(connection, each))
-        except NotFound:
+            plans.append(plan_of(connection, each, uses))
+        except (NotFound, Refused):
             continue  # it waits, which its status tells
     return plans
 
@@ -122,7 +145,7 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> list[tuple[str
 
     Returns the names of its flows, each with whether it stays, and waits for the dataset.
     """
-    store, plans = ResourceStore(connection), flows_of(connection, dataset)
+    store, plans = ResourceStore(connection), flows_of(connection, dataset, None)
     found = [held for plan in plans if (held := store.get(plan.id)) is not None]
     for each in found:
         forget_runs(connection, each.id)

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from chain.ids import DatasetId
+from odfd.access.uses import Uses
 from odfd.api.access.accounts import AccountService, account_in_use
 from odfd.api.access.requests import AccessControl
-from odfd.api.access.state import AccessReader
 from odfd.api.controllers import (
     PortalController,
     SourceController,
@@ -76,6 +76,7 @@ from odfd.node.rendition_parts import holds_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.resources.store import ResourceStore
+from odfd.state.access_state import AccessReader
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
 from odfd.transform.pending import ahead
@@ -145,10 +146,9 @@ def services_of(parts: NodeParts) -> Services:
 
 
 def access_of(parts: NodeParts, services: Services) -> AccessControl:
-    """Makes the access control, which decides who makes each request."""
-    visibility = parts.visibility
-    reader = AccessReader(parts.home, visibility.public_of, lambda: visibility.changes)
-    services.flow.check_inputs = services.portals.check_inputs = reader.check_inputs
+    """Makes the access control, which decides who makes each request, and what the things of accounts may use."""
+    reader = AccessReader(parts.home.database, parts.visibility.public_of, lambda: parts.visibility.changes)
+    parts.home.uses = Uses(reader)
     with parts.home.database.read() as connection:
         log = ResourceStore(connection).epoch().encode()
     key = hmac.digest(parts.home.keys.node_seed(), b"odfd: positions of accounts in the log " + log, hashlib.sha512)
@@ -212,6 +212,7 @@ def _visibility(parts: NodeParts) -> VisibilityService:
 def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
     parts.visibility.changes += 1
     parts.visibility_changed(dataset)
+    parts.reconciler.regrant()
 
 
 def _more_controllers(parts: NodeParts, performing: FlowTasks, portals: PortalService) -> Mapping[str, Controller]:

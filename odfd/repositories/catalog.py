@@ -190,14 +190,6 @@ class Repositories:
             raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)
         return target
 
-    def meant(self, by: str, key: str) -> str:
-        """Returns the present name of the repository to which a resource, by its id, refers.
-
-        Raises NotFound.
-        """
-        with self._database.read() as connection:
-            return ResourceStore(connection).meant(by, key).name
-
     def _named(self, name: str) -> Resource:
         with self._database.read() as connection:
             found = ResourceStore(connection).named(TYPE, name, None)

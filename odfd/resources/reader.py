@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid
 from chain.instant import Instant
 from chain.store.seals import Row, Sealed
 from odfd.resources.resource import ACCOUNT, Json, Op, Resource, ResourceEvent, canonical
-from odfd.resources.status import UNRESOLVED, ResourceStatus
+from odfd.resources.status import ResourceStatus
 
 _HINT: Final = "restore the database from a backup"
 DECLARATIONS: Final = Sealed(
@@ -103,19 +103,6 @@ class ResourceReader:
         row = DECLARATIONS.one(self._db, "type = ? AND did = ?", (type_, did))
         return None if row is None else _named(row)
 
-    def meant(self, resource_id: str, key: str) -> Resource:
-        """Returns the resource that a reference of a resource is resolved to, whatever its name is now.
-
-        ``key`` is as in ``references``. Another resource that took the name since is not returned. Raises NotFound.
-        """
-        held = self.get(resource_id)
-        handle = None if held is None else held.references.get(key)
-        found = None if handle is None else self.get(handle.id)
-        if found is None:
-            of, by = key.partition(":")[0], "" if held is None else f", and the {held.type} {held.name} again"
-            raise NotFound(f"there is no {key}", rule=UNRESOLVED, hint=f"apply the {of}{by}")
-        return found
-
     def all(self, type_: str | None = None, label: tuple[str, Json] | None = None) -> list[Resource]:
         """Lists resources by type and name. With a ``label``, those that have it with this value, by an index."""
         if type_ is not None and label is not None:
@@ -142,6 +129,19 @@ class ResourceReader:
         """Lists the resources of a type that refer to this one."""
         where = "type = ? AND id IN (SELECT src FROM res_refs WHERE dst = ?) ORDER BY key"
         return self._several(where, (type_, resource_id))
+
+    def foreign_users(self, acting: Sequence[str]) -> list[str]:
+        """Lists the ids of what accounts have that uses what others have, or is of a type that acts on what is there.
+
+        ``acting``: these types.
+        """
+        rows = self._db.execute(
+            "SELECT own.id FROM declarations AS own WHERE own.account != '' AND (own.type IN"
+            " (SELECT value FROM json_each(?)) OR EXISTS (SELECT 1 FROM res_refs JOIN declarations AS theirs"
+            " ON theirs.id = dst WHERE src = own.id AND theirs.account != own.account)) ORDER BY own.id",
+            (json.dumps(acting),),
+        )
+        return [each for (each,) in rows]
 
     def owned(self, owner: str) -> list[Resource]:
         """Lists the resources of an owner, by an index."""

@@ -26,6 +26,7 @@ from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from chain.wording import agree, plural
+from odfd.access.uses import Uses
 from odfd.datasets import (
     captures,
     card_choices,
@@ -56,6 +57,7 @@ from odfd.runtime.clock import Clock, SystemClock
 from odfd.runtime.filesystem import make_private
 from odfd.runtime.slots import KeyedLocks
 from odfd.state import access_tokens, idempotency
+from odfd.state.access_state import AccessReader
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.state.disk_reserve import open_reserved
 from odfd.state.slice_files import SliceFiles
@@ -196,6 +198,8 @@ class StateDirectory:
         """Clock by which holds of readers expire; a node may set another one."""
         self.held = read_holds.HoldGuard(lambda: self.clock.now())
         """Raises Refused while the history of a dataset is held for a reader."""
+        self.uses = Uses(AccessReader(database, lambda _: ()))
+        """Follows references by the rights of accounts; a node sets others, by which all may read what is published."""
         self.chains = SqliteChains(database, self.objects, guard=self.held)
         self.spool = spool.PushSpool(database, self.folder(SPOOL), lambda: self.spool_bytes())
         self.spool_bytes: Callable[[], int] = lambda: 1 << 30

@@ -16,11 +16,12 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Conflict, Environment, Fault, NotFound, Remote
+from chain.errors import Conflict, Environment, Fault, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.model.events import SetTransform
 from chain.state import transform_of
+from odfd.access.uses import NOT_GRANTED
 from odfd.control.assembly import Context
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
@@ -211,7 +212,7 @@ class FlowWorker:
 
     def _read_all(self, *, everything: bool) -> dict[DatasetId, list[_Found]]:
         with self._home.database.read() as connection:
-            plans = store.flows(connection)
+            plans = store.flows(connection, self._home.uses)
         targets = {plan.target for plan in plans}
         if any(map(selection.is_template, plans)):
             with self._home.catalog() as catalog:
@@ -223,7 +224,7 @@ class FlowWorker:
         """Reads every plan that pulls one of these datasets."""
         found: dict[DatasetId, list[_Found]] = {}
         with self._home.database.read() as connection:
-            templates = store.templates(connection)
+            templates = store.templates(connection, self._home.uses)
         for dataset in datasets:
             with self._home.database.read() as connection:
                 plans = [*self._declared(connection, dataset), *self._selected(connection, dataset, templates)]
@@ -240,7 +241,8 @@ class FlowWorker:
 
     def _declared(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
         """Returns the flows that name the dataset, without templates, which are no plans themselves."""
-        return [each for each in store.flows_of(connection, dataset) if not selection.is_template(each)]
+        plans = store.flows_of(connection, dataset, self._home.uses)
+        return [each for each in plans if not selection.is_template(each)]
 
     def _selected(
         self, connection: sqlite3.Connection, dataset: DatasetId, templates: Sequence[FlowPlan]
@@ -257,8 +259,19 @@ class FlowWorker:
         return [
             selection.for_dataset(each, dataset)
             for each in templates
-            if each.selection is not None and selection.selects(each.selection, entry.name, labels)
+            if each.selection is not None
+            and selection.selects(each.selection, entry.name, labels)
+            and self._may_use(connection, selection.for_dataset(each, dataset))
         ]
+
+    def _may_use(self, connection: sqlite3.Connection, plan: FlowPlan) -> bool:
+        flow = ResourceStore(connection).get(plan.id)
+        try:
+            if flow is not None:
+                store.check_uses(connection, flow, plan, self._home.uses)
+        except Refused:
+            return False
+        return flow is not None
 
     def _record(self, connection: sqlite3.Connection, plan: FlowPlan) -> Record | None:
         """Returns a plan's record. A dataset that joins a flow of many is paused if the flow is,
@@ -352,9 +365,17 @@ class FlowWorker:
     async def _ended(self, firing: Firing) -> Ended:
         try:
             with sole_faults():
+                await trio.to_thread.run_sync(self._check, firing.plan)
                 return await self.perform(firing.plan, firing.record)
         except Fault as fault:
             return ended_by(fault)
+
+    def _check(self, plan: FlowPlan) -> None:
+        """Raises Refused if the account of a flow lost, since it is in force, the right to what a run of it uses."""
+        with self._home.database.read() as connection:
+            flow = ResourceStore(connection).get(plan.id)
+            if flow is not None:
+                store.check_uses(connection, flow, plan, self._home.uses)
 
     def _keep(self, records: Sequence[tuple[str, Record]]) -> None:
         """Stores records, except those of flows that were deleted meanwhile."""
@@ -366,6 +387,8 @@ class FlowWorker:
 
 def ended_by(fault: Fault) -> Ended:
     """Builds the end of a failed run: the fault's family decides whether a retry may help."""
+    if fault.rule == NOT_GRANTED:
+        return Ended(Outcome.BLOCKED, str(fault))
     passes = isinstance(fault, Environment | Remote | Conflict) and not isinstance(fault, NotFound)
     return Ended(Outcome.FAILED if passes else Outcome.REFUSED, str(fault))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from chain.errors import NotFound
+from chain.errors import NotFound, Refused
 from chain.instant import Instant
 from odfd.flows.plan import FlowPlan
 from odfd.flows.scheduler import Scheduler
@@ -92,8 +92,9 @@ class PushTriggers:
         for each in plan.arrivals:
             with self._home.database.read() as connection:
                 try:
-                    source = ResourceStore(connection).meant(plan.id, each.source).id
-                except NotFound:
+                    store = ResourceStore(connection)
+                    source = self._home.uses.meant(store, store.get(plan.id), each.source).id
+                except (NotFound, Refused):
                     is_lost = True  # the flow's resource tells of it
                     continue
             sources.add(source)

@@ -17,11 +17,12 @@ import trio
 
 from chain.errors import Environment, Fault
 from chain.instant import SECOND, Instant
+from odfd.access.manifest import RELATIONS
 from odfd.control.assembly import Context
 from odfd.errors import Bug, sole_fault
 from odfd.obs.events import Event
 from odfd.resources.references import SETS
-from odfd.resources.resource import Resource
+from odfd.resources.resource import ACCOUNT, Resource, ResourceEvent
 from odfd.resources.status import (
     DANGLING,
     UNRESOLVED,
@@ -51,6 +52,8 @@ QUIET_SECONDS: Final = 5
 """Seconds after a start until resources that were as declared are checked again, since a start has other work."""
 LOOKS_A_SECOND: Final = 100
 """Checks a second, on average, after a start, so that requests do not wait behind thousands of them."""
+ACTING: Final = ("Flow", "WebhookTarget")
+"""Types of which what an account has acts on all that it may read, without a reference to that."""
 Named: TypeAlias = tuple[str, str]
 """Type, and name or DID, of a resource."""
 
@@ -111,6 +114,8 @@ class Reconciler:
         """Whether received events are being looked up, so that their resources are in no queue yet."""
         self._position = self._events.last
         """Number of the last received event of the node."""
+        self._regranted = False
+        """Whether rights may have changed of which no resource tells: something was published, or is not any more."""
         self._waiting: set[str] = set()
         """Ids of resources that failed because of a missing reference."""
         self._nursery: trio.Nursery | None = None
@@ -133,6 +138,11 @@ class Reconciler:
         self._heard.add((type_, name))
         self.loop.poke()
 
+    def regrant(self) -> None:
+        """Marks what accounts have as possibly having other rights. Called from the event loop."""
+        self._regranted = True
+        self.loop.poke()
+
     async def settled(self) -> None:
         """Waits until no resource waits or is worked on; attempts that are due later do not count."""
         while True:
@@ -141,7 +151,7 @@ class Reconciler:
             await turned.wait()
             newest = await trio.to_thread.run_sync(self._newest)
             heard = not self._heard and not self._looking and self._position == self._events.last
-            if heard and self.queue.is_idle and newest == self._cursor:
+            if heard and not self._regranted and self.queue.is_idle and newest == self._cursor:
                 return
 
     async def _listen(self) -> None:
@@ -156,7 +166,8 @@ class Reconciler:
         self._looking = True
         try:
             heard, self._heard = self._heard, set()
-            self._cursor, touched = await trio.to_thread.run_sync(self._touched, heard)
+            regranted, self._regranted = self._regranted, False
+            self._cursor, touched = await trio.to_thread.run_sync(self._touched, heard, regranted)
             for each in touched:
                 self.queue.touch(each)
         finally:
@@ -170,7 +181,7 @@ class Reconciler:
         due = self.queue.next_time()
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
-    def _touched(self, heard: Collection[Named]) -> tuple[int, Sequence[str]]:
+    def _touched(self, heard: Collection[Named], regranted: bool) -> tuple[int, Sequence[str]]:
         """Reads the log of resources: returns the new cursor, and the ids of changed resources, at first of all.
 
         Deleted ones precede the others, which may take their places. Blocking.
@@ -196,7 +207,9 @@ class Reconciler:
                 gone += (each.id for each in deleted)
                 sets = [each.resource for each in events if each.op == "Modified" and each.resource.type in SETS]
                 found += [src for each in (*deleted, *sets) for src in store.referrers(each.id)]
+                regranted = regranted or any(_changes_rights(store, each) for each in events)
                 found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
+            found += store.foreign_users(ACTING) if regranted else ()
         return cursor, [*gone, *found]
 
     def _following(self, store: ResourceStore, resource_id: str) -> Sequence[str]:
@@ -397,6 +410,14 @@ _SUBJECTS: Final = {
 def about(event: Event) -> set[Named]:
     """Returns the resources that an event may change."""
     return {(type_, event.subject) for type_ in _SUBJECTS.get(event.kind.partition(".")[0], ()) if event.subject}
+
+
+def _changes_rights(store: ResourceStore, event: ResourceEvent) -> bool:
+    """Whether an account may have other rights after a change: by a grant, or on what now belongs to another."""
+    if event.resource.type in (ACCOUNT, RELATIONS):
+        return True
+    before = store.before(event) if event.op == "Modified" else None
+    return before is not None and before.account != event.resource.account
 
 
 def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedState:

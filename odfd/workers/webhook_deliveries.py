@@ -18,13 +18,13 @@ from chain.errors import Fault, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
+from odfd.datasets.catalog import TYPE as DATASET
 from odfd.datasets.catalog import Catalog
 from odfd.flows.payload import filled
 from odfd.flows.plan import FlowPlan, Record, WebhookCall
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
 from odfd.resources.sets import OpenedSecret, binding
-from odfd.resources.status import UNRESOLVED
 from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.webhooks import store
@@ -161,7 +161,8 @@ class WebhookDeliveries:
     def for_flow(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> DueCall:
         """Returns the call that a task of a flow's run makes. Raises NotFound for its target, and as ``state`` does."""
         with self._home.database.read() as connection:
-            target = ResourceStore(connection).meant(plan.id, task.target)
+            resources = ResourceStore(connection)
+            target = self._home.uses.meant(resources, resources.get(plan.id), task.target)
             secret = self._secret(connection, target)
             entry = Catalog(connection).find(plan.target)
         run = FlowRun(
@@ -221,7 +222,8 @@ class WebhookDeliveries:
         policy, known = policy_of(target.annotations), set(store.datasets(connection, target.id))
         for each in Catalog(connection).entries():
             head = notified_head(self._home.chains.chain(each.id).head())
-            if head is not None and policy.names(each.name) and str(each.id) not in known:
+            is_new = head is not None and policy.names(each.name) and str(each.id) not in known
+            if is_new and self._may_learn(connection, target, str(each.id)):
                 store.keep(connection, target.id, str(each.id), NotifiedDataset(name=each.name, head=head), None)
         begun = CallRecord(generation=target.generation, dead=0 if calls is None else calls.dead)
         store.keep_calls(connection, target.id, begun)
@@ -230,10 +232,7 @@ class WebhookDeliveries:
     def _secret(self, connection: sqlite3.Connection, target: Resource) -> OpenedSecret:
         """Returns the secret that signs a target's calls. Raises Fault if it cannot be had."""
         text, key = target.spec["secret"], secret_key(target.spec["secret"])
-        handle = target.references.get(reference_key(text, "SecretSet"))
-        held = None if handle is None else ResourceStore(connection).get(handle.id)
-        if held is None:
-            raise NotFound(f"there is no {text.partition('#')[0]}", rule=UNRESOLVED, hint="apply the SecretSet")
+        held = self._home.uses.meant(ResourceStore(connection), target, reference_key(text, "SecretSet"))
         sealed = held.spec["secrets"].get(key)
         if sealed is None:
             hint = f"apply the SecretSet with it, or name one of {', '.join(sorted(held.spec['secrets'])) or 'another'}"
@@ -262,6 +261,9 @@ class WebhookDeliveries:
         self, connection: sqlite3.Connection, target: CallTarget, dataset: str, here: _Standing, now: Instant
     ) -> None:
         """Makes a delivery of the changes that a target was not notified of, unless one of the dataset is open."""
+        if here.name is not None and not self._may_learn(connection, target.resource, dataset):
+            store.forget(connection, target.resource.id, dataset)
+            return
         held = store.told(connection, target.resource.id, dataset)
         name = here.name or ("" if held is None else held.name)
         before = None if held is None else held.head
@@ -277,6 +279,21 @@ class WebhookDeliveries:
         store.keep(
             connection, target.resource.id, dataset, NotifiedDataset(name=name, head=before, delivery=delivery), now
         )  # fmt: skip
+
+    def _may_learn(self, connection: sqlite3.Connection, target: Resource, dataset: str) -> bool:
+        """Whether the account of a target may read a dataset now, and so be told of its changes."""
+        if target.account is None:
+            return True
+        found = ResourceStore(connection).row_with_did(DATASET, dataset)
+        return found is not None and self._home.uses.may(target.account, found)
+
+    def _is_still_told(self, connection: sqlite3.Connection, target: Resource, dataset: str) -> bool:
+        """Whether a delivery may be made: its dataset is gone, or may still be read. Deletes one that may not."""
+        is_here = ResourceStore(connection).row_with_did(DATASET, dataset) is not None
+        if not is_here or self._may_learn(connection, target, dataset):
+            return True
+        store.forget(connection, target.id, dataset)
+        return False
 
     def _record(self, connection: sqlite3.Connection, target: str, dataset: str, record: NotifiedDataset) -> None:
         if record.head is None:
@@ -295,7 +312,8 @@ class WebhookDeliveries:
         busy = {dataset for one, dataset in at_work if one == target.id}
         calls = store.calls(connection, target.id)
         room = (1 if calls is None or calls.failures >= FAILING else AT_ONCE) - len(busy)
-        found = [] if room <= 0 else store.due(connection, target.id, now, room + len(busy))
+        due = [] if room <= 0 else store.due(connection, target.id, now, room + len(busy))
+        found = [each for each in due if self._is_still_told(connection, target, each[0])]
         try:
             secret = self._secret(connection, target) if found else None
         except Fault:

@@ -16,11 +16,11 @@ import trio
 
 from odfd.api.access.guard import Guard
 from odfd.api.access.item_visibility import ItemVisibility
-from odfd.api.access.state import AccessState
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.versions import number_of
 from odfd.control import wire
 from odfd.control.shared_encoding import SharedValue
+from odfd.state.access_state import AccessState
 
 TASK: Final = "Task"
 

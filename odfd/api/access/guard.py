@@ -11,10 +11,10 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from odfd.access.relations import Action, Deny, Principal, Relations, Role, Thing, authorize
 from odfd.api.access.positions import SealedPositions, Sight
-from odfd.api.access.state import AccessReader, AccessState
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.resources.store import ResourceStore
+from odfd.state.access_state import AccessReader, AccessState
 from odfd.state.directory import StateDirectory
 
 ROLE: Final = "access-role"

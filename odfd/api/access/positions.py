@@ -18,8 +18,8 @@ from cachetools import LRUCache
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from odfd.api.access.state import AccessState
 from odfd.resources.store import ResourceStore
+from odfd.state.access_state import AccessState
 from odfd.state.directory import StateDirectory
 
 KEY_BYTES: Final = 64

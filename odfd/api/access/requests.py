@@ -23,11 +23,11 @@ from odfd.api.access.administrators import of_administrator
 from odfd.api.access.guard import Guard, is_admin
 from odfd.api.access.positions import SealedPositions
 from odfd.api.access.rules import RULES
-from odfd.api.access.state import AccessReader
 from odfd.api.access.tasks import TaskOwners
 from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
 from odfd.runtime.http import Message
 from odfd.runtime.subjects import Subjects
+from odfd.state.access_state import AccessReader
 from odfd.state.directory import StateDirectory
 
 _WATCHED: Final = ("declarations.page", "declarations.news")

@@ -101,7 +101,7 @@ class TaskController:
         """
         with self._home.database.read() as connection:
             for key in resource.references:
-                ResourceStore(connection).meant(resource.id, key)
+                self._home.uses.meant(ResourceStore(connection), resource, key)
         headers = {"name": resource.name, "annotations": resource.annotations}
         text = json.dumps({"$schema": TYPE, "headers": headers, "spec": resource.spec})
         (draft,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).drafts

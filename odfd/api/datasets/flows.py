@@ -8,7 +8,7 @@ from typing import Literal
 import trio
 
 from chain import instant
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
 from chain.wording import plural
@@ -124,8 +124,12 @@ class FlowService:
                 self._events.emit(f"flow.{each.action}", plan.name, about=told, id=str(plan.target))
 
     async def in_force(self, resource: Resource) -> wire.FlowView:
-        """Shows a flow that is in force. Raises NotFound for one that waits for a dataset."""
-        plan = await trio.to_thread.run_sync(self._planned, resource)
+        """Shows a flow that is in force. Raises NotFound for one that waits for a dataset, Refused for a right."""
+        try:
+            plan = await trio.to_thread.run_sync(self._planned, resource)
+        except Refused:
+            await self._worker.look(_named_by(resource) | {EVERY})  # what it did ends with the right to it
+            raise
         is_new = resource.status.observed_generation != resource.generation
         if is_new or resource.status.phase != "Ready":  # what it refers to may have come
             await self._worker.look({plan.target})
@@ -139,6 +143,10 @@ class FlowService:
     async def look(self, targets: Collection[DatasetId]) -> None:
         """Makes the worker look again at which flows of these datasets are in force."""
         await self._worker.look(targets)
+
+    def touch(self, dataset: DatasetId) -> None:
+        """Makes what waits for a right on the inputs of a dataset try again."""
+        self._worker.loop.touch(dataset)
 
     async def seen_counts(self, sees: Sees) -> wire.FlowCounts:
         """Counts the flows that an account may see in ``list``."""
@@ -184,18 +192,18 @@ class FlowService:
     def _templates(self) -> Sequence[FlowPlan]:
         """Returns the flows of many datasets."""
         with self._home.database.read() as connection:
-            return store.templates(connection)
+            return store.templates(connection, self._home.uses)
 
     def _planned(self, resource: Resource) -> FlowPlan:
         with self._home.database.read() as connection:
-            return store.plan_of(connection, resource)
+            return store.plan_of(connection, resource, self._home.uses)
 
     def _plan_of(self, resource: Resource) -> FlowPlan | None:
         with self._home.database.read() as connection:
             held = ResourceStore(connection).get(resource.id)
             try:
-                return None if held is None else store.plan_of(connection, held)
-            except NotFound:
+                return None if held is None else store.plan_of(connection, held, self._home.uses)
+            except (NotFound, Refused):
                 return None  # it waits
 
     def _targets(self, planned: Sequence[PlannedResource]) -> Collection[DatasetId]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -21,6 +21,7 @@ from chain.ids import DatasetId
 from chain.model.events import DatasetKind
 from chain.state import ChainState, load_state
 from chain.wording import plural
+from odfd.access.uses import NOT_GRANTED
 from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.own_roots import check_owner
@@ -59,6 +60,7 @@ from odfd.runtime.spans import span
 from odfd.runtime.subjects import NODE, about
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
+from odfd.state.input_rights import check_inputs
 from odfd.state.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
@@ -110,8 +112,6 @@ class IngestPullService:
         self._repositories = parts.import_export.repositories
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
         self._altering = SchemaAlterations(home, self._ingest, context, parts.derivatives)
-        self.check_inputs: Callable[[DatasetId, Sequence[DatasetId]], None] = lambda *_: None
-        """Raises Refused if the account of a dataset may not read its inputs; set by the service of accounts."""
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         """Keeps the bytes of one uploaded file until an ingest names it."""
@@ -321,7 +321,7 @@ class IngestPullService:
             return self._nowhere if explicit else None
         if state.kind is DatasetKind.DERIVATIVE:
             if state.set_transform is not None:
-                await trio.to_thread.run_sync(self.check_inputs, entry.id, input_ids(state.set_transform))
+                await trio.to_thread.run_sync(check_inputs, self._home, entry.id, input_ids(state.set_transform))
             return self._derive
         if request.source is None and (portal := await trio.to_thread.run_sync(self._portals.of, entry.id)):
             return partial(self._portals.pull, portal=portal)
@@ -341,7 +341,8 @@ class IngestPullService:
                 pull = self._repair if request.repair else await self._way(entry, request, trigger)
                 return None if pull is None else await pull(entry, report)
         except Fault as fault:
-            return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
+            outcome: Literal["blocked", "failed"] = "blocked" if fault.rule == NOT_GRANTED else "failed"
+            return wire.PullItem(ref=entry.name, outcome=outcome, message=str(fault), fault=wire.Problem.of(fault))
 
     async def _poll(
         self, entry: DatasetEntry, report: Report, *, request: wire.PullRequest, trigger: TriggerTime | None
@@ -400,8 +401,7 @@ class IngestPullService:
                 head=str(outcome.head.hash),
                 rows=rows_view(outcome.counts),
             )
-        rows = rows_view(outcome.counts)
-        reason = outcome.reason
+        rows, reason = rows_view(outcome.counts), outcome.reason
         if reason == ingesting.UNCACHEABLE:
             reason = uncacheable(entry.name, reason)
         message = "; ".join(part for part in (reason, told) if part)

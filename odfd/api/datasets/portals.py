@@ -6,7 +6,7 @@ who may read that dataset too learn what is withheld or left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ from chain.model.portal import RULE
 from chain.state import load_state
 from chain.store.base import Head
 from chain.wording import plural
+from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -38,6 +39,7 @@ from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
+from odfd.state.input_rights import check_inputs
 
 _SAID: Final = 20
 """Blocks that differ of which an audit says why."""
@@ -85,8 +87,6 @@ class PortalService:
     def __init__(self, home: StateDirectory, deps: IngestDependencies, context: Context, note: Noting) -> None:
         self._home, self._deps, self._note = home, deps, note
         self._board, self._events = context.board, context.events
-        self.check_inputs: Callable[[DatasetId, Sequence[DatasetId]], None] = lambda *_: None
-        """Raises Refused if the account of a dataset may not read its inputs; set by the service of accounts."""
 
     def of(self, dataset: DatasetId) -> Portal | None:
         """Returns the Portal that gives rows to a dataset, or ``None``. Blocking. Raises NotFound, Refused for two."""
@@ -110,7 +110,7 @@ class PortalService:
         return found
 
     def resolved(self, resource: Resource) -> Portal:
-        """Returns a Portal with its datasets. Raises NotFound if one is not here, or not this node's own."""
+        """Returns a Portal with its datasets. Raises NotFound if one is not here, or not this node's own; Refused."""
         spec = spec_of(resource.spec)
         found = [_target(resource, each) for each in (spec.input, spec.dataset)]
         for text, dataset in zip((spec.input, spec.dataset), found, strict=True):
@@ -118,6 +118,10 @@ class PortalService:
                 raise NotFound(
                     f"there is no dataset {text} of this node", rule=UNRESOLVED, hint="odfctl get datasets lists them"
                 )
+        with self._home.database.read() as connection:
+            store = ResourceStore(connection)
+            for text, action in ((spec.input, Action.READ), (spec.dataset, Action.WRITE)):
+                self._home.uses.meant(store, resource, reference_key(text, "Dataset"), action)
         assert found[0] is not None
         assert found[1] is not None
         return Portal(resource.id, resource.name, spec, found[0], found[1])
@@ -145,7 +149,7 @@ class PortalService:
 
     async def take(self, portal: Portal) -> TakenRows:
         """Takes all rows that the rule lets through. Nobody else may write the dataset meanwhile. Raises Fault."""
-        await trio.to_thread.run_sync(self.check_inputs, portal.dataset, [portal.input])
+        await trio.to_thread.run_sync(check_inputs, self._home, portal.dataset, [portal.input])
         blocks = rows = left_out = 0
         while True:
             take, expected, upper, time = await trio.to_thread.run_sync(self._planned, portal)

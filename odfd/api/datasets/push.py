@@ -13,6 +13,7 @@ import trio
 
 from chain.errors import Conflict, Fault, Invalid, Refused
 from chain.ids import DID_ODF, DatasetId
+from odfd.access.relations import Action
 from odfd.api.datasets.collection_transfer import CollectionTransfer
 from odfd.api.views.task_progress import show_failures
 from odfd.control import wire
@@ -21,6 +22,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.errors import sole_faults
 from odfd.repositories.catalog import Target
+from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.directory import StateDirectory
 
@@ -61,9 +63,15 @@ class PushService:
 
     async def push_for(self, ref: str, by: str, key: str) -> wire.TaskRef:
         """Pushes a dataset to the repository that a resource, by its id, refers to. Result: PushResult."""
-        name = await trio.to_thread.run_sync(self._repositories.meant, by, key)
+        name = await trio.to_thread.run_sync(self._meant, by, key)
         whole = await trio.to_thread.run_sync(self._whole, ref)
         return await self.push(wire.PushRequest(refs=(whole,), to=name))
+
+    def _meant(self, by: str, key: str) -> str:
+        """Returns the present name of the repository to which a resource refers. Raises NotFound, Refused."""
+        with self._home.database.read() as connection:
+            store = ResourceStore(connection)
+            return self._home.uses.meant(store, store.get(by), key, Action.WRITE).name
 
     def _whole(self, ref: str) -> str:
         """Returns the name of the collection that a dataset is a shard of; else what was given."""

@@ -13,6 +13,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from odfd.api.queries.service import QueryService
 from odfd.control import wire
+from odfd.datasets.catalog import Catalog
 from odfd.queries.planning import Asker, Bound, KeptTable
 from odfd.queries.projections import (
     TYPE,
@@ -116,11 +117,14 @@ class ProjectionTables:
         """Returns each input at its head, with the names by which the query may call it. Raises NotFound."""
         found = []
         for each in spec.inputs:
-            held = resource.references.get(reference_key(each.dataset_ref, "Dataset"))
-            with self._home.catalog() as catalog:
+            key = reference_key(each.dataset_ref, "Dataset")
+            held = resource.references.get(key)
+            with self._home.database.read() as connection:
                 entry = None
                 if held is not None and held.did is not None:
-                    entry = catalog.find(DatasetId.parse(held.did))
+                    entry = Catalog(connection).find(DatasetId.parse(held.did))
+                if entry is not None:
+                    self._home.uses.meant(ResourceStore(connection), resource, key)
             if entry is not None:
                 self._home.one_chain(entry.name)
             head = None if entry is None else self._home.chains.chain(entry.id).head()

@@ -56,7 +56,10 @@ class SourceReader:
         self._home = home
 
     def open(self, ref: str) -> OpenedSource:
-        """Returns a Source by name or id, with its values. Raises NotFound for either; Environment for a lost key."""
+        """Returns a Source by name or id, with its values.
+
+        Raises NotFound for either; Refused if its account may not read a set; Environment for a lost key.
+        """
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             found = store.sought(TYPE, ref)
@@ -64,7 +67,7 @@ class SourceReader:
                 text = f"there is no {TYPE} {ref[:120]!r}"
                 raise NotFound(text, rule=UNRESOLVED, hint="odfctl get sources lists them")
             wanted = {name: config_value(str(text)) for name, text in (found.spec.get("config") or {}).items()}
-            values = {name: self._value(store, found.id, each) for name, each in wanted.items()}
+            values = {name: self._value(store, found, each) for name, each in wanted.items()}
         polled, endpoint = _read(found)
         return OpenedSource(found.id, found.name, polled, values, endpoint)
 
@@ -84,9 +87,10 @@ class SourceReader:
             self._home.spool.reads(opened.id, dataset, position(seen.value, opened.id))
 
     def meant(self, by: str, key: str) -> str:
-        """Returns the id of the Source that a resource, by its id, refers to. Raises NotFound."""
+        """Returns the id of the Source that a resource, by its id, refers to. Raises NotFound, Refused."""
         with self._home.database.read() as connection:
-            return ResourceStore(connection).meant(by, key).id
+            store = ResourceStore(connection)
+            return self._home.uses.meant(store, store.get(by), key).id
 
     def check(self, ref: str, settings: IngestSettings) -> None:
         """Raises the fault that would keep a Source from being fetched, without a fetch."""
@@ -101,9 +105,9 @@ class SourceReader:
         """Deletes what was pushed to a deleted Source."""
         self._home.spool.remove(source)
 
-    def _value(self, store: ResourceStore, source: str, wanted: ConfigValue) -> str:
+    def _value(self, store: ResourceStore, source: Resource, wanted: ConfigValue) -> str:
         """Returns a value of the set that a Source was resolved to, whatever is named so now."""
-        held = store.meant(source, wanted.set)
+        held = self._home.uses.meant(store, source, wanted.set)
         values = held.spec[_FIELDS[held.type]]
         if wanted.key not in values:
             text = f"there is no {held.type}:{held.name}#{wanted.key}"

@@ -16,13 +16,13 @@ import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
-from odfd.api.access import state as access_state
 from odfd.api.access.rules import RULES
 from odfd.api.routes import application
 from odfd.control import wire
 from odfd.control.endpoint import CALLER, OWNED, Caller
 from odfd.errors import to_problem
 from odfd.resources.store import ResourceStore
+from odfd.state import access_state
 from odfd.state.idempotency import AnswerStore
 from odfd.workers.reconciler import Reconciler
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled, steady
@@ -691,10 +691,10 @@ spec:
         (made,) = (await asking.apply(ALICE, derived % node.dataset("theirs"))).items
         assert made.action == "created", made.fault
         (item,) = await node.pull("mine")
-        assert item.fault is None or item.fault.rule != "access-inputs"
+        assert item.fault is None or item.fault.rule != "access-use"
         await node.apply("$schema: Relations\nheaders: {name: g}\nspec: {}\n")
         (item,) = await node.pull("mine")  # by the owner of the node, for the account
-        assert (item.outcome, item.fault.rule) == ("failed", "access-inputs")
+        assert (item.outcome, item.fault.rule) == ("blocked", "access-use")
         assert "theirs" not in item.message
 
 

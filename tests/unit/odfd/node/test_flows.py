@@ -476,7 +476,7 @@ async def test_flows_of_a_dataset_that_is_deleted_are_in_force_no_longer(world: 
         assert event.subject == "often"
         assert await alice.api.flows.list() == []
         with alice.home.database.read() as connection:
-            assert store.flows(connection) == []
+            assert store.flows(connection, None) == []
             assert store.records(connection) == {}
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from chain.errors import Refused
 from chain.ids import DatasetId
+from chain.store.database import Database
 from odfd.access.callers import AccountCallers
 from odfd.access.manifest import ACCOUNT, RELATIONS, callers_of, statements_of
-from odfd.access.relations import Principal, Relations, Thing
+from odfd.access.relations import Principal, Relations, Role, Thing
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.store import ResourceStore
-from odfd.state.directory import StateDirectory
 
 
 class AccessState(NamedTuple):
@@ -61,11 +60,11 @@ class AccessReader:
 
     def __init__(
         self,
-        home: StateDirectory,
+        database: Database,
         public_of: Callable[[Iterable[DatasetId]], Collection[DatasetId]],
         published: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._home, self.public_of, self.published = home, public_of, published
+        self._database, self.public_of, self.published = database, public_of, published
         self._lock = threading.Lock()
         self._kept: AccessState | None = None
         self._digest: tuple[int, str] | None = None
@@ -73,7 +72,7 @@ class AccessReader:
 
     def read(self) -> AccessState:
         """Returns the current state; computes it anew if the log of resources has changed access."""
-        with self._lock, self._home.database.read() as connection:
+        with self._lock, self._database.read() as connection:
             store = ResourceStore(connection)
             version = store.epoch(), store.newest()
             if self._kept is None or not _holds(self._kept, store):
@@ -84,7 +83,7 @@ class AccessReader:
 
     def at(self, number: int) -> AccessState | None:
         """Returns the state at a log number; ``None`` if the log no longer reaches back so far."""
-        with self._home.database.read() as connection:
+        with self._database.read() as connection:
             store = ResourceStore(connection)
             standing, epoch = store.standing_at(number), store.epoch()
         return None if standing is None else state_of(standing, (epoch, number))
@@ -101,20 +100,16 @@ class AccessReader:
             self._digest = published, made
         return made
 
-    def check_inputs(self, dataset: DatasetId, inputs: Sequence[DatasetId]) -> None:
-        """Raises Refused if the account of a derived dataset may not read one of its inputs."""
-        with self._home.database.read() as connection:
-            declared = ResourceStore(connection).with_did("Dataset", str(dataset))
-        if declared is None or (account := declared.account) is None:
-            return
+    def role(self, account: str, thing: str) -> Role | None:
+        """Returns the role of an account on a resource, both by id; ``None`` if it may not know of it."""
         state = self.read()
-        public, acting = self.public_of(inputs), Principal(account)
-        for each in inputs:
-            id_ = state.datasets.get(str(each), "")
-            if state.relations.role(acting, Thing(id_, state.accounts.get(id_), each in public)) is None:
-                text = f"its account {state.names.get(account, account)} may not read the input {each.short}"
-                hint = "the owner of the input grants the role reader: odfctl docs access"
-                raise Refused(text, rule="access-inputs", hint=hint)
+        dataset = state.dids.get(thing)
+        is_published = dataset is not None and bool(self.public_of([dataset]))
+        return state.relations.role(Principal(account), Thing(thing, state.accounts.get(thing), is_published))
+
+    def account_name(self, account: str) -> str:
+        """Returns the name of an account; its id if it is gone."""
+        return self.read().names.get(account, account)
 
 
 def _holds(kept: AccessState, store: ResourceStore) -> bool:
