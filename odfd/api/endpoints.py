@@ -43,6 +43,8 @@ class Parameter:
         return number(request, self.name, self.default, self.least, self.most)
 
 
+SLASH: Final = "\0"
+"""Stands for a slash within one segment of a path, which a request encodes: ``alice%2Fdb``."""
 WATCH: Final = Parameter("watch", "flag", "Answer with a stream of changes, which does not end.")
 SINCE: Final = Parameter("since", "text", "The version that a watch goes on from; without it, from what stands now.")
 CONTINUE: Final = Parameter("continue", "text", "Of the page before: asks for the next one of the same list.")
@@ -101,7 +103,7 @@ def check_query(ask: Ask, request: Request) -> None:
             near = difflib.get_close_matches(name[:80], known, 1)
             takes = ", ".join(known) if known else "none"
             hint = f"did you mean {near[0]}?" if near else f"it takes {takes}"
-            raise Usage(f"{request.url.path} takes no parameter {name[:80]!r}", rule="query", hint=hint)
+            raise Usage(f"{shown_path(request)} takes no parameter {name[:80]!r}", rule="query", hint=hint)
         if known[name].kind == "flag":
             flag(request, name)
 
@@ -117,8 +119,13 @@ def is_watch(request: Request) -> bool:
     return True
 
 
+def shown_path(request: Request) -> str:
+    return request.url.path.replace(SLASH, "%2F")
+
+
 def path_part(request: Request, part: str = "ref") -> str:
-    return str(request.path_params[part])
+    """Returns a part of the path, in which ``account/name`` is one segment."""
+    return str(request.path_params[part]).replace(SLASH, "/")
 
 
 def with_body(kind: type[_R], operation: Callable[[Services], Callable[[_R], Awaitable[object]]]) -> Endpoint:

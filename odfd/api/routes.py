@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,7 +22,7 @@ from chain.errors import NotFound
 from odfd import __version__
 from odfd.api import actions, graphql, resource_protocol
 from odfd.api.access.guard import NO_ACCOUNT
-from odfd.api.endpoints import JSON, Ask, asks, check_query, path_part
+from odfd.api.endpoints import JSON, SLASH, Ask, asks, check_query, path_part, shown_path
 from odfd.api.idempotency import WITHOUT, once
 from odfd.api.resource_operations import canonical
 from odfd.api.route_index import IndexedRouter
@@ -155,9 +156,17 @@ def _canonically(app: Application) -> Application:
     """Accepts types in paths in the singular and in any case (R57); the table has plurals."""
 
     async def asked(scope: Message, receive: Receive, send: Send) -> None:
-        await app({**scope, "path": canonical(scope["path"])}, receive, send)
+        await app({**scope, "path": canonical(_segments(scope))}, receive, send)
 
     return asked
+
+
+def _segments(scope: Message) -> str:
+    """Returns the path of a request, with ``SLASH`` for a slash that is encoded, and so divides no segments."""
+    raw = scope.get("raw_path") or b""
+    if b"%2f" not in raw.lower() or b"%00" in raw:
+        return str(scope["path"])
+    return unquote(raw.decode("latin-1").replace("%2F", SLASH).replace("%2f", SLASH))
 
 
 def _guarded(ask: Ask) -> Callable[[Request], Awaitable[Response]]:
@@ -188,7 +197,7 @@ def _guarded(ask: Ask) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _nothing_there(request: Request, error: Exception) -> Response:
-    path, method = request.url.path, request.method
+    path, method = shown_path(request), request.method
     if getattr(error, "status_code", 404) == 405:
         answered = problem(Usage(f"{path} does not take {method}", rule="route"), 405)
         answered.headers.update(getattr(error, "headers", None) or {})

@@ -404,11 +404,13 @@ def named(word: str, names: Iterable[str]) -> tuple[Kind[Any], list[str]]:
 
 
 def _plain(kind: Kind[Any], name: str) -> str:
-    """Drops the kind before a name. Raises Usage for another one."""
-    of, slash, plain = name.rpartition("/")
-    if slash and of.lower() not in (kind.name, *kind.aliases):
+    """Drops the kind before a name, which may have its account before it. Raises Usage for another kind."""
+    of, slash, plain = name.partition("/")
+    if slash and of.lower() in (kind.name, *kind.aliases):
+        return plain
+    if name.count("/") > 1 or any(of.lower() in (each.name, *each.aliases) for each in KINDS):
         raise Usage(f"{name[:100]!r} names no {kind.name}", hint=f"odfctl get {kind.plural} -o name lists them")
-    return plain
+    return name
 
 
 def find(word: str) -> Kind[Any]:

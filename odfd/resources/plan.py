@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -127,7 +128,12 @@ def plan(
     """Plans in the order of ``desired``. A plan with faults must not be carried out."""
     faults: list[Invalid] = []
     homes = _homes(desired, standing, rules.account, faults)
-    names = {each.id: each.name.casefold() for each in desired if each.id is not None}
+    homes = _kept_homes(desired, homes, standing)
+    names = {
+        each.id: (home, each.name.casefold())
+        for each, home in zip(desired, homes.told, strict=True)
+        if each.id is not None
+    }
     found = [_found(each, home, names, standing, faults) for each, home in zip(desired, homes.told, strict=True)]
     _check_twice(desired, homes.told, found, faults)
     _check_names(desired, homes.told, found, standing, faults)
@@ -143,10 +149,9 @@ def plan(
             faults.append(fault)
             continue
         home = homes.told[number]
-        if before is not None and each.id is not None and each.account is None:
-            home = before.account  # an id alone moves nothing
         did = rules.object(each.type, as_kept.spec)
-        planned.append(_planned(as_kept, before, (resource_id, home, did), now, terms.manager))
+        name_of = partial(_account_name, standing)
+        planned.append(_planned(as_kept, before, (resource_id, home, did), now, terms.manager, name_of))
         places.append(each.place)
     if faults:
         return planned, faults
@@ -195,6 +200,22 @@ def _homes(
             text = f"headers.account: there is no Account {each.account[:120]!r}"
             faults.append(Invalid(text, rule="no-such-account", hint="apply it first", place=each.place))
     return _Homes(told, ids)
+
+
+def _kept_homes(desired: Sequence[DesiredResource], homes: _Homes, standing: ResourceLookup) -> _Homes:
+    """Returns the accounts after the batch: an id alone moves nothing."""
+    told = list(homes.told)
+    for number, each in enumerate(desired):
+        held = None if each.id is None or each.account is not None else standing.get(each.id)
+        if held is not None and held.type == each.type:
+            told[number] = held.account
+    return homes._replace(told=told)
+
+
+def _account_name(standing: ResourceLookup, account: str | None) -> str:
+    """Returns the name of an account, for people; its id if the batch makes it."""
+    held = None if account is None else standing.get(account)
+    return "the node" if account is None else account if held is None else held.name
 
 
 def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> PlannedResource:
@@ -249,6 +270,8 @@ def _gives_up_its_name(other: Resource, final: FinalState, parts: Parts) -> bool
     makers = [(found, each.part) for each in other.owners if (found := final.get(each.id)) is not None]
     try:
         for maker, identity in makers:
+            if maker.account != other.account:
+                return True  # it goes to another account with its maker
             made = {part.part: part.name.casefold() for part in parts(maker) if part.type == other.type}
             if made.get(identity) == other.name.casefold():
                 return False
@@ -284,15 +307,16 @@ def cycle_fault(names: Sequence[str], place: str) -> Invalid:
 def _found(
     desired: DesiredResource,
     home: str | None,
-    names: Mapping[str, str],
+    names: Mapping[str, tuple[str | None, str]],
     standing: ResourceLookup,
     faults: list[Invalid],
 ) -> Resource | None:
-    """Returns the present resource. ``names``: the names that the batch gives to resources by their ids."""
+    """Returns the present resource. ``names``: accounts and names that the batch gives to resources, by ids."""
     if desired.id is None:
         named = standing.named(desired.type, desired.name, home)
-        # One that the batch renames leaves its name to a new one.
-        return None if named is not None and names.get(named.id, named.key) != named.key else named
+        # One that the batch renames, or gives to another account, leaves its name to a new one.
+        own = None if named is None else (named.account, named.key)
+        return None if named is not None and names.get(named.id, own) != own else named
     held = standing.get(desired.id)
     if held is None or held.type != desired.type:
         faults.append(
@@ -350,8 +374,9 @@ def _planned(
     said: tuple[str, str | None, str | None],
     now: Instant,
     manager: str,
+    name_of: Callable[[str | None], str],
 ) -> PlannedResource:
-    """Plans one resource. ``said``: its id, its account, and what it stands for."""
+    """Plans one resource. ``said``: its id, its account, and what it stands for; ``name_of``: names an account."""
     labels, annotations, managers = _kept(desired, before, manager)
     id_, home, did = said
     if before is None:
@@ -364,7 +389,7 @@ def _planned(
         before, name=desired.name, account=home, did=before.did or did, labels=labels, annotations=annotations,
         managers=managers, spec=desired.spec,
     )  # fmt: skip
-    changes = changes_of(before, after)
+    changes = changes_of(before, after, name_of)
     if not changes:
         # A manifest that states a resource as it already is becomes its declaration, without a change.
         kept = before if before.spec is not None or desired.spec is None else after
@@ -408,11 +433,13 @@ def _kept(
     return parts[0], parts[1], {key: who for key, who in managers.items() if key == "spec" or key in standing}
 
 
-def changes_of(before: Resource, after: Resource) -> tuple[str, ...]:
-    """Lists the parts that differ; specs only if both exist."""
+def changes_of(
+    before: Resource, after: Resource, name_of: Callable[[str | None], str] = lambda account: account or "the node"
+) -> tuple[str, ...]:
+    """Lists the parts that differ; specs only if both exist. ``name_of``: names an account by its id."""
     changes = [f"name: {before.name} -> {after.name}"] if before.name != after.name else []
     if before.account != after.account:
-        changes.append(f"~ account: {before.account or 'the node'} -> {after.account or 'the node'}")
+        changes.append(f"~ account: {name_of(before.account)} -> {name_of(after.account)}")
     for part in ("labels", "annotations"):
         changes += difference(getattr(before, part), getattr(after, part), part)
     if before.spec is not None and after.spec is not None:

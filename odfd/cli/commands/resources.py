@@ -50,19 +50,25 @@ def meant(session: Session, word: str, names: Sequence[str]) -> tuple[kinds.Kind
     try:
         return kinds.named(word, names)
     except Usage:
-        if names or "/" in word:
+        if names or word.count("/") > 1:
             raise
         try:
             every = session.client.get(kinds.RESOURCE.path, list[wire.ResourceManifest]).value
         except Fault:  # without a daemon it is said that there is no such kind
             every = []
-        found = [kinds.find(each.type) for each in every if each.name.casefold() == word.casefold()]
+        found = [kinds.find(each.type) for each in every if word.casefold() in _names(each)]
         if not found:
             raise
         if len(found) > 1:
             ways = " or ".join(f"{kind.name} {word}" for kind in found)
             raise Usage(f"{len(found)} things are named {word[:100]}", hint=f"say which: {ways}") from None
         return found[0], [word]
+
+
+def _names(each: wire.ResourceManifest) -> tuple[str, str]:
+    """Returns the name of a resource, alone and after that of its account."""
+    account = (each.headers.get("account") or {}).get("name", "")
+    return each.name.casefold(), f"{account}/{each.name}".casefold()
 
 
 @commands.add(

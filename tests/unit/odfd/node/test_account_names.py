@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -13,6 +14,7 @@ from chain.ids import DatasetId
 from chain.state import transform_of
 from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
+from odfd.control.endpoint import CALLER, Caller
 from odfd.datasets.creation import input_ids
 from odfd.errors import to_problem
 from odfd.resources.store import ResourceStore
@@ -271,3 +273,50 @@ async def test_two_flows_of_one_name_are_each_looked_at_by_themselves(world: Any
             flows = ResourceStore(connection).namesakes("Flow", "often")
         found = {(each.account is None, (await node.api.flows.in_force(each)).when) for each in flows}
         assert found == {(True, "every 1min"), (False, "every 2min")}
+
+
+async def test_a_path_names_what_an_account_has_in_one_segment(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        for uid in (ALICE, BOB):
+            await asking.apply(uid, SET.format(value="v", more=""))
+
+        async def named(path: str) -> tuple[int, Any]:
+            caller = {CALLER: Caller(1, 0, 0), "raw_path": path.encode()}
+            status, body = await asking.ask(0, "GET", unquote(path), scope=caller)
+            return status, body.get("headers", {}).get("account", {}).get("name", body.get("rule"))
+
+        for account in ("alice", "bob"):
+            for slash in ("%2F", "%2f"):
+                assert await named(f"/config/v1alpha1/secretsets/{account}{slash}db") == (200, account)
+        assert await named("/config/v1alpha1/secretsets/nobody%2Fdb") == (404, "resource")
+        status, hers = await asking.ask(
+            0, "GET", "/node/v1alpha1/datasets/alice/hers",
+            scope={CALLER: Caller(1, 0, 0), "raw_path": b"/node/v1alpha1/datasets/alice%2Fhers"},
+        )  # fmt: skip
+        assert (status, hers["id"]) == (200, str(node.home.resolve("alice/hers").id))
+
+
+async def test_a_batch_gives_a_thing_to_another_account_and_makes_a_new_one_of_its_name(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        (held,) = (await asking.apply(BOB, SET.format(value="old", more=""))).items
+        moved, new = SET.format(value="old", more=f", account: alice, id: {held.id}"), SET.format(value="new", more="")
+        for batch in ((new.replace("name: db", "name: db, account: bob"), moved),):
+            items = (await node.apply(*batch)).items
+            assert [(each.action, each.fault) for each in items] == [("created", None), ("updated", None)]
+            assert "~ account: bob -> alice" in items[1].changes
+        with node.home.database.read() as connection:
+            store = ResourceStore(connection)
+            names = {store.account_name(each.account or ""): each.id for each in store.namesakes("SecretSet", "db")}
+            parts = {store.account_name(each.account or "") for each in store.namesakes("Secret", "db#key")}
+        assert names["alice"] == held.id
+        assert names.keys() == parts == {"alice", "bob"}
+        # The two change places, in one batch.
+        swapped = [SET.format(value="v", more=f", account: {who}, id: {names[other]}")
+                   for who, other in (("alice", "bob"), ("bob", "alice"))]  # fmt: skip
+        assert {each.action for each in (await node.apply(*swapped)).items} == {"updated"}
+        with node.home.database.read() as connection:
+            store = ResourceStore(connection)
+            after = {store.account_name(each.account or ""): each.id for each in store.namesakes("SecretSet", "db")}
+        assert after == {"alice": names["bob"], "bob": names["alice"]}
