@@ -170,6 +170,7 @@ class FlowService:
         NotFound.
         """
         await self._worker.look()
+        name = await trio.to_thread.run_sync(self._sought, name)
         templates = await trio.to_thread.run_sync(self._templates)
         template = next((each for each in templates if name.casefold() in (each.name.casefold(), each.id)), None)
         found = [(key, entry) for key, entry in self._worker.scheduler.entries() if _is_named(entry, name)]
@@ -193,6 +194,14 @@ class FlowService:
         """Returns the flows of many datasets."""
         with self._home.database.read() as connection:
             return store.templates(connection, self._home.uses)
+
+    def _sought(self, name: str) -> str:
+        """Returns the id of the flow that is named with its account, ``account/name``; another name as it is."""
+        if "/" not in name:
+            return name
+        with self._home.database.read() as connection:
+            held = ResourceStore(connection).sought(store.TYPE, name)
+        return name if held is None else held.id
 
     def _planned(self, resource: Resource) -> FlowPlan:
         with self._home.database.read() as connection:

@@ -320,3 +320,18 @@ async def test_a_batch_gives_a_thing_to_another_account_and_makes_a_new_one_of_i
             store = ResourceStore(connection)
             after = {store.account_name(each.account or ""): each.id for each in store.namesakes("SecretSet", "db")}
         assert after == {"alice": names["bob"], "bob": names["alice"]}
+
+
+async def test_a_flow_is_paused_by_its_account_and_name_and_none_of_the_same_name_is(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        for uid, account in ((ALICE, "alice"), (BOB, "bob")):
+            await asking.apply(uid, DATASET.format(name="raw", more=""))
+            await node.apply(FLOW.format(more=f", account: {account}", every="1min"))
+        await node.api.flows.pause("bob/often")
+        with node.home.database.read() as connection:
+            held = {each.id: each.account for each in ResourceStore(connection).namesakes("Flow", "often")}
+        paused = [held[entry.plan.id] for _, entry in node.parts.flows.scheduler.entries() if entry.is_paused]
+        bob = (await node.api.declarations.get("Account", "bob")).id
+        assert paused == [bob]
+        assert (await node.api.flows.get("alice/often")).state != "paused"
