@@ -82,7 +82,16 @@ class Kind(Generic[V]):
             output.say(text)
 
     def _table(self, rows: Sequence[V], session: Session) -> str:
-        return render(self.columns(session.clock.now()), rows)
+        columns = self.columns(session.clock.now())
+        if len({_account(row) for row in rows}) > 1:  # those of one account are told apart by their names
+            columns = (columns[0], TableColumn[V]("ACCOUNT", _account), *columns[1:])
+        return render(columns, rows)
+
+
+def _account(row: wire.Value) -> str:
+    """Returns the name of the account that has a declared resource; a dash for the node's owner, and for views."""
+    found = row.headers.get("account") if isinstance(row, wire.ResourceManifest) else None
+    return formatting.NOTHING if found is None else str(found.get("name", found["id"]))
 
 
 def id_of(sent: Any) -> str:
