@@ -1,6 +1,7 @@
-"""Reads datasets of a running odfd node, or of a repository, as Arrow, with the sources of the answer."""
+"""Reads datasets of a running odfd node, or of a repository, as Arrow, and appends rows to those of a node."""
 
 from odfd_client.answer_stream import Answer
+from odfd_client.appending import Appended, CommitPoint
 from odfd_client.errors import (
     Bug,
     Conflict,
@@ -27,9 +28,11 @@ from odfd_client.values import DatasetInfo, Pin, Position, ReadStanding
 
 __all__ = [
     "Answer",
+    "Appended",
     "Bug",
     "Client",
     "Column",
+    "CommitPoint",
     "Conflict",
     "Dataset",
     "DatasetInfo",

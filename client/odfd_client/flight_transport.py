@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -47,6 +47,14 @@ class FlightExchange(Exchange):
         self._client.close()
 
 
+_DATASETS: Final = "/node/v1alpha1/datasets"
+
+
+def _other(path: str) -> Refused:
+    hint = "connect() to the socket, or to https://HOST:PORT"
+    return Refused(f"{path} is not told over Flight", rule="flight-question", hint=hint)
+
+
 class FlightTransport(Transport):
     """Connects to ``grpc://HOST:PORT`` or ``grpc+tls://HOST:PORT``; a token grants the owner's access."""
 
@@ -60,16 +68,18 @@ class FlightTransport(Transport):
         method: str,
         path: str,
         query: Mapping[str, object] | None = None,
-        body: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | IO[bytes] | None = None,
         patience: float | None = ANSWER_SECONDS,
     ) -> Exchange:
         """Sends a query, the only request over Flight besides ``get``. Raises Refused, Unreachable."""
-        if (method, path) != ("POST", "/node/v1alpha1/query") or query:
-            raise Refused(f"{path} is not told over Flight", rule="flight-question", hint="connect() to the socket")
+        if (method, path) != ("POST", "/node/v1alpha1/query") or query or not isinstance(body, Mapping):
+            raise _other(path)
         return self._acted(QUERY, json.dumps(body, allow_nan=False).encode(), patience)
 
     def get(self, path: str, _query: Mapping[str, object] | None = None) -> Any:
-        """Returns the JSON of the node's datasets, or of one of them. Raises NotFound, Unreachable."""
+        """Returns the JSON of the node's datasets, or of one of them. Raises NotFound, Refused, Unreachable."""
+        if not path.startswith(_DATASETS):
+            raise _other(path)
         exchange = self._acted(DATASETS, b"", ANSWER_SECONDS)
         try:
             with _translated_faults(str(self.path)):
@@ -79,7 +89,7 @@ class FlightTransport(Transport):
         if data.startswith(FAULT):
             raise from_problem(parsed(data[HEADER.size :]))
         value = parsed(data)
-        ref = unquote(path.removeprefix("/node/v1alpha1/datasets").removeprefix("/"))
+        ref = unquote(path.removeprefix(_DATASETS).removeprefix("/"))
         if not isinstance(value, list):
             raise Bug("the node's list of datasets is not understood", rule="answer")
         if not ref:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from odfd_client.appending import Appended, CommitPoint, append, commit_point
 from odfd_client.errors import Bug, Invalid
 from odfd_client.holds import SECONDS, HeldTogether, Hold, When, take, take_together
 from odfd_client.relations import Dataset, Demand, Query, Selection, parameters_of
@@ -91,3 +92,23 @@ class Client:
     ) -> Query:  # fmt: skip
         """Builds a query. ``parameters``: in order for ``?``, or by name for ``$name``. Sends nothing yet."""
         return Query(self._transport, (query, parameters_of(parameters)), pins, Demand(require, cut))
+
+    def commit_point(self, ref: str) -> CommitPoint:
+        """Asks where a dataset ends, and for the id of its last append. Raises NotFound, and Refused for a mirror."""
+        return commit_point(self._transport, ref)
+
+    def append(
+        self, ref: str, data: Any, *, id: str | None = None, after: CommitPoint | Appended | None = None,
+        source: str | None = None,
+    ) -> Appended:  # fmt: skip
+        """Appends rows to a dataset in one transaction, with the caller's rights.
+
+        ``data``: a table, batch or reader of Arrow, or what exports one, as data frames do. ``id``: an append of an id
+        counts once: repeat it, with the same rows, after Unreachable; by default each call counts. ``after``: the rows
+        must follow this block. ``source``: the push source, if the dataset has several; it has to read Parquet, and
+        a dataset without one gets it.
+
+        Raises Conflict if the dataset ends elsewhere, Refused for an id of other rows, for an account that may not
+        write, and for a mirror, and Invalid for rows that do not fit.
+        """
+        return append(self._transport, ref, data, id, after, source)

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from odfd_client.errors import Bug, Invalid, OdfdError, Refused, Unreachable, from_problem
@@ -181,16 +181,21 @@ class Transport:
         method: str,
         path: str,
         query: Mapping[str, object] | None = None,
-        body: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | IO[bytes] | None = None,
         patience: float | None = ANSWER_SECONDS,
     ) -> Exchange:
-        """Sends a request. Raises the node's error, Unreachable, Refused."""
+        """Sends a request, with JSON or the bytes of a file. Raises the node's error, Unreachable, Refused."""
         target = path + ("?" + urlencode(query, doseq=True) if query else "")
+        data: bytes | IO[bytes] | None
+        if isinstance(body, Mapping):
+            data, more = json.dumps(body, allow_nan=False).encode(), {"content-type": "application/json"}
+        elif body is not None:
+            data, more = body, {"content-type": "application/octet-stream", "content-length": str(_size(body))}
+        else:
+            data, more = None, {}
         connection = self._connection(patience)
         try:
             with translated_faults(self.path):
-                data = None if body is None else json.dumps(body, allow_nan=False).encode()
-                more = {"content-type": "application/json"} if data else {}
                 connection.request(method, target, data, {**self._headers, **more})
                 response = connection.getresponse()
             exchange = Exchange(connection, response, self.path)
@@ -217,13 +222,21 @@ class Transport:
         finally:
             exchange.close()
 
-    def post(self, path: str, body: Mapping[str, object]) -> Any:
+    def post(self, path: str, body: Mapping[str, object] | IO[bytes], query: Mapping[str, object] | None = None) -> Any:
         """Sends a POST request. Returns the JSON of the answer."""
-        exchange = self.ask("POST", path, body=body)
+        exchange = self.ask("POST", path, query, body)
         try:
             return parsed(exchange.whole())
         finally:
             exchange.close()
+
+
+def _size(file: IO[bytes]) -> int:
+    """Returns the bytes from the place where a file is read."""
+    here = file.tell()
+    size = file.seek(0, os.SEEK_END) - here
+    file.seek(here)
+    return size
 
 
 def _is_kept_to(url: str) -> bool:

@@ -289,6 +289,7 @@ OF_RESOURCES: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", _DATASET + "/blocks/{at}", lambda s, r: s.datasets.block(_name(r), _name(r, "at"))),
     ("GET", _DATASET + "/tail", _tail),
     ("GET", _DATASET + "/schema", lambda s, r: s.datasets.schema(_name(r))),
+    ("GET", _DATASET + "/commit-point", lambda s, r: s.datasets.commit_point(_name(r))),
     ("POST", _DATASET + "/ingest", on_dataset(wire.IngestRequest, lambda s: s.flow.ingest)),
     ("PUT", _DATASET + "/watermark", on_dataset(wire.WatermarkRequest, lambda s: s.flow.set_watermark)),
     ("PUT", _DATASET + "/upper", lambda s, r: s.flow.advance(_name(r))),

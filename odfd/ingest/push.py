@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import trio
 
-from chain.errors import Environment, Refused
+from chain import instant
+from chain.errors import Conflict, Environment, Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import MetadataEvent
@@ -31,6 +32,7 @@ from chain.model.source import (
     ReadStep,
     traits,
 )
+from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.pushes import Push, PushOutcome
@@ -54,6 +56,11 @@ MAX_ID: Final = 200
 _OF_CONTENT: Final = "content:"
 
 
+def given_id(push: Push) -> str | None:
+    """Returns the id that the client gave; ``None``: it gave none."""
+    return None if push.id.startswith(_OF_CONTENT) else push.id
+
+
 class PushLog(Protocol):
     """The port of the log of ingested pushes; ``odfd.datasets.pushes`` implements it on a database. Synchronous."""
 
@@ -73,10 +80,34 @@ class PushTerms(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
     again: bool = False
     """Whether to ingest the push even if it was ingested before."""
+    after: Multihash | None = None
+    """The block that the push has to follow; ``None``: whatever is the last one."""
+
+    @classmethod
+    def parse(cls, form: str | None, event_time: str | None, after: str | None, **others: Any) -> PushTerms:
+        """Parses texts; ``form`` is a key of FORMATS. Raises Invalid."""
+        if form is not None and form not in FORMATS:
+            raise Invalid(f"no format {form!r}", rule="format", hint=f"one of {', '.join(FORMATS)}")
+        return cls(
+            read=None if form is None else FORMATS[form],
+            event_time=instant.parse(event_time) if event_time else None,
+            after=Multihash.parse(after) if after else None,
+            **others,
+        )
 
     def choose(self, state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
         """Returns the push source to use, and the event that creates it, if needed. Raises Refused, Invalid."""
         return pushed(state, self.source, self.read)
+
+    def choose_after(self, state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
+        """Returns the same as ``choose``. Raises Conflict unless the last block is the one to be followed."""
+        if self.after is not None and state.head != self.after:
+            raise Conflict(
+                f"block #{state.sequence_number} is the last one: the push would not follow {self.after}",
+                rule="append-after",
+                hint="read what was appended, and push after the block that is last now",
+            )
+        return self.choose(state)
 
 
 async def push_files(
@@ -90,14 +121,17 @@ async def push_files(
     """Ingests local files through a push source. Without a ``log`` every push is accepted as new.
 
     Nobody else may push into the dataset meanwhile. Raises as ``driver.pull_root`` does; Refused also if the id was
-    used for another push. Transactions committed before a fault stay committed, and the next attempt does not repeat
-    them.
+    used for another push, Conflict if it does not follow the block of ``terms``. Transactions committed before a fault
+    stay committed, and the next attempt does not repeat them.
     """
     if terms.id is not None and not 0 < len(terms.id) <= MAX_ID:
         raise Refused(f"an id of {len(terms.id)} characters", rule="push-id", hint=f"1 to {MAX_ID} characters")
     state = await trio.to_thread.run_sync(load, deps, dataset)
     source, _ = terms.choose(state)
     groups = [[file] for file in files] if traits(source.merge).whole_state else [list(files)]
+    if terms.after is not None and len(groups) > 1:
+        text = f"{len(groups)} snapshots are {len(groups)} transactions, and only one can follow a block"
+        raise Invalid(text, rule="append-after", hint="push one file at a time")
     parts = await trio.to_thread.run_sync(_identified, groups, source, terms)
     known: list[Push | None] = []
     if log is not None and not terms.again:
@@ -105,7 +139,7 @@ async def push_files(
     tally = IngestTotals()
     for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
         if number >= len(known):
-            await transact(deps, state, terms.choose, _batch(group, terms), tally, report, part)
+            await transact(deps, state, terms.choose_after, _batch(group, terms), tally, report, part)
         elif (found := known[number]) is not None:
             tally.repeat(await trio.to_thread.run_sync(_head_at, deps, dataset, found.sequence), found)
         tally.files += len(group)

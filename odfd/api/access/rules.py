@@ -374,6 +374,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "datasets.block": on_dataset(Action.READ),
     "datasets.tail": on_dataset(Action.READ),
     "datasets.schema": on_dataset(Action.READ),
+    "datasets.commit_point": on_dataset(Action.WRITE),
     "datasets.rename": on_dataset(Action.MAINTAIN),
     "datasets.delete": _deleted,
     "datasets.apply": apply,

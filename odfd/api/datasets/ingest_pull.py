@@ -48,7 +48,7 @@ from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
 from odfd.ingest.plan import PUSH_SOURCE
-from odfd.ingest.push import FORMATS, PushTerms, push_files
+from odfd.ingest.push import PushTerms, push_files
 from odfd.ingest.trigger import TriggerTime
 from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.mirror_state import SchedulerState
@@ -122,18 +122,8 @@ class IngestPullService:
         """Ingests uploaded files into a root dataset. Result: PullResult with one item."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         await trio.to_thread.run_sync(check_owner, self._home, entry)
-        read = None
-        if request.format is not None:
-            if request.format not in FORMATS:
-                raise Invalid(f"no format {request.format!r}", rule="format", hint=f"one of {', '.join(FORMATS)}")
-            read = FORMATS[request.format]
-        terms = PushTerms(
-            source=request.source,
-            read=read,
-            event_time=instant.parse(request.event_time) if request.event_time else None,
-            id=request.id,
-            again=request.again,
-        )
+        others = {"source": request.source, "id": request.id, "again": request.again}
+        terms = PushTerms.parse(request.format, request.event_time, request.after, **others)
         self.uploads.check(request.uploads)
 
         async def work(report: Report) -> wire.PullResult:

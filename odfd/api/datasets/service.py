@@ -29,6 +29,7 @@ from chain.store.schema import KINDS
 from chain.store.sqlite import SqliteChain
 from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
+from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
@@ -44,10 +45,12 @@ from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.creation import declaration
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.manifest import DatasetSpec
+from odfd.datasets.pushes import PushTable
 from odfd.datasets.references import drop_references
 from odfd.datasets.rendition_names import rename_shards
 from odfd.flows import store as flows
 from odfd.ingest import segments, spool
+from odfd.ingest.push import given_id
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
@@ -111,6 +114,23 @@ class DatasetService:
         """Shows a dataset. Raises NotFound, Invalid."""
         (view,) = await self._completed(lambda: [self._views.dataset(self._home.resolve(ref))])
         return view
+
+    async def commit_point(self, ref: str) -> wire.CommitPointView:
+        """Returns where the dataset ends, and the id of its last push. Raises Refused unless it is one chain here."""
+
+        def look() -> wire.CommitPointView:
+            entry = self._home.one_chain(ref)
+            check_owner(self._home, entry)
+            # In this order: a push that comes between is told, and what is made to follow the older head is refused.
+            head = self._home.chains.chain(entry.id).head()
+            assert head is not None
+            last = PushTable(self._home.database).newest(entry.id)
+            return wire.CommitPointView(
+                id=str(entry.id), block=str(head.hash), sequence_number=head.sequence_number,
+                push=None if last is None else given_id(last),
+            )  # fmt: skip
+
+        return await _in_thread(look)
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
         """Describes a dataset; with ``profile`` also the values of its columns, if it is one chain.

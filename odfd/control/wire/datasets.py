@@ -350,6 +350,20 @@ class IngestRequest(Request, frozen=True, kw_only=True):
     """Id of this push: a repeated id gets the answer of the first. ``None``: a hash of the files."""
     again: bool = False
     """Whether to ingest it even if it was ingested before."""
+    after: str | None = None
+    """Hash of the block that the push has to follow: refused if another is the last one, unless its id was ingested."""
+
+
+class CommitPointView(Value, frozen=True, kw_only=True):
+    """The end of a dataset, for a program that appends to it."""
+
+    id: str
+    """The chain's."""
+    block: str
+    """Hash of the last block."""
+    sequence_number: int
+    push: str | None = None
+    """Id that the last push was given which appended rows; ``None``: there is no push, or it was given none."""
 
 
 class WatermarkRequest(Request, frozen=True, kw_only=True):

@@ -323,6 +323,7 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "queries.answer": [("POST", "/node/v1alpha1/query", {"sql": 'select * from "{}"'}),
                        ("POST", "/node/v1alpha1/query", {"sql": 'select * from current."{}"', "explain": True})],
     "search.card": [("GET", "/node/v1alpha1/cards/{did}", None)],
+    "datasets.commit_point": [("GET", ONE + "/commit-point", None)],
     "flow.ingest": [("POST", "/dataset/v1alpha1/datasets/{}/ingest", {"uploads": ["u"]})],
     "flow.correct": [("POST", "/dataset/v1alpha1/datasets/{}/correct", {"key": {"x": "1"}})],
     "flow.alter_schema": [("POST", ONE + "/schema", {"action": "add", "columns": ["city STRING"]})],

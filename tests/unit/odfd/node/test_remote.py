@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 import structlog
 import trio
@@ -32,6 +33,7 @@ from odfd.control.remote_node import remote_node
 from odfd.node.handlers import access_of
 from odfd.runtime.supervision import Life
 from odfd.state.idempotency import AnswerStore
+from odfd_client.flight_transport import FlightTransport
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
 from worlds.manifests import HOOKED
@@ -442,6 +444,27 @@ async def test_the_client_for_python_asks_by_a_token(world: Any, tmp_path: Path)
         odfd_client.connect("http://node.example:7465", token=token)
     with pytest.raises(odfd_client.Invalid, match="for a URL"):
         odfd_client.connect("/nowhere", token=token)
+
+
+async def test_the_client_for_python_appends_with_the_rights_of_its_account(world: Any, tmp_path: Path) -> None:
+    rows = pyarrow.table({"x": pyarrow.array([1, 2], pyarrow.int64())})
+    async with served(world, tmp_path) as there:
+        url, token, other = there.server.urls[0], await there.token("alice"), await there.token("bob")
+
+        def appended(token: str, ref: str) -> object:
+            client = odfd_client.connect(url, token=token, ca_file=there.certificate)
+            point = client.commit_point(ref)
+            return client.append(ref, rows, id="a", after=point), client.commit_point(ref)
+
+        for given, ref in ((other, "hers"), (token, "theirs")):
+            with pytest.raises((odfd_client.NotFound, odfd_client.Refused)):
+                await trio.to_thread.run_sync(appended, given, ref)
+        with pytest.raises(odfd_client.Refused) as refused:
+            await trio.to_thread.run_sync(appended, token, "hers")
+        assert refused.value.rule == "push-format", "its source reads lines of JSON"
+    with pytest.raises(odfd_client.Refused) as refused:
+        odfd_client.Client(FlightTransport("grpc://127.0.0.1:1")).append("hers", rows)
+    assert refused.value.rule == "flight-question"
 
 
 async def test_a_signed_call_needs_no_token_and_another_learns_of_no_source(world: Any, tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""The Python client appends rows: each append once by its id, and after a block that it names."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from odfd_client import Appended, Client, Conflict, Dataset, Invalid, NotFound, Refused, Unreachable, appending, connect
+from worlds.served_node import away, served
+
+DATASET = """$schema: Dataset
+headers: {name: readings}
+spec:
+  kind: Root
+  metadata:
+  - kind: AddPushSource
+    sourceName: gate
+    read: {kind: Parquet}
+    merge: {kind: Append}
+"""
+EMPTY = "$schema: Dataset\nheaders: {name: empty}\nspec: {kind: Root, metadata: []}\n"
+
+
+def rows(*numbers: int) -> pa.Table:
+    times = pa.array([datetime(2024, 1, 1, tzinfo=UTC)] * len(numbers), pa.timestamp("ms", "UTC"))
+    return pa.table({"event_time": times, "n": pa.array(numbers, pa.int64())})
+
+
+def numbers(dataset: Dataset) -> list[int]:
+    return [int(each) for each in dataset.select("n").to_arrow()["n"].to_pylist()]
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a short name: a socket's may have 107 bytes."""
+    return tmp_path_factory.mktemp("c")
+
+
+async def test_an_append_counts_once_by_its_id(world: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(DATASET)
+        async with served(alice, folder) as path:
+            await away(lambda: append_by_ids(connect(path)))
+    async with world.running("alice") as alice, served(alice, folder) as path:
+        await away(lambda: repeat_after_a_restart(connect(path)))
+
+
+def append_by_ids(c: Client) -> None:
+    assert c.commit_point("readings").last_id is None
+    first = c.append("readings", rows(1, 2), id="0-2")
+    assert (first.id, first.records) == ("0-2", 2)
+    again = c.append("readings", rows(1, 2), id="0-2")
+    assert (again.block, again.records) == (first.block, 0)
+    assert "before" in again.message
+    with pytest.raises(Refused) as refused:
+        c.append("readings", rows(3), id="0-2")
+    assert refused.value.rule == "push-id"
+    point = c.commit_point("readings")
+    assert (point.block, point.last_id) == (first.block, "0-2")
+    assert c.append("readings", rows(7)).records == c.append("readings", rows(7)).records == 1, "each call counts"
+    assert numbers(c.open("readings")) == [1, 2, 7, 7]
+
+
+def repeat_after_a_restart(c: Client) -> None:
+    assert c.append("readings", rows(1, 2), id="0-2").records == 0
+    batch = rows(3).to_batches()[0]
+    assert c.append("readings", batch, id="2-3").records == 1
+    assert c.append("readings", pa.RecordBatchReader.from_batches(batch.schema, [batch, batch])).records == 2
+    assert numbers(c.open("readings")) == [1, 2, 7, 7, 3, 3, 3]
+
+
+async def test_a_lost_answer_is_asked_for_again(world: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(DATASET)
+        async with served(alice, folder) as path:
+            with monkeypatch.context() as patched:
+                patched.setattr(appending, "_result", lost)
+                with pytest.raises(Unreachable):
+                    await away(lambda: connect(path).append("readings", rows(1), id="a"))
+            assert (await away(lambda: connect(path).append("readings", rows(1), id="a"))).id == "a"
+            assert await away(lambda: numbers(connect(path).open("readings"))) == [1]
+
+
+def lost(*_: object) -> Any:
+    raise Unreachable("cut off", rule="connection")
+
+
+async def test_what_must_follow_a_block_is_refused_after_another(world: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(DATASET)
+        async with served(alice, folder) as path:
+            await away(lambda: follow_blocks(connect(path)))
+            await away(lambda: race(path))
+
+
+def follow_blocks(c: Client) -> None:
+    start = c.commit_point("readings")
+    first = c.append("readings", rows(1), id="a", after=start)
+    with pytest.raises(Conflict) as refused:
+        c.append("readings", rows(2), id="b", after=start)
+    assert refused.value.rule == "append-after"
+    assert numbers(c.open("readings")) == [1]
+    assert c.append("readings", rows(1), id="a", after=start).block == first.block, "what was appended stays appended"
+    second = c.append("readings", rows(2), id="b", after=first)
+    assert c.commit_point("readings").block == second.block
+
+
+def race(path: Path) -> None:
+    """Programs that count up from the last row: each number is there once, as none builds on what it has not seen."""
+
+    def count(name: str) -> None:
+        c = connect(path)
+        for turn in range(4):
+            while True:
+                point = c.commit_point("readings")
+                following = numbers(c.open("readings").at_block(point.block))[-1] + 1
+                try:
+                    c.append("readings", rows(following), id=f"{name}-{turn}", after=point)
+                except Conflict:
+                    continue
+                break
+
+    threads = [threading.Thread(target=count, args=(name,)) for name in "xy"]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert numbers(connect(path).open("readings")) == list(range(1, 11))
+
+
+async def test_what_cannot_be_appended_is_refused_and_nothing_is_written(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(DATASET)
+        await alice.apply(EMPTY)
+        await alice.apply(worlds.ROOT)
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            assert (await away(lambda: c.append("empty", rows(1)))).records == 1, "a source for Parquet is made"
+            for given, family, rule in (
+                (("none", rows(1)), NotFound, None),
+                (("readings", [1, 2]), Invalid, "append-rows"),
+                (("readings", rows(1), "x" * 300), Refused, "push-id"),
+                (("readings", rows(1), "a", Appended("", "f1620" + "0" * 64, 0, "")), Conflict, "append-after"),
+                (("cities", rows(1)), Refused, "push-source"),
+            ):
+                with pytest.raises(family) as refused:
+                    await away(lambda given=given: appending.append(c._transport, *(given + (None,) * 4)[:5]))
+                assert rule in (None, refused.value.rule), refused.value
+            assert alice.size("readings") == 2
