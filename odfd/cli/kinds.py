@@ -417,7 +417,7 @@ def _plain(kind: Kind[Any], name: str) -> str:
     of, slash, plain = name.partition("/")
     if slash and of.lower() in (kind.name, *kind.aliases):
         return plain
-    if name.count("/") > 1 or any(of.lower() in (each.name, *each.aliases) for each in KINDS):
+    if name.count("/") > 1 or (slash and any(of.lower() in (each.name, *each.aliases) for each in KINDS)):
         raise Usage(f"{name[:100]!r} names no {kind.name}", hint=f"odfctl get {kind.plural} -o name lists them")
     return name
 

@@ -395,6 +395,7 @@ def test_incidents_of_the_past_are_told_and_counted() -> None:
 
 
 def test_an_id_of_a_dataset_says_its_kind() -> None:
+    assert kinds.named("dataset", ["secret"]) == (kinds.DATASET, ["secret"]), "a name may be that of a kind"
     assert kinds.named("did:odf:fed01ab", ["weather"]) == (kinds.DATASET, ["did:odf:fed01ab", "weather"])
     with pytest.raises(Usage, match="there is no kind 'did:key:z6Mk'"):
         kinds.named("did:key:z6Mk", [])
