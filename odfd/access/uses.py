@@ -36,6 +36,12 @@ class Lookup(Protocol):
     def with_did(self, type_: str, did: str, /) -> Resource | None: ...
 
 
+class DatasetLookup(Protocol):
+    """Looks up the resource of the dataset that a chain is, or is inside of."""
+
+    def declared(self, dataset: DatasetId, /) -> Resource | None: ...
+
+
 class Used(Protocol):
     """A thing that is used. ``account``: the id of its account; ``None``: it belongs to the node's owner."""
 
@@ -86,13 +92,13 @@ class Uses:
             f"its account {self._rights.account_name(account)} may not {verb} {what}", rule=NOT_GRANTED, hint=hint
         )
 
-    def check_inputs(self, store: Lookup, dataset: DatasetId, inputs: Iterable[DatasetId]) -> None:
+    def check_inputs(self, store: DatasetLookup, dataset: DatasetId, inputs: Iterable[DatasetId]) -> None:
         """Raises Refused if the account of a dataset may not read one of the datasets that it takes from."""
-        user = store.with_did("Dataset", str(dataset))
+        user = store.declared(dataset)
         if user is None or user.account is None:
             return
         for each in inputs:
-            found = store.with_did("Dataset", str(each)) or _Missing()
+            found = store.declared(each) or _Missing()
             self.check(user.account, found, f"the input {each.short}")
 
     def may(self, account: str | None, thing: Used, action: Action = Action.READ) -> bool:

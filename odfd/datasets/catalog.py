@@ -1,10 +1,17 @@
-"""Looks up datasets by name and did, and names them: each is a resource of the type Dataset."""
+"""Looks up datasets by name and did, and names them: each is a resource of the type Dataset.
+
+A collection is one resource, which stands for the first chain of its active rendition. The other chains of its
+renditions and shards are no resources: they are found by their ids, and by the collection's name with a number
+(``sales.r0``, ``sales.r0.s1``).
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,12 +19,17 @@ import msgspec
 from chain.errors import Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId, DatasetName, parse_local_alias, parse_own_name
 from chain.instant import Instant
+from odfd.renditions import tables
+from odfd.renditions.tables import CollectionState
 from odfd.resources.reader import NamedRow
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource, derived_id
 from odfd.resources.store import Owning, ResourceStore
 
 TYPE: Final = "Dataset"
+_INNER: Final = re.compile(
+    r"(?P<name>.+)\.r(?P<number>\d{1,2})(?:\.s(?P<place>[1-9]\d{0,2}))?", re.ASCII | re.IGNORECASE
+)
 
 
 class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +38,8 @@ class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
     name: DatasetName
     id: DatasetId
     created_at: Instant
+    is_inner: bool = False
+    """Whether it is a chain inside a collection, and not the one that the collection's name means."""
 
 
 class Catalog:
@@ -33,10 +47,29 @@ class Catalog:
 
     def __init__(self, connection: sqlite3.Connection, owning: Owning | None = None) -> None:
         """``owning`` writes what a renamed dataset makes, such as the flow of its schedule."""
-        self._store = ResourceStore(connection, owning)
+        self._db, self._store = connection, ResourceStore(connection, owning)
 
     def entries(self) -> Sequence[DatasetEntry]:
+        """Lists the datasets by name, each collection once."""
         return [_entry(each) for each in self._store.rows(TYPE) if each.did is not None]
+
+    def chains(self) -> Sequence[DatasetEntry]:
+        """Lists every chain that is here: the datasets, and then the chains inside collections."""
+        found = self.entries()
+        known = {entry.id for entry in found}
+        inner = [
+            entry
+            for state in tables.every(self._db)
+            for each in tables.chains_of(state)
+            if each not in known and (entry := self._inner(each, state)) is not None
+        ]
+        return [*found, *inner]
+
+    def chains_of(self, entry: DatasetEntry) -> Sequence[DatasetId]:
+        """Lists the chains of a collection, or of one rendition of it; first the one that the name means."""
+        shards = tables.shards_of(self._db, entry.id)
+        every = () if entry.is_inner else tables.chains_of(tables.of(self._db, entry.id))
+        return list(dict.fromkeys((*shards, *every)))
 
     def resolve(self, ref: str) -> DatasetEntry:
         """Returns a dataset by local name or did. Raises NotFound (with the nearest name) or Invalid."""
@@ -54,7 +87,9 @@ class Catalog:
             return self.find(DatasetId.parse(ref))
         _check_ref(ref)
         row = None if "/" in ref else self._store.row_named(TYPE, ref, None)
-        return _entry(row) if row is not None else _entry_of(self._store.sought(TYPE, ref))
+        if row is not None:
+            return _entry(row)
+        return _entry_of(self._store.sought(TYPE, ref)) or self._within(ref, self.look)
 
     def called(self, ref: str, account: str | None) -> DatasetEntry | None:
         """Returns what an account calls by a did or a name; ``account``: ``None`` for callers without one.
@@ -64,7 +99,8 @@ class Catalog:
         if ref.startswith(DID_ODF):
             return self.find(DatasetId.parse(ref))
         _check_ref(ref)
-        return _entry_of(self._store.called(TYPE, ref, account))
+        found = _entry_of(self._store.called(TYPE, ref, account))
+        return found or self._within(ref, partial(self.called, account=account))
 
     def named(self, name: str, account: str | None) -> DatasetEntry | None:
         """Returns the dataset of an account by its name. ``account``: ``None`` for the node's owner."""
@@ -72,9 +108,14 @@ class Catalog:
         return None if row is None or row.did is None else _entry(row)
 
     def find(self, dataset: DatasetId) -> DatasetEntry | None:
-        """Returns a dataset by its id, with an index: the cost does not grow with the number of datasets."""
+        """Returns a chain by its id, with an index: the cost does not grow with the number of datasets."""
         found = self._store.row_with_did(TYPE, str(dataset))
-        return None if found is None else _entry(found)
+        return self._inner(dataset, tables.of(self._db, dataset)) if found is None else _entry(found)
+
+    def declared(self, dataset: DatasetId) -> Resource | None:
+        """Returns the resource of the dataset that a chain is, or is inside of."""
+        found = self._store.with_did(TYPE, str(dataset))
+        return found or self._store.with_did(TYPE, str(tables.of(self._db, dataset).active.dataset))
 
     def name_of(self, dataset: DatasetId) -> str:
         """Returns the local name of a dataset, or its shortened did, to show to people."""
@@ -100,8 +141,11 @@ class Catalog:
         held = self._store.row_named(TYPE, parsed, account)
         if held is not None and held.did != str(dataset):
             raise _taken(name, _entry(held).id)
-        known = self._store.row_with_did(TYPE, str(dataset))
-        is_others = known is not None and account is not None and known.account != account
+        inner = self._within(parsed, partial(self.named, account=account)) if held is None else None
+        if inner is not None and inner.id != dataset:
+            raise _taken(name, inner.id)
+        known, row = self.find(dataset), self._store.row_with_did(TYPE, str(dataset))
+        is_others = row is not None and account is not None and row.account != account
         if known is not None and (is_others or known.name.casefold() != parsed.casefold()):
             raise Invalid(
                 f"{dataset.short} is here already, as {known.name}",
@@ -114,19 +158,76 @@ class Catalog:
         """Renames a dataset; names that differ in case are the same. Raises Invalid if the name is taken."""
         parsed = parse_own_name(name)
         held = self._store.with_did(TYPE, str(entry.id))
-        assert held is not None
+        if held is None:
+            raise Invalid(
+                f"{entry.name} is inside a collection, and is called after it",
+                rule="rendition-name",
+                hint=f"odfctl rename {entry.name.partition('.r')[0]} {name}",
+            )
         named = self._store.row_named(TYPE, parsed, held.account)
         if named is not None and named.did != str(entry.id):
             raise _taken(name, _entry(named).id)
+        inner = self._within(parsed, partial(self.named, account=held.account))
+        if inner is not None:
+            raise _taken(name, inner.id)
         if held.name != parsed:
             after = msgspec.structs.replace(held, name=parsed, generation=held.generation + 1, updated_at=now)
             self._store.put(after, now)
         return msgspec.structs.replace(entry, name=parsed)
 
+    def hand_on(self, old: DatasetId, new: DatasetId, now: Instant) -> None:
+        """Lets the resource of a collection stand for another chain of it, with all that was declared and refers."""
+        self._store.exchange(TYPE, str(old), str(new), now)
+
+    def take_in(self, dataset: DatasetId, now: Instant) -> None:
+        """Lets a chain that became part of a collection be no resource of its own; what refers to it means that."""
+        row, whole = self._store.with_did(TYPE, str(dataset)), tables.of(self._db, dataset).active.dataset
+        into = None if whole == dataset else self._store.with_did(TYPE, str(whole))
+        if row is not None and into is not None:
+            self._store.gather(into, [row], now)
+
+    def check_inner(self, of: DatasetId, number: int, shards: int) -> None:
+        """Raises Invalid if another dataset has a name by which a rendition of this one would be found."""
+        row = self.declared(of)
+        for place in range(shards) if row is not None else ():
+            assert row is not None
+            name = inner_name(row.name, number, place)
+            held = self._store.row_named(TYPE, name, row.account)
+            if held is not None:
+                raise _taken(name, _entry(held).id)
+
     def remove(self, entry: DatasetEntry, now: Instant) -> None:
         held = self._store.with_did(TYPE, str(entry.id))
         if held is not None:
             self._store.delete(held, now)
+
+    def _inner(self, dataset: DatasetId, state: CollectionState) -> DatasetEntry | None:
+        """Returns a chain inside a collection; ``None`` for any other, and for one that is deleted."""
+        member = state.member(state.number_of(dataset))
+        row = None if member.dropped else self._store.row_with_did(TYPE, str(state.active.dataset))
+        if row is None:
+            return None
+        name = inner_name(row.name, member.row.number, member.shards.index(dataset))
+        return DatasetEntry(name=DatasetName(name), id=dataset, created_at=row.created_at, is_inner=True)
+
+    def _within(self, ref: str, look: Callable[[str], DatasetEntry | None]) -> DatasetEntry | None:
+        """Returns the chain that a name with the number of a rendition means; ``None`` if there is none.
+
+        ``look`` finds the collection by its name.
+        """
+        found = _INNER.fullmatch(ref)
+        whole = None if found is None else look(found["name"])
+        if found is None or whole is None:
+            return None
+        state, number, place = tables.of(self._db, whole.id), int(found["number"]), int(found["place"] or 0)
+        shards = state.members[number].shards if number < len(state.members) else ()
+        is_there = place < len(shards) and len(state.members) + len(shards) > 2
+        return self.find(shards[place]) if is_there else None
+
+
+def inner_name(base: str, number: int, place: int) -> str:
+    """Returns the name of a chain inside a collection."""
+    return f"{base}.r{number}.s{place}" if place else f"{base}.r{number}"
 
 
 def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog, account: str | None = None) -> DatasetEntry:

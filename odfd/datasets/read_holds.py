@@ -11,7 +11,7 @@ docs/spec/collections.md#holds; ADR 50.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -115,15 +115,19 @@ class ReadHolds:
         self._check_room(hold.dataset, now)
         return self._put(msgspec.structs.replace(hold, taken=now, expires=Instant(now + ttl)))
 
-    def own(self, hold: ReadHold, now: Instant, *, moves: bool) -> ReadHold:
+    def own(self, hold: ReadHold, now: Instant, *, moves: bool, among: Iterable[DatasetId] = ()) -> ReadHold:
         """Takes a hold for its owner, or takes it over from an earlier process of that owner, whose fence is over.
 
-        ``moves``: to the time of ``hold``; otherwise a hold that is there stays at its time. Raises Invalid; Refused if
-        there are too many, or for a time before the held one.
+        ``among``: further chains of the collection, on one of which it may be. ``moves``: to the time of ``hold``;
+        otherwise a hold that is there stays at its time. Raises Invalid; Refused if there are too many, or for a time
+        before the held one.
         """
         if not 0 < len(hold.owner) <= MAX_OWNER or not is_visible(hold.owner):
             raise Invalid("an owner has 1 to 100 visible characters", rule="hold-owner", hint="name the pipeline")
-        row = OWNERS.one(self._db, "dataset = ? AND owner = ?", (hold.dataset, hold.owner))
+        rows = (
+            OWNERS.one(self._db, "dataset = ? AND owner = ?", (each, hold.owner)) for each in (hold.dataset, *among)
+        )
+        row = next((each for each in rows if each is not None), None)
         held = None if row is None else self._find(row[0])
         if row is None or held is None:
             self._check_room(hold.dataset, now)
@@ -131,7 +135,9 @@ class ReadHolds:
         else:
             _check_forward(held, hold.time if moves else held.time)
             place = hold if moves else held
-            taken = msgspec.structs.replace(held, time=place.time, block=place.block, fence=row[3] + 1)
+            taken = msgspec.structs.replace(
+                held, dataset=place.dataset, time=place.time, block=place.block, fence=row[3] + 1
+            )
         OWNERS.put(self._db, taken.id, taken.dataset, taken.owner, taken.fence)
         return self._put(taken)
 

@@ -153,6 +153,13 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> list[tuple[str
     return [(each.name, not each.owners) for each in found]
 
 
+def hand_on(connection: sqlite3.Connection, old: DatasetId, new: DatasetId) -> None:
+    """Lets records of runs for one dataset be for another: of flows of many datasets, and of one without a flow."""
+    for key, record in list(RUNS.rows(connection, "key = ? OR key GLOB ?", (str(old), f"flow * {old}"))):
+        connection.execute("DELETE FROM flow_runs WHERE key = ?", (key,))
+        RUNS.put(connection, f"{key.removesuffix(str(old))}{new}", record)
+
+
 def record(connection: sqlite3.Connection, key: str) -> Record | None:
     row = RUNS.one(connection, "key = ?", (key,))
     return None if row is None else _RECORD.decode(row[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -97,6 +98,16 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def keep(connection: sqlite3.Connection, spec: MirrorSpec, now: Instant) -> bool:
     """Stores the spec; returns ``False`` if it was stored already."""
     return ResourceStore(connection).declare(TYPE, spec.name, said(spec), now, spec.dataset, renames=True)
+
+
+def hand_on(
+    connection: sqlite3.Connection, old: DatasetId, new: DatasetId, names: Mapping[DatasetId, str], now: Instant
+) -> None:
+    """Lets the resource that mirrors ``old`` mirror ``new``, and that of ``new`` the old one. ``names``: of both."""
+    specs = [spec for spec in (of(connection, new), of(connection, old)) if spec is not None]
+    ResourceStore(connection).exchange(TYPE, str(old), str(new), now)
+    for each in specs:
+        keep(connection, msgspec.structs.replace(each, name=names[each.id]), now)
 
 
 def said(spec: MirrorSpec) -> Json:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 
 from chain.data.partition import FUNCTION
-from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.statements.card import CardShards
+from odfd.datasets.catalog import Catalog
 from odfd.renditions import tables
 from odfd.renditions.mirror_handover import united
 from odfd.trust.ledger.log import Ledger
 
 
-def unite(connection: sqlite3.Connection, shards: CardShards, name_of: Callable[[DatasetId], str]) -> str | None:
+def unite(connection: sqlite3.Connection, shards: CardShards, now: Instant) -> str | None:
     """Stores the collection that a card lists; returns why it cannot be stored yet instead, or ``None``."""
-    ids = shards.ids
+    ids, catalog = shards.ids, Catalog(connection)
     if shards.function != FUNCTION:
         return f"its shards are divided by {shards.function}, which this version does not know"
     for each in ids:
         newest = Ledger(connection).newest_head(each)
         if newest is None or newest[0].collection != ids[0]:
-            return f"no head of {name_of(each)} says yet that it is one of {len(ids)} shards of it"
+            return f"no head of {catalog.name_of(each)} says yet that it is one of {len(ids)} shards of it"
     state = united(tables.of(connection, ids[0]), ids, shards.by)
     if state is None:
         return "it was read as one chain here before: mirror the collection under another name"
     tables.keep(connection, state)
+    for each in ids[1:]:
+        catalog.take_in(each, now)
     return None

@@ -83,4 +83,5 @@ def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilitySe
         seen.shown,
     )
     parts.handovers.readers = made.hand_over_readers
+    parts.handovers.moved = made.moved = parts.moved
     return made

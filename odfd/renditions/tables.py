@@ -7,6 +7,7 @@ are swapped. Synchronous, on the given connection. Spec: docs/spec/collections.m
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -15,6 +16,8 @@ import msgspec
 from chain.errors import Environment, Invalid, Refused
 from chain.ids import DatasetId
 from chain.store.seals import ROW_DAMAGED, Sealed
+from odfd.renditions import former_rows
+from odfd.renditions.former_rows import FormerCollection
 from odfd.renditions.handover import Command
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active
 
@@ -22,6 +25,22 @@ ROOM: Final = "renditions"
 COLLECTIONS: Final = Sealed(
     "collections", ("id", "body"), "restore a backup; the renditions' own chains are whole: odfctl get datasets"
 )
+
+
+def _gathered(connection: sqlite3.Connection) -> Sequence[str]:
+    return former_rows.gather(
+        connection,
+        [
+            FormerCollection(
+                chains=[shard for each in state.members for shard in each.row.shards],
+                active=state.active.row.shards[0],
+                renditions=len(state.members),
+            )
+            for state in every(connection)
+        ],
+    )
+
+
 STEPS: Final = (
     """
     CREATE TABLE collections (
@@ -34,6 +53,7 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
     COLLECTIONS.step,
+    _gathered,
 )
 MAX_RENDITIONS: Final = 64
 """Most renditions of a collection, including dropped ones, whose numbers are never used again."""
@@ -157,6 +177,11 @@ def every(connection: sqlite3.Connection) -> list[CollectionState]:
     return [of(connection, DatasetId(row[0])) for row in list(COLLECTIONS.rows(connection, "TRUE ORDER BY id"))]
 
 
+def chains_of(state: CollectionState) -> list[DatasetId]:
+    """Lists the chains of a collection that are not deleted, also of renditions whose data is gone."""
+    return [shard for each in state.members if not each.dropped for shard in each.shards]
+
+
 def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
     """Stores a collection. Raises Refused if it has too many renditions."""
     if len(state.members) > MAX_RENDITIONS:
@@ -173,17 +198,18 @@ def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Notes that a rendition was deleted; its number is not used again."""
+    """Notes that a chain was deleted: with the one that its name means, which is the last, the collection is.
+
+    The number of a deleted rendition is not used again.
+    """
     state = of(connection, dataset)
-    if len(state.members) == 1:
-        if state.id == dataset:  # the first shard, which is deleted last
-            connection.execute("DELETE FROM collections WHERE id = ?", (state.id,))
-            connection.execute("DELETE FROM collection_members WHERE collection = ?", (state.id,))
+    if state.active.dataset == dataset:
+        connection.execute("DELETE FROM collections WHERE id = ?", (state.id,))
+        connection.execute("DELETE FROM collection_members WHERE collection = ?", (state.id,))
         return
-    members = tuple(
-        msgspec.structs.replace(each, dropped=True) if each.has(dataset) else each for each in state.members
-    )
-    keep(connection, msgspec.structs.replace(state, members=members))
+    gone = [msgspec.structs.replace(each, dropped=True) for each in state.members if each.dataset == dataset]
+    if gone:  # else a shard after the first, which is deleted before that
+        keep(connection, state.replaced(*gone))
 
 
 def is_let_go(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
@@ -217,8 +243,7 @@ def check_fed(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     raise Refused(
         f"rendition {state.number_of(dataset)} of a collection takes nothing in by itself: it is not the active one",
         rule="rendition-inactive",
-        hint="name the collection, and delete and apply again a flow that was for this one; odfctl rendition handover "
-        "makes another one active",
+        hint="name the collection; odfctl rendition handover makes another one active",
     )
 
 

@@ -156,6 +156,49 @@ class ResourceStore(ResourceReader):
         else:
             self.delete(child, now)
 
+    def exchange(self, type_: str, old: str, new: str, now: Instant) -> None:
+        """Lets the resource that stands for the object ``old`` stand for ``new``, for all that refers to it.
+
+        If another one stands for ``new``, that stands for ``old`` then.
+        """
+        held, other = self.with_did(type_, old), self.with_did(type_, new)
+        pairs = [(each, did) for each, did in ((held, new), (other, old)) if each is not None]
+        for each, _ in pairs:
+            self._db.execute("UPDATE declarations SET did = NULL, seal = NULL WHERE id = ?", (each.id,))
+        for each, did in pairs:
+            self.put(msgspec.structs.replace(each, did=did, updated_at=now), now)
+
+    def gather(self, into: Resource, gone: Sequence[Resource], now: Instant) -> None:
+        """Writes one resource in place of several: what refers to these means it, and what they made is its own.
+
+        Nothing is undone of what ``gone`` stand for.
+        """
+        referrers = {src: None for each in gone for src in self.referrers(each.id)}
+        ids = {each.id for each in gone}
+        parts = {
+            (each.type, owner.part) for each in self.owned(into.id) for owner in each.owners if owner.id == into.id
+        }
+        for child in [child for each in gone for child in self.owned(each.id)]:
+            owners = tuple(
+                msgspec.structs.replace(owner, id=into.id, name=into.name) if owner.id in ids else owner
+                for owner in child.owners
+            )
+            if not any((child.type, owner.part) in parts for owner in owners if owner.id == into.id):
+                self.put(msgspec.structs.replace(child, owners=owners, updated_at=now), now)
+        for each in gone:
+            self.delete(each, now)
+            self.end(each.id)
+        if into != self.get(into.id):
+            self.put(into, now)
+        for src in referrers:
+            referrer = self.get(src)
+            if referrer is not None:
+                references = {
+                    key: handle_of(into) if held is not None and held.id in ids else held
+                    for key, held in referrer.references.items()
+                }
+                self._write("Observed", msgspec.structs.replace(referrer, references=references), now)
+
     def bring(self, resource: Resource, before: Resource | None) -> None:
         """Writes a resource of an older store, with an event only if it is not as it was."""
         if resource != before:

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from chain.ids import DatasetId
+from chain.ids import DID_ODF, DatasetId
 from chain.store.database import Database
 from odfd.access.callers import AccountCallers
 from odfd.access.manifest import ACCOUNT, RELATIONS, callers_of, statements_of
 from odfd.access.relations import Principal, Relations, Role, Thing
+from odfd.renditions import tables
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.store import ResourceStore
 
@@ -30,10 +31,16 @@ class AccessState(NamedTuple):
     """Ids of resources, by did."""
     dids: Mapping[str, DatasetId]
     """Dids of resources, by id."""
+    whole: Callable[[str], str]
+    """Returns the did of the dataset that a chain, by its did, is inside of, or is. Blocking."""
 
     def id_of(self, thing: str) -> str | None:
-        """Returns the id of an existing resource, given by its id or by a dataset's did."""
-        return self.datasets.get(thing, thing if thing in self.accounts else None)
+        """Returns the id of an existing resource, given by its id or by the did of a dataset or a chain inside one."""
+        if thing in self.accounts:
+            return thing
+        found = self.datasets.get(thing)
+        is_chain = found is None and thing.startswith(DID_ODF)
+        return self.datasets.get(self.whole(thing)) if is_chain else found
 
     def holds_after(self, event: ResourceEvent) -> bool:
         """Whether a change, such as a change of status, leaves access as it is."""
@@ -76,7 +83,7 @@ class AccessReader:
             store = ResourceStore(connection)
             version = store.epoch(), store.newest()
             if self._kept is None or not _holds(self._kept, store):
-                self._kept = state_of(store.all(), version)
+                self._kept = state_of(store.all(), version, self._whole)
             elif self._kept.version != version:
                 self._kept = self._kept._replace(version=version)
             return self._kept
@@ -86,7 +93,7 @@ class AccessReader:
         with self._database.read() as connection:
             store = ResourceStore(connection)
             standing, epoch = store.standing_at(number), store.epoch()
-        return None if standing is None else state_of(standing, (epoch, number))
+        return None if standing is None else state_of(standing, (epoch, number), self._whole)
 
     def public_digest(self) -> str:
         """Returns a digest of the set of public datasets."""
@@ -107,6 +114,10 @@ class AccessReader:
         is_published = dataset is not None and bool(self.public_of([dataset]))
         return state.relations.role(Principal(account), Thing(thing, state.accounts.get(thing), is_published))
 
+    def _whole(self, did: str) -> str:
+        with self._database.read() as connection:
+            return str(tables.of(connection, DatasetId.parse(did)).active.dataset)
+
     def account_name(self, account: str) -> str:
         """Returns the name of an account; its id if it is gone."""
         return self.read().names.get(account, account)
@@ -120,8 +131,10 @@ def _holds(kept: AccessState, store: ResourceStore) -> bool:
     return len(news) <= _LOOKED_AT and all(map(kept.holds_after, news))
 
 
-def state_of(resources: Iterable[Resource], version: tuple[str, int]) -> AccessState:
-    """Computes the state from all resources."""
+def state_of(
+    resources: Iterable[Resource], version: tuple[str, int], whole: Callable[[str], str] = lambda did: did
+) -> AccessState:
+    """Computes the state from all resources. ``whole`` as in ``AccessState``."""
     every = list(resources)
     datasets = {each.did: each.id for each in every if each.type == "Dataset" and each.did is not None}
     owners = {each.id: each.account for each in every}
@@ -135,4 +148,5 @@ def state_of(resources: Iterable[Resource], version: tuple[str, int]) -> AccessS
         accounts=owners,
         datasets=datasets,
         dids={held: DatasetId.parse(did) for did, held in datasets.items()},
+        whole=whole,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chain.ids import DatasetId
-from odfd.resources.store import ResourceStore
+from odfd.datasets.catalog import Catalog
 from odfd.state.directory import StateDirectory
 
 
 def check_inputs(home: StateDirectory, dataset: DatasetId, inputs: Iterable[DatasetId]) -> None:
     """Raises Refused if the account of a dataset may not read one of the datasets that it takes from. Blocking."""
     with home.database.read() as connection:
-        home.uses.check_inputs(ResourceStore(connection), dataset, inputs)
+        home.uses.check_inputs(Catalog(connection), dataset, inputs)

@@ -26,7 +26,6 @@ from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.manifest import VOLUME
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
-from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.volumes.manifest import FIXED, policy_of, size_of
 from odfd.volumes.volume_paths import damaged
@@ -99,12 +98,12 @@ class VolumeMover:
         wanted: dict[bytes, DatasetEntry] = {}
         others: set[bytes] = set()
         with self._home.database.read() as connection:
-            store, catalog = ResourceStore(connection), Catalog(connection)
-            found = map(catalog.look, map(str, touched)) if touched is not None else catalog.entries()
+            catalog = Catalog(connection)
+            found = map(catalog.find, touched) if touched is not None else catalog.chains()
             for entry in found:
                 if entry is None:
                     continue
-                named = _volume_of(store.with_did("Dataset", str(entry.id)))
+                named = _volume_of(catalog.declared(entry.id))
                 first = next((place for place, each in enumerate(policies) if each.names(entry.name)), None)
                 if named == volumes[at].id if named is not None else first == at:
                     wanted[bytes(entry.id)] = entry

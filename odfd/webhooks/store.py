@@ -79,6 +79,13 @@ def forget(connection: sqlite3.Connection, target: str, dataset: str) -> None:
     connection.execute("DELETE FROM webhook_told WHERE target = ? AND dataset = ?", (target, dataset))
 
 
+def hand_on(connection: sqlite3.Connection, old: str, new: str) -> None:
+    """Lets what targets were told about one dataset be about another, whose contents follow on it."""
+    for target, _, due, record in list(TOLD.rows(connection, "dataset = ?", (old,))):
+        forget(connection, target, old)
+        TOLD.put(connection, target, new, due, record)
+
+
 def hasten(connection: sqlite3.Connection, target: str, now: Instant) -> None:
     """Makes waiting deliveries due now, as after the target answered again."""
     rows = TOLD.rows(connection, "target = ? AND due > ?", (target, now))

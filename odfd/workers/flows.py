@@ -23,6 +23,7 @@ from chain.model.events import SetTransform
 from chain.state import transform_of
 from odfd.access.uses import NOT_GRANTED
 from odfd.control.assembly import Context
+from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
 from odfd.flows import selection, store
@@ -252,7 +253,7 @@ class FlowWorker:
             return []
         with self._home.catalog() as catalog:
             entry = catalog.find(dataset)
-        if entry is None:
+        if entry is None or entry.is_inner:
             return []
         resource = ResourceStore(connection).with_did("Dataset", str(dataset))
         labels = {} if resource is None else self.labels(resource)
@@ -313,7 +314,7 @@ class FlowWorker:
 
     def _said(self, dataset: DatasetId) -> DerivationPolicy | None:
         with self._home.database.read() as connection:
-            resource = ResourceStore(connection).with_did("Dataset", str(dataset))
+            resource = Catalog(connection).declared(dataset)
         return None if resource is None else derivation_policy(resource)
 
     def _is_behind(self, key: str, plan: FlowPlan, *, everything: bool) -> bool:

@@ -128,7 +128,8 @@ class GarbageCollector:
 
     def _collect_folds(self, dry_run: bool) -> tuple[int, int]:
         """Deletes folds of histories that no longer exist; folds of present ones replace each other."""
-        here = {entry.id.multibase: entry.id for entry in self._home.entries()}
+        with self._home.catalog() as catalog:
+            here = {entry.id.multibase: entry.id for entry in catalog.chains()}
 
         def is_good(folder: str, size: int, block: str) -> bool:
             head = self._home.chains.chain(here[folder]).head() if folder in here else None

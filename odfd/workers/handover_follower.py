@@ -19,7 +19,8 @@ from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.state import load_state
 from odfd.control.assembly import Context
-from odfd.datasets.rendition_names import swap_names
+from odfd.datasets.catalog import Catalog
+from odfd.datasets.rendition_names import hand_on
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
@@ -80,6 +81,8 @@ class HandoverFollower:
         """Faults that were reported already."""
         self.readers: Readers = _none_derive
         """Hands over what derives here from a mirrored rendition, in the transaction that swaps the mirror's names."""
+        self.moved: Callable[[DatasetId], object] = lambda _: None
+        """Called with each rendition that a handover began or ended; set by the node."""
         self.shards = ShardFollower(home, scheduler, visibility, context)
         self.step: Callable[[str], None] = lambda _: None
         """Called after each durable step; tests use it to let a process die there."""
@@ -181,6 +184,7 @@ class HandoverFollower:
             row = RenditionRow(number=number, shards=(str(found.notice.to),), reason="its owner handed over")
             member = Member(row=row, origin="owner")
             tables.keep(connection, msgspec.structs.replace(state, members=(*state.members, member)))
+            Catalog(connection).take_in(member.dataset, self._clock.now())
 
     def _is_here(self, notice: HandoverNotice) -> bool:
         try:
@@ -195,14 +199,12 @@ class HandoverFollower:
         def swap(connection: sqlite3.Connection) -> None:
             names.clear()
             state, now = tables.of(connection, found.spec.id), self._clock.now()
-            names.update(swap_names(connection, old, member, now))
-            for dataset, name in names.items():
-                spec = mirror_specs.of(connection, dataset)
-                if spec is not None:
-                    mirror_specs.keep(connection, msgspec.structs.replace(spec, name=name), now)
+            hand_on(connection, old, member, now)
             command = f"{old.dataset}@{found.notice.time}"
             timeline = appended(state.timeline, Switch(found.notice.time, command, member.row))
             tables.keep(connection, msgspec.structs.replace(state, timeline=timeline))
+            names.update({each.dataset: Catalog(connection).name_of(each.dataset) for each in (old, member)})
+            mirror_specs.hand_on(connection, old.dataset, member.dataset, names, now)
 
         def swap_alone() -> bool:
             """Swaps the names unless that is done; returns whether it was not."""
@@ -224,6 +226,7 @@ class HandoverFollower:
             if mirror is not None:
                 mirror.spec = msgspec.structs.replace(mirror.spec, name=name)
             said = "its collection handed over"
+            self.moved(dataset)
             self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
         stay = await trio.to_thread.run_sync(self._derived, old.dataset) if stays else ()
         text = f"it goes on with rendition {member.row.number}, as its owner says"

@@ -18,8 +18,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.statements.card import CardShards
 from odfd.control.assembly import Context
-from odfd.datasets.catalog import Catalog
-from odfd.datasets.rendition_names import shard_name
+from odfd.datasets.catalog import inner_name
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
@@ -47,7 +46,7 @@ class _Listed(msgspec.Struct, frozen=True):
     """The number of the rendition that they are, which is part of these names."""
 
     def name_of(self, place: int) -> str:
-        return shard_name(self.base, self.number, place)
+        return inner_name(self.base, self.number, place)
 
 
 class ShardFollower:
@@ -148,20 +147,17 @@ class ShardFollower:
     def _united(self, listed: _Listed) -> str | None:
         """Stores the collection; returns what it waits for instead, or ``None``."""
         with self._home.database.write() as connection:
-            waits = unite(connection, listed.shards, self._home.name_of)
+            waits = unite(connection, listed.shards, self._clock.now())
             if waits is not None:
                 return waits
             self._name(connection, listed)
         return None
 
     def _name(self, connection: sqlite3.Connection, listed: _Listed) -> None:
-        """Names shards that were mirrored before by themselves as others are. Raises Invalid for a taken name."""
+        """Names mirrors of shards that were mirrored before by themselves as others are."""
         now = self._clock.now()
-        catalog = Catalog(connection)
         for place, each in enumerate(listed.shards.ids[1:], start=1):
             name, spec = listed.name_of(place), mirror_specs.of(connection, each)
-            if catalog.name_of(each) != name:
-                catalog.rename(catalog.resolve(str(each)), name, now)
             if spec is not None and spec.name != name:
                 mirror_specs.keep(connection, msgspec.structs.replace(spec, name=name), now)
 

@@ -252,6 +252,7 @@ class WebhookDeliveries:
         return {
             str(dataset): _Standing(None, None) if entry is None else _Standing(entry.name, self._head(dataset))
             for dataset, entry in entries.items()
+            if entry is None or not entry.is_inner
         }
 
     def _head(self, dataset: DatasetId) -> NotifiedHead | None:

@@ -279,7 +279,7 @@ def is_admin(subject: Principal, relations: Relations) -> bool:
 
 
 def _thing(state: AccessState, dataset: DatasetId, *, is_published: bool) -> Thing:
-    return _resource(state, state.datasets.get(str(dataset), ""), is_published=is_published)
+    return _resource(state, state.id_of(str(dataset)) or "", is_published=is_published)
 
 
 def _resource(state: AccessState, id_: str, *, is_published: bool = False) -> Thing:

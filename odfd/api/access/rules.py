@@ -130,7 +130,7 @@ def _described(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
 def _known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ...], tuple[str, ...]]:
     with guard.home.catalog() as catalog:
-        entries = {entry.name: entry.id for entry in catalog.entries()}
+        entries = {entry.name: entry.id for entry in catalog.chains()}
     readable = guard.readable_of(list(entries.values()))
     hidden = {name for name, dataset in entries.items() if dataset not in readable}
     inputs = tuple(

@@ -26,8 +26,7 @@ from chain.store.layout import BLOCKS, HEAD
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.pull_remarks import failed_pull
 from odfd.control import wire
-from odfd.datasets.catalog import DatasetEntry
-from odfd.datasets.rendition_names import shard_name
+from odfd.datasets.catalog import DatasetEntry, inner_name
 from odfd.errors import sole_faults
 from odfd.mirrors.shard_union import unite
 from odfd.published.collection import (
@@ -136,7 +135,7 @@ class CollectionTransfer(ImportExport):
             await trio.to_thread.run_sync(self._judge, target, found)
             blocks = 0
             for place, part in enumerate(parts):
-                item = await super().pull(part, shard_name(name, 0, place) if place else name, report)
+                item = await super().pull(part, inner_name(name, 0, place) if place else name, report)
                 if item.fault is not None:
                     return msgspec.structs.replace(item, ref=str(target), message=f"{part}: {item.message}")
                 blocks += item.blocks
@@ -163,7 +162,7 @@ class CollectionTransfer(ImportExport):
             known = catalog.find(first)
             name = catalog.check(wished, first) if known is None else known.name
             for place, each in enumerate(found.ids[1:], start=1):
-                catalog.check(shard_name(name, 0, place), each)
+                catalog.check(inner_name(name, 0, place), each)
         return name
 
     def _judge(self, target: Target, found: PublishedCollection) -> None:
@@ -182,7 +181,7 @@ class CollectionTransfer(ImportExport):
             return
         assert found.card.shards is not None, "checked when it was read"
         with home.database.write() as connection:
-            waits = unite(connection, found.card.shards, home.name_of)
+            waits = unite(connection, found.card.shards, home.clock.now())
         if waits is not None:
             raise NotFound(waits, rule=_RULE, hint="pull it again; each shard is read by its id")
 

@@ -17,7 +17,7 @@ from odfd.api.views.hold_views import hold_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets import read_holds
-from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.read_holds import ReadHold, ReadHolds
 from odfd.renditions import tables
 from odfd.state.directory import StateDirectory
@@ -40,13 +40,17 @@ class HoldService:
         self._new_id = new_id
 
     async def list(self, ref: str | None = None) -> Sequence[wire.HoldView]:
-        """Lists the live holds of a dataset, or of all datasets, oldest first. Raises NotFound."""
+        """Lists the live holds of a dataset, or of all datasets, oldest first. Raises NotFound.
+
+        Those of a collection are those of all its renditions.
+        """
 
         def read() -> Sequence[wire.HoldView]:
-            wanted = None if ref is None else self._home.resolve(ref).id
+            entry = None if ref is None else self._home.resolve(ref)
             with self._home.database.read() as connection:
                 found = ReadHolds(connection).all(self._clock.now())
-            return [self._view(each) for each in found if wanted in (None, each.dataset)]
+                wanted = None if entry is None else Catalog(connection).chains_of(entry)
+            return [self._view(each) for each in found if wanted is None or each.dataset in wanted]
 
         return await trio.to_thread.run_sync(read)
 
@@ -70,7 +74,8 @@ class HoldService:
                 )  # fmt: skip
                 holds = ReadHolds(connection)
                 if request.owner:
-                    taken = holds.own(hold, now, moves=at is not None)
+                    among = () if request.ref.startswith("did:") else Catalog(connection).chains_of(entry)
+                    taken = holds.own(hold, now, moves=at is not None, among=among)
                 else:
                     taken = holds.take(hold, _ttl(request.seconds), now)
             return self._view(taken)

@@ -265,9 +265,9 @@ class IngestPullService:
     def _wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
         """Returns the requested datasets that are here, inputs before what derives from them."""
         with self._home.catalog() as catalog:
-            entries = {entry.id: entry for entry in catalog.entries()}
+            entries = {entry.id: entry for entry in catalog.chains()}
             asked = (
-                list(entries.values())
+                [entry for entry in entries.values() if not entry.is_inner]
                 if request.all
                 else [catalog.resolve(ref) for ref in request.refs if not is_target(ref)]
             )

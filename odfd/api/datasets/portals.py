@@ -24,7 +24,7 @@ from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.ingest.driver import IngestDependencies, load
 from odfd.portals import commitment
@@ -91,8 +91,7 @@ class PortalService:
     def of(self, dataset: DatasetId) -> Portal | None:
         """Returns the Portal that gives rows to a dataset, or ``None``. Blocking. Raises NotFound, Refused for two."""
         with self._home.database.read() as connection:
-            store = ResourceStore(connection)
-            row = store.with_did("Dataset", str(dataset))
+            store, row = ResourceStore(connection), Catalog(connection).declared(dataset)
             referrers = [] if row is None else [store.get(each) for each in store.referrers(row.id)]
             found = [each for each in referrers if each is not None and each.type == TYPE and _gives(each, dataset)]
         if len(found) > 1:

@@ -83,7 +83,7 @@ class PushService:
         if request.all:
             with self._home.catalog() as catalog:
                 entries = catalog.entries()
-            wanted = [self._asked(entry) for entry in entries if not self._home.is_later_shard(entry.id)]
+            wanted = list(map(self._asked, entries))
         else:
             wanted = list(dict.fromkeys(map(self._named, request.refs)))
         if request.to is not None and "/" in request.to and (request.all or len(wanted) != 1):

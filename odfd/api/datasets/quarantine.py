@@ -14,6 +14,7 @@ from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import DatasetKind, Seed, SetInfo
 from odfd.datasets.catalog import Catalog
+from odfd.renditions import tables
 from odfd.resources import records
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -51,15 +52,20 @@ class QuarantineDatasets:
 
             def name_it(connection: sqlite3.Connection) -> None:
                 Catalog(connection).add(f"{of}{SUFFIX}", made, now)
-                records.put(connection, KIND, str(dataset), str(made).encode(), now)
+                records.put(connection, KIND, _key(connection, dataset), str(made).encode(), now)
 
             founding = (Seed(dataset_id=made, dataset_kind=DatasetKind.ROOT), told)
             self._committer.commit_now(made, None, founding, (), now, name_it)
         return made
 
 
+def _key(connection: sqlite3.Connection, dataset: DatasetId) -> str:
+    """Returns the key of a record about a dataset, which is the same for all renditions of a collection."""
+    return str(tables.of(connection, dataset).id)
+
+
 def _found(connection: sqlite3.Connection, dataset: DatasetId) -> DatasetId | None:
-    record = records.get(connection, KIND, str(dataset))
+    record = records.get(connection, KIND, _key(connection, dataset))
     if record is None:
         return None
     found = DatasetId.parse(record.body.decode())

@@ -120,7 +120,7 @@ class DerivedRenditions:
 
             def together(connection: sqlite3.Connection) -> None:
                 now = self._clock.now()
-                Catalog(connection).add(f"{base}.r{number}", born, now)
+                Catalog(connection).check_inner(active, number, 1)
                 folder = records.get(connection, BASE_KIND, str(active))
                 records.put(connection, BASE_KIND, str(born), folder.body if folder else b"", now)
                 Marks(connection).put(born, Mark.PRIVATE, now)  # private, whatever the settings publish

@@ -29,7 +29,7 @@ from odfd.datasets.captures import BoundCapture, CapturedPart
 from odfd.datasets.commit import SideCommit
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.read_holds import ReadHold, ReadHolds
-from odfd.datasets.rendition_names import swap_names
+from odfd.datasets.rendition_names import hand_on
 from odfd.datasets.row_counts import NOTHING_READ
 from odfd.datasets.visibility import Visibility
 from odfd.ingest import segments
@@ -341,7 +341,7 @@ class RenditionEffects:
         """
         state, now = tables.of(connection, DatasetId.parse(switch.to.shards[0])), self._clock.now()
         old, new = state.active, state.member(switch.to.number)
-        swap_names(connection, old, new, now)
+        hand_on(connection, old, new, now)
         pushes.carry(connection, old.dataset, new.dataset, self._length(new.dataset) - 1)
         sizes = {each.row.number: self.size(each) for each in state.members if not each.dropped} | dict(added)
         level = [*state.equals(old.row.number), *state.equals(new.row.number)]

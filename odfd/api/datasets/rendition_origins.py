@@ -29,7 +29,6 @@ from odfd.datasets.captures import BoundCapture
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.commit import SideCommit
 from odfd.datasets.creation import declaration
-from odfd.datasets.rendition_names import shard_name
 from odfd.datasets.row_counts import NOTHING_READ
 from odfd.datasets.visibility import Mark, Marks
 from odfd.ingest.copying import Copied, Layout, Standing, offsets_of, snapshot_events
@@ -149,7 +148,7 @@ class RenditionOrigins:
         *,
         raw: bool,
     ) -> None:
-        """Begins the chains of a new rendition, with names and its place in the collection, in one transaction."""
+        """Begins the chains of a new rendition, with its place in the collection, in one transaction."""
         active = state.active.dataset
         base = self._home.name_of(active)
         known = msgspec.structs.replace(known, set_info=without_notice(known.set_info))
@@ -161,9 +160,8 @@ class RenditionOrigins:
             def together(connection: sqlite3.Connection) -> None:
                 now = self._clock.now()
                 folder = records.get(connection, BASE_KIND, str(active))
-                for place, each in enumerate(born):
-                    name = f"{base}.r{new.row.number}"
-                    Catalog(connection).add(shard_name(base, new.row.number, place) if place else name, each, now)
+                Catalog(connection).check_inner(active, new.row.number, len(born))
+                for each in born:
                     records.put(connection, BASE_KIND, str(each), folder.body if folder else b"", now)
                     Marks(connection).put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
                 if raw:

@@ -63,6 +63,8 @@ class RenditionService:
     ) -> None:
         """``shown`` tells other nodes of a dataset that they may know since a handover."""
         self._shown_to_others = shown
+        self.moved: Callable[[DatasetId], object] = lambda _: None
+        """Called with each rendition that a handover began or ended; set by the node."""
         self._home, self._delete, self._new_id = home, delete, new_id
         self._effects, self._origins, self._derived, self.upkeep, self._differences = parts
         self._board, self._clock, self._events = context.board, context.clock, context.events
@@ -272,6 +274,7 @@ class RenditionService:
     def _tell(self, dataset: DatasetId) -> None:
         name = self._home.name_of(dataset)
         said = "its collection handed over"
+        self.moved(dataset)
         self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
 
     def _asked(self, dataset: DatasetId, command: Command) -> Command:

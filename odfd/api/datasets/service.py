@@ -47,18 +47,18 @@ from odfd.datasets.holdings import Holdings
 from odfd.datasets.manifest import DatasetSpec
 from odfd.datasets.pushes import PushTable
 from odfd.datasets.references import drop_references
-from odfd.datasets.rendition_names import rename_shards
 from odfd.flows import store as flows
 from odfd.ingest import segments, spool
 from odfd.ingest.push import given_id
 from odfd.mirrors import mirror_spec as mirror_specs
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
 from odfd.queries.sharded_cuts import complete_sizes
 from odfd.renditions import tables as renditions
 from odfd.resources import records
 from odfd.resources.label_query import labels_by_did, labels_of
-from odfd.resources.store import Owning, ResourceStore
+from odfd.resources.store import Owning
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import about
@@ -167,7 +167,7 @@ class DatasetService:
             state = load_state(self._home.chains.chain(entry.id))
             declared = declaration(state, entry.name)
             with self._home.database.read() as connection:
-                row = ResourceStore(connection).with_did("Dataset", str(entry.id))
+                row = Catalog(connection).declared(entry.id)
             beside = {} if row is None else {"labels": row.labels, "annotations": row.annotations}
             headers = {"name": entry.name, **{key: dict(said) for key, said in beside.items() if said}}
             spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
@@ -196,11 +196,9 @@ class DatasetService:
         """Changes the dataset's local name; its name on other nodes does not change."""
         entry = await _in_thread(lambda: self._home.resolve(ref))
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
-            await _in_thread(lambda: self._rename(entry, request.name))
-        for each in (await _in_thread(lambda: self._home.shards_of(entry.id)))[1:]:
-            if (mirror := self._scheduler.find(each)) is not None:
-                name = await _in_thread(partial(self._home.name_of, each))
-                mirror.spec = msgspec.structs.replace(mirror.spec, name=name)
+            for spec in await _in_thread(lambda: self._rename(entry, request.name)):
+                if (mirror := self._scheduler.find(spec.id)) is not None:
+                    mirror.spec = spec
         self._renamed(entry.id)
         self._events.emit(
             "dataset.renamed", request.name, f"it was {entry.name}", about=about(entry.id), id=str(entry.id)
@@ -361,8 +359,8 @@ class DatasetService:
             member = renditions.member_of(connection, entry.id)
             if member is not None:
                 renditions.check_member(renditions.of(connection, entry.id), entry.id)
-        shards = self._home.shards_of(entry.id)
-        readers = [other.name for shard in shards for other in self._views.readers.of(shard)]
+            chains = Catalog(connection).chains_of(entry)
+        readers = list(dict.fromkeys(other.name for each in chains for other in self._views.readers.of(each)))
         if readers:
             raise Refused(
                 f"{', '.join(readers)} {agree(len(readers), 'derives', 'derive')} from {entry.name}",
@@ -372,29 +370,32 @@ class DatasetService:
         return entry
 
     def _shards(self, entry: DatasetEntry) -> Sequence[DatasetEntry]:
-        """Lists the shards that are deleted with a dataset, itself first.
+        """Lists the chains that are deleted with a dataset, itself first.
 
         Raises Refused while a reader holds history.
         """
-        shards = self._home.shards_of(entry.id)
         with self._home.database.read() as connection:
-            for each in shards:
+            catalog = Catalog(connection)
+            chains = catalog.chains_of(entry)
+            for each in chains:
                 self._home.held(connection, each)
-            return [Catalog(connection).resolve(str(each)) for each in shards]
+            return [catalog.resolve(str(each)) for each in chains]
 
-    def _rename(self, entry: DatasetEntry, name: str) -> None:
-        """Changes the name of a dataset, and that in its mirror spec, in one transaction. Raises Invalid."""
-        shards = self._home.shards_of(entry.id)
+    def _rename(self, entry: DatasetEntry, name: str) -> Sequence[MirrorSpec]:
+        """Changes the name of a dataset, and those in the specs of mirrors of its chains, in one transaction.
+
+        Returns these specs. Raises Invalid.
+        """
         with self._home.database.write() as connection:
-            now = self._clock.now()
-            if len(shards) > 1:
-                rename_shards(connection, shards, name, now)
-            renamed = Catalog(connection, self._owning).rename(entry, name, now)
-            for each in shards:
+            now, catalog = self._clock.now(), Catalog(connection, self._owning)
+            catalog.rename(entry, name, now)
+            specs = []
+            for each in renditions.chains_of(renditions.of(connection, entry.id)):
                 spec = mirror_specs.of(connection, each)
                 if spec is not None:
-                    called = renamed.name if each == entry.id else Catalog(connection).name_of(each)
-                    mirror_specs.keep(connection, msgspec.structs.replace(spec, name=called), now)
+                    specs.append(msgspec.structs.replace(spec, name=catalog.name_of(each)))
+                    mirror_specs.keep(connection, specs[-1], now)
+            return specs
 
     def _delete(self, entry: DatasetEntry, *, purge: bool) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
         """Deletes a dataset. Returns its last view, and the names of its flows, each with whether it stays and waits.
@@ -419,7 +420,8 @@ class DatasetService:
             Catalog(connection).remove(entry, now)
             mirror_specs.drop(connection, entry.id, now)
             records.remove(connection, BASE_KIND, str(entry.id))
-            records.remove(connection, quarantine.KIND, str(entry.id))
+            if not entry.is_inner:
+                records.remove(connection, quarantine.KIND, str(renditions.of(connection, entry.id).id))
             visibility.deleted(connection, entry.id, now)
             Ledger(connection).forget(entry.id)
             Damage(connection).forget(entry.id)

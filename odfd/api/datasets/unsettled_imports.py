@@ -17,7 +17,7 @@ def suspects(home: StateDirectory) -> list[DatasetId]:
     with home.database.read() as connection:
         settled = Ledger(connection).sizes()
         try:
-            named = {entry.id for entry in Catalog(connection).entries()}
+            named = {entry.id for entry in Catalog(connection).chains()}
         except Environment:
             named = set()
     whole = {each for each, head in heads.items() if head is not None and settled.get(each) == head.size}

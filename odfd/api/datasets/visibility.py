@@ -318,7 +318,8 @@ class VisibilityService:
                 " until its key signs, or it is pulled from a node that has the signature"
             )
         if not public:
-            entries = self._home.entries()
+            with self._home.catalog() as catalog:
+                entries = catalog.chains()
             readers = [each.id for each in entries if each.id != entry.id and entry.id in self._inputs(each.id)]
             told = [each for each in readers if self._visibility.is_told(each)]
             if told:

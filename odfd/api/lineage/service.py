@@ -111,7 +111,7 @@ class _Graph:
     def __init__(self, home: StateDirectory, may_read: MayRead | None) -> None:
         self._home = home
         with home.catalog() as catalog:
-            self._names = {entry.id: entry.name for entry in catalog.entries()}
+            self._names = {entry.id: entry.name for entry in catalog.chains()}
         if may_read is not None:
             shown = may_read(list(self._names))
             self._names = {dataset: name for dataset, name in self._names.items() if dataset in shown}

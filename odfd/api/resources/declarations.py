@@ -22,6 +22,7 @@ from odfd.api.resources.views import view_of
 from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.datasets.catalog import Catalog
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
 from odfd.resources.plan import APPLY, PLAIN, DesiredResource, PlannedResource, Rules, Terms, check_generation, plan
@@ -177,7 +178,7 @@ class DeclarationService:
         Raises Environment if the key of a secret is not here.
         """
         with self._home.database.read() as connection:
-            row = ResourceStore(connection).row_with_did("Dataset", str(dataset))
+            row = Catalog(connection).declared(dataset)
         return {} if row is None else self.values_named(row.name, row.account)
 
     def values_named(self, name: str, account: str | None) -> Mapping[str, str]:
@@ -474,7 +475,9 @@ def _standing(
     if (held is None) != (planned.before is None):
         text = f"the {after.type} {after.name} {'is gone' if held is None else 'came'} meanwhile"
         raise Conflict(text, rule="head-moved", hint="apply it again")
-    did = after.did or (dids.get((after.account, after.key)) if after.type == "Dataset" else None)
+    # A handover that came meanwhile gave it another object.
+    stands_for = after.did if held is None else held.did
+    did = stands_for or (dids.get((after.account, after.key)) if after.type == "Dataset" else None)
     if held is None and did is not None and (back := store.with_did(after.type, did)) is not None:
         held = back  # the data of a deleted dataset was taken back for it
         after = msgspec.structs.replace(after, id=back.id, generation=back.generation + 1, created_at=back.created_at)

@@ -19,7 +19,6 @@ from chain.wording import plural
 from odfd.api.resources.desired_state import DesiredSnapshot
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
-from odfd.datasets.rendition_names import shard_name
 from odfd.datasets.visibility import Mark, Marks
 from odfd.ingest.sharded_writes import check_columns, check_source
 from odfd.renditions import tables
@@ -63,16 +62,15 @@ def check_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: Datase
 def note_birth(
     connection: sqlite3.Connection, desired: DesiredSnapshot, born: Sequence[DatasetId], now: Instant
 ) -> None:
-    """Writes the names of further shards, and the collection of all, if the dataset declares shards.
+    """Writes the collection of all shards, if the dataset declares shards.
 
     All of them are private until they are published.
     """
     if desired.shards is None:
         return
-    catalog, marks = Catalog(connection), Marks(connection)
-    for place, each in enumerate(born):
-        if place:
-            catalog.add(shard_name(desired.name, 0, place), each, now)
+    marks = Marks(connection)
+    Catalog(connection).check_inner(born[0], 0, len(born))
+    for each in born:
         marks.put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
     row = RenditionRow(number=0, shards=tuple(map(str, born)), by=desired.shards.by)
     member, timeline = Member(row=row, origin="first"), Timeline((Switch(0, "", row),), 0)

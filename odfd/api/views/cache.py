@@ -207,7 +207,7 @@ class ViewCache:
         within: dict[DatasetId, int] = {}
         view = self._view_of(entry, within)
         of = {entry.id, *within}
-        until = None if view.state == DAMAGED else self._evaluator.lasts_until(of)
+        until = None if view.state == DAMAGED or entry.is_inner else self._evaluator.lasts_until(of)
         keys = None if until is None else self._keys(of)
         if until is None or keys is None:
             known.pop(entry.id, None)

@@ -1,21 +1,34 @@
 """State directories of earlier programs are opened: all that was in them stands, and each change is told.
 
-One is of before there were resources; one of when what commands declared stood beside them, in a log of its own.
+One is of before there were resources; one of when what commands declared stood beside them, in a log of its own; one of
+when each chain of a collection was a resource of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chain import instant
+from chain.store.database import Database
+from odfd.access.relations import Role
+from odfd.control import wire
+from odfd.datasets.catalog import Catalog
+from odfd.renditions import former_rows
+from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
+from odfd.state.access_state import AccessReader
+from odfd.state.directory import DATABASE, StateDirectory
 from odfd.state.upgrade import table_changes
 from worlds.node_world import World
 
 KEPT = Path(__file__).with_name("before-resources.tar.gz")
+COLLECTIONS = Path(__file__).with_name("before-collections.tar.gz")
 TWO_STORES = Path(__file__).with_name("before-one-store.tar.gz")
 MIRRORED = "did:odf:fed01937855671a2cd6a8134a6744411b9808e834932fb6885229000e1d5931cb25ef"
 BLOCKED = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"
@@ -135,3 +148,97 @@ async def test_what_commands_declared_and_what_was_applied_stand_in_one_store(tm
             each.name: each.headers["account"]["name"] for each in await alice.api.declarations.list("Secret", None)
         }
         assert parts == {"keys#key": "bob", "keys#more": "bob"}
+
+
+GATHERED = {"Dataset": ["sales", "stock", "wide"], "Flow": ["late", "often", "sales"], "Relations": ["team"]}
+RENDITIONS = {"sales": 2, "stock": 1, "wide": 0}
+"""The active rendition of each dataset."""
+
+
+def check_gathered(home: StateDirectory) -> None:
+    with home.database.read() as connection:
+        store, catalog = ResourceStore(connection), Catalog(connection)
+        found = {type_: sorted(each.name for each in store.all(type_)) for type_ in GATHERED}
+        assert found == GATHERED
+        rows: dict[str, Resource] = {each.name: each for each in store.all("Dataset")}
+        assert {name: dict(each.labels) for name, each in rows.items()} == {
+            "sales": {"env": "prod", "team": "a"}, "stock": {"env": "test"}, "wide": {},
+        }  # fmt: skip
+        assert rows["sales"].annotations == {"schedule": {"every": "1h"}}
+        for name, number in RENDITIONS.items():
+            entry = catalog.resolve(f"{name}.r{number}")
+            assert (entry.name, str(entry.id)) == (name, rows[name].did)
+        inner = sorted(each.name for each in catalog.chains() if each.is_inner)
+        assert inner == ["sales.r0", "sales.r1", "sales.r3", "stock.r0", "wide.r0.s1"]
+        for name in inner:
+            entry = catalog.resolve(name)
+            assert catalog.find(entry.id) == entry
+            whole = catalog.declared(entry.id)
+            assert whole is not None
+            assert whole.name == name.partition(".")[0]
+        meant = {
+            each.name: [(held.id, held.did) for held in each.references.values() if held and held.name in rows]
+            for type_ in ("Flow", "Relations")
+            for each in store.all(type_)
+        }
+        sales, stock = ((rows[each].id, rows[each].did) for each in ("sales", "stock"))
+        assert meant == {"late": [stock], "often": [sales], "sales": [sales], "team": [sales]}
+        bob = store.named("Account", "bob", None)
+        assert bob is not None
+    assert AccessReader(home.database, lambda _: ()).role(bob.id, rows["sales"].id) is Role.READER
+
+
+async def test_the_rows_of_a_collection_are_gathered(tmp_path: Path) -> None:
+    world = World(unpacked(COLLECTIONS, tmp_path))
+    world.clock.instant = instant.parse("2026-12-01T00:00:00Z")  # after its last block
+    async with world.running("alice", private=True) as alice:
+        check_gathered(alice.home)
+        told = sorted(alice.home.recovery.converted)
+        assert [line.partition(":")[0] for line in told] == [
+            "the dataset sales is one resource over 4 chains of 4 renditions",
+            "the dataset stock is one resource over 2 chains of 2 renditions",
+            "the dataset wide is one resource over 2 chains of 1 rendition",
+        ]
+        assert {each.name: each.target for each in await alice.api.flows.list()} == {
+            "late": "stock", "often": "sales", "sales": "sales",
+        }  # fmt: skip
+        assert {each.name: each.records for each in await alice.api.datasets.list()} == dict.fromkeys(RENDITIONS, 2)
+        await alice.done(alice.api.renditions.hand_over("sales", 3, wire.HandoverRequest()))
+        assert alice.home.resolve("sales.r3").name == "sales"
+    async with world.running("alice", private=True) as alice:
+        assert alice.home.recovery.converted == alice.home.recovery.brought_forward == ()
+        assert alice.home.resolve("sales.r3").name == "sales"
+
+
+def test_a_killed_conversion_leaves_the_former_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = unpacked(COLLECTIONS, tmp_path) / "alice" / "state"
+
+    def rows() -> list[str]:
+        with contextlib.closing(sqlite3.connect(state / DATABASE)) as connection:
+            return [row[0] for row in connection.execute("SELECT name FROM declarations WHERE type = 'Dataset'")]
+
+    before, calls = sorted(rows()), 0
+    gathered = former_rows._gathered
+
+    def dies(store: ResourceStore, collection: Any) -> str | None:
+        nonlocal calls
+        calls += 1
+        line = gathered(store, collection)
+        if calls == 2:
+            raise KeyboardInterrupt
+        return line
+
+    with monkeypatch.context() as patched:
+        patched.setattr(former_rows, "_gathered", dies)
+        database = Database(state / DATABASE)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                StateDirectory(state, database)
+        finally:
+            database.close()
+    assert sorted(rows()) == before
+    database = Database(state / DATABASE)
+    try:
+        check_gathered(StateDirectory(state, database))
+    finally:
+        database.close()

@@ -90,7 +90,8 @@ async def test_the_end_of_sharing_is_of_all_shards_and_former_ones(world: Any, w
         await shared(alice, bob.key)
         await shard(alice, 2, "city")
         await over(alice, 2)
-        chains = alice.home.entries()
+        with alice.home.catalog() as catalog:
+            chains = catalog.chains()
         ids = [each.id for each in chains if alice.parts.visibility.shared_with(each.id)]
         assert len(ids) == 3 + 2
         subjects = [Subject(each, *named_in(alice, each, bob.member.peer_id)) for each in ids]

@@ -1,0 +1,258 @@
+"""What is declared of a collection, and what refers to it, stays with its name over any number of handovers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import SECOND
+from engines.query.frames import ROWS, FrameReader
+from odfd.access.relations import Role
+from odfd.control import wire
+from odfd.datasets.catalog import Catalog
+from odfd.datasets.read_holds import ReadHolds
+from odfd.datasets.visibility import Visibility
+from odfd.errors import Bug
+from odfd.resources.resource import Resource
+from odfd.resources.store import ResourceStore
+from odfd.state.access_state import AccessReader
+from worlds.eventually import PATIENCE
+
+DECLARED = """$schema: Account
+headers: {name: bob}
+spec: {email: bob@example.org}
+---
+$schema: Dataset
+headers: {name: cities, labels: {env: prod}, annotations: {schedule: {every: 1min}}}
+spec:
+  kind: Root
+  metadata:
+  - kind: SetPollingSource
+    fetch: {kind: FilesGlob, path: '*.csv', order: ByName}
+    read: {kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}
+    merge: {kind: Append}
+---
+$schema: Flow
+headers: {name: every}
+spec:
+  target: "Dataset:%"
+  triggers: [{kind: Schedule, cron: '@yearly'}]
+  tasks: [{kind: Compaction}]
+---
+$schema: Projection
+headers: {name: counted}
+spec:
+  inputs: [{datasetRef: cities}]
+  project: {kind: Sql, query: 'SELECT count(*) AS n FROM cities'}
+---
+$schema: Relations
+headers: {name: team}
+spec: {relations: [{subject: "Account:bob", relation: role, value: reader, object: "Dataset:cities"}]}
+"""
+
+
+class Died(Exception):
+    """The process ended after a durable effect."""
+
+
+async def begin(world: Any, node: Any) -> None:
+    await node.apply(DECLARED)
+    await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+    world.write("alice", "d1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    await node.pull("cities")
+
+
+async def create(node: Any, command: str | None = None, shards: int = 1) -> int:
+    by = ("city",) if shards > 1 else ()
+    wanted = wire.RenditionRequest(origin="snapshot", shards=shards, by=by, id=command)
+    made: wire.RenditionView = await node.done(node.api.renditions.create("cities", wanted))
+    return made.number
+
+
+async def hand_over(node: Any, number: int, command: str | None = None) -> None:
+    await node.done(node.api.renditions.hand_over("cities", number, wire.HandoverRequest(id=command)))
+
+
+def resources(node: Any) -> dict[tuple[str, str], Resource]:
+    with node.home.database.read() as connection:
+        return {(each.type, each.name): each for each in ResourceStore(connection).all()}
+
+
+def said(node: Any) -> dict[tuple[str, str], Any]:
+    """What is declared of each resource, who has it, and which resources its references mean."""
+    return {
+        key: (each.id, each.account, each.spec, dict(each.labels), dict(each.annotations),
+              {ref: held and held.id for ref, held in each.references.items()})
+        for key, each in resources(node).items()
+    }  # fmt: skip
+
+
+async def settled(node: Any) -> None:
+    with trio.fail_after(PATIENCE):
+        await node.parts.reconciler.settled()
+
+
+async def counted(node: Any) -> int:
+    """The rows of the dataset by its projection, once that is up to date."""
+    await settled(node)
+    sent = bytearray()
+
+    async def take(data: bytes) -> None:
+        sent.extend(data)
+
+    await node.api.queries.answer(wire.QueryRequest(sql="select n from projection.counted"), take)
+    frames = FrameReader().feed(bytes(sent))
+    (row,) = pa.ipc.open_stream(b"".join(each for kind, each in frames if kind == ROWS)).read_all().to_pylist()
+    return int(row["n"])
+
+
+async def ingested(world: Any, node: Any, day: int) -> None:
+    """The schedule takes a new file in, and nobody pulls."""
+    world.write("alice", f"d{day}.csv", f"2024-01-{day:02}T00:00:00Z,Graz,{day}")
+    wanted = (await node.api.datasets.get("cities")).records + 1
+    await node.parts.flows.look(())
+    node.clock.instant += 60 * SECOND
+    node.parts.flows.loop.poke()
+    with trio.fail_after(PATIENCE):
+        while (await node.api.datasets.get("cities")).records < wanted:
+            turned = node.parts.flows.turned
+            if (await node.api.datasets.get("cities")).records < wanted:
+                await turned.wait()
+
+
+async def check(node: Any, before: dict[tuple[str, str], Any], rows: int) -> None:
+    """What was declared stands as before, for the active rendition, and what uses the dataset finds all its rows."""
+    active = node.dataset("cities")
+    await settled(node)
+    assert said(node) == before
+    cities = resources(node)["Dataset", "cities"]
+    assert cities.did == str(active)
+    for each in resources(node).values():
+        assert {held.did for held in each.references.values() if held and held.id == cities.id} <= {str(active)}
+    assert [each.name for each in await node.api.datasets.list()] == ["cities"]
+    listed = await node.api.declarations.list("dataset", "env=prod")
+    assert [(each.name, each.headers["did"]) for each in listed] == [("cities", str(active))]
+    flows = {each.name: (each.target, each.state in ("waiting", "running")) for each in await node.api.flows.list()}
+    assert flows["cities"] == ("cities", True)
+    await node.parts.flows.look(())
+    targets = {entry.plan.target for _, entry in node.parts.flows.scheduler.entries() if entry.plan.name == "every"}
+    assert targets == {active}, "a pattern of all names selects no chain inside"
+    assert (await node.api.datasets.get("cities")).records == rows
+    if len(node.home.shards_of(active)) == 1:
+        assert await counted(node) == rows
+    else:  # it says so, in place of the rows of the first shard
+        await settled(node)
+        assert (await node.api.declarations.get("projection", "counted")).status["code"] == "shard-whole"
+    with node.home.database.read() as connection:
+        bob = ResourceStore(connection).named("Account", "bob", None)
+        inner = [each.id for each in Catalog(connection).chains() if each.is_inner]
+    assert bob is not None
+    reader = AccessReader(node.home.database, lambda _: ())
+    assert reader.role(bob.id, cities.id) is Role.READER
+    assert {reader.read().id_of(str(each)) for each in (active, *inner)} == {cities.id}
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_all_that_was_declared_stays_with_the_name(world: Any, shards: int) -> None:
+    async with world.running("alice") as alice:
+        await begin(world, alice)
+        before, first = said(alice), alice.dataset("cities")
+        await check(alice, before, 1)
+        chains = {first}
+        for number in (1, 2, 3):
+            assert await create(alice, shards=shards) == number
+            await hand_over(alice, number)
+            chains.add(alice.dataset("cities"))
+            await check(alice, before, number)
+            await ingested(world, alice, number + 1)
+            await check(alice, before, number + 1)
+        assert len(chains) == 4, "each is a chain of its own"
+        abandoned = await create(alice, shards=shards)
+        await check(alice, before, 4)
+        await alice.api.renditions.abandon("cities", abandoned)
+        await check(alice, before, 4)
+        await hand_over(alice, 0)
+        assert alice.dataset("cities") == first
+        await check(alice, before, 4)
+    async with world.running("alice") as alice:
+        await check(alice, before, 4)
+        await ingested(world, alice, 9)
+        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        assert alice.home.name_of(alice.dataset("towns.r3")) == "towns.r3"
+        with pytest.raises(Invalid, match="inside a collection"):
+            await alice.api.datasets.rename("towns.r3", wire.RenameRequest(name="other"))
+        for each in ("every", "counted", "team"):
+            await alice.api.declarations.delete({"every": "flow", "counted": "projection"}.get(each, "relations"), each)
+        await alice.api.datasets.delete("towns", purge=True)
+        assert not [key for key in resources(alice) if key[0] == "Dataset"]
+        assert alice.home.chains.heads() == {}, "all renditions go with it"
+
+
+async def test_a_handover_that_dies_leaves_all_with_the_name(world: Any) -> None:
+    seen: list[str] = []
+
+    def step(name: str) -> None:
+        if name not in seen:
+            seen.append(name)
+            raise Died(name)
+
+    before: dict[tuple[str, str], Any] = {}
+    for _ in range(10):
+        async with world.running("alice") as alice:
+            if not before:
+                await begin(world, alice)
+                before = said(alice)
+            await check(alice, before, 1)
+            alice.api.renditions._effects.step = step
+            try:
+                await create(alice, "made")
+                await hand_over(alice, 1, "over")
+            except Bug:
+                continue  # the next start finds it so
+            break
+    assert "switched" in seen
+    async with world.running("alice") as alice:
+        await check(alice, before, 1)
+        assert alice.home.name_of(alice.dataset("cities.r0")) == "cities.r0"
+        await ingested(world, alice, 2)
+        await check(alice, before, 2)
+
+
+async def test_holds_and_the_publication_stay_with_the_name(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await begin(world, alice)
+        held = await alice.api.holds.take(wire.HoldRequest(ref="cities", owner="reader"))
+        await alice.publish("cities")
+        visible: Callable[[DatasetId], bool] = Visibility.is_told.__get__(alice.parts.visibility)
+        for number in (1, 2):
+            await create(alice)
+            await hand_over(alice, number)
+            assert visible(alice.dataset("cities"))
+            assert (await alice.api.datasets.get("cities")).published
+            assert [each.id for each in await alice.api.holds.list("cities")] == [held.id]
+            state = alice.api.renditions._effects.state(alice.dataset("cities"))
+            assert [each.id for each in alice.api.renditions._effects.holds(state)] == [held.id]
+            again = await alice.api.holds.take(wire.HoldRequest(ref="cities", owner="reader"))
+            assert (again.id, again.fence) == (held.id, number + 1), "its owner has one for the dataset"
+        with alice.home.database.read() as connection:
+            assert [each.id for each in ReadHolds(connection).all(alice.clock.now())] == [held.id]
+
+
+async def test_a_name_by_which_a_rendition_is_found_is_no_other_datasets(world: Any) -> None:
+    named = DECLARED.split("---\n")[1].replace("name: cities", "name: cities.r1")
+    async with world.running("alice") as alice:
+        await begin(world, alice)
+        (item,) = (await alice.apply(named)).items
+        assert item.action == "created"
+        with pytest.raises(Invalid, match=r"cities\.r1 is already the name"):
+            await create(alice)
+        await alice.api.datasets.rename("cities.r1", wire.RenameRequest(name="other"))
+        await create(alice)
+        with pytest.raises(Invalid, match=r"cities\.r1 is already the name"):
+            await alice.api.datasets.rename("other", wire.RenameRequest(name="cities.r1"))
