@@ -13,6 +13,7 @@ from chain.errors import Invalid
 from chain.model.wire import Scalar
 from odfd.access.callers import AccountCallers
 from odfd.access.relations import ADMIN, ANONYMOUS, MEMBER, PUBLIC, ROLE, ROLES, Statement
+from odfd.resources.label_schemas import ANONYMOUS_READ, PUBLIC_READ
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import ANY, reference_key, refers_to
 from odfd.resources.resource import Resource
@@ -166,6 +167,16 @@ def statements_of(resource: Resource) -> Iterator[Statement]:
         object_ = _target(resource, each["object"], ANY)
         if object_ is not None and each["value"]:
             yield Statement(object_, each["name"], author=resource.account)
+
+
+def attributes_of(resource: Resource) -> tuple[Statement, ...]:
+    """Returns the statements that the labels of a resource make about it; the account that has it is their author."""
+    said = ((PUBLIC, PUBLIC_READ), (ANONYMOUS, ANONYMOUS_READ))
+    return tuple(
+        Statement(resource.id, name, author=resource.account)
+        for name, label in said
+        if resource.labels.get(label) is True
+    )
 
 
 def objects_of(resource: Resource) -> dict[str, str | None]:

@@ -10,8 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from chain.codec.bind import Mistake
+from chain.codec.bind import Mistake, plain
 from chain.codec.yaml_tree import Node
+from chain.errors import Invalid
+from odfd.resources.selectors import parse_filter, selector_text
 from odfd.resources.types import Remarks
 
 _COMPACTION: Final = ("maxSliceSize", "maxSliceRecords")
@@ -55,19 +57,16 @@ def _target(node: Node, remarks: Remarks) -> Mapping[str, Node]:
 
 
 def _selector(node: Node, path: str, remarks: Remarks) -> Node | None:
-    if not isinstance(node.value, dict) or not all(isinstance(each.value, str | int) for each in node.value.values()):
-        hint = "labels: {env: prod}; or targetLabels: env=prod,!old"
-        remarks.mistakes.append(Mistake(path, node.line, "this is no selector of labels", "label-selector", hint))
+    said = plain(node)
+    if isinstance(said, dict) and said.get("kind") in ("Root", "Derivative"):
+        said = {_LABEL if key == "kind" else key: each for key, each in said.items()}
+        remarks.warnings.append(f"{path}.kind is read as {_LABEL}, the label that the node gives")
+    try:
+        parse_filter(said)
+    except Invalid as fault:
+        remarks.mistakes.append(Mistake(path, node.line, fault.message, fault.rule, fault.hint))
         return None
-    terms = []
-    for key, each in node.value.items():
-        label = key
-        if key == "kind" and each.value in ("Root", "Derivative"):
-            label = _LABEL
-            remarks.warnings.append(f"{path}.kind is read as {_LABEL}, the label that the node gives")
-        value = str(each.value).lower() if isinstance(each.value, bool) else each.value
-        terms.append(f"{label}={value}")
-    return Node(node.line, ",".join(terms))
+    return Node(node.line, selector_text(said))
 
 
 def _trigger(node: Node, path: str, remarks: Remarks) -> Node:

@@ -22,6 +22,7 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.ids import parse_own_name
 from chain.model.wire import Extra
+from odfd.resources.label_schemas import by_short_name, twice, wrong_values
 from odfd.resources.references import in_short_form
 from odfd.resources.resource import UUID
 from odfd.resources.types import Remarks, ResourceType, TypeRegistry
@@ -128,6 +129,12 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
             written = kind.prepare(written, remarks)
         spec = binding.bind(kind.layout, in_short_form(kind.layout, written, "spec", remarks), "spec")
     typed = {} if kind is None else _typed(kind, parts.get("headers"), binding)
+    if isinstance(headers, ResourceHeaders) and headers.labels is not None:
+        if (name := twice(headers.labels)) is not None:
+            text = f"{name} stands twice, by its short name and by its URI"
+            line = binding.lines[f"headers.labels.{name}"]
+            binding.mistakes.append(Mistake(f"headers.labels.{name}", line, text, "label-twice", "remove one of them"))
+        headers = msgspec.structs.replace(headers, labels=by_short_name(headers.labels))
     if binding.mistakes or kind is None or not isinstance(headers, ResourceHeaders):
         return None, binding.mistakes
     draft = Draft(
@@ -212,12 +219,16 @@ def _check(draft: Draft) -> None:
         draft.note("headers.name", f"a name of {len(name)} characters", "resource-name", f"at most {MAX_NAME}")
     if draft.headers.id is not None and not UUID.match(draft.headers.id):
         draft.note("headers.id", "not an id of a resource", "resource-id", "leave it out: the node gives one")
-    for path, message, rule, hint in wrong_entries(draft.headers.labels or {}, draft.headers.annotations or {}):
+    parts = draft.headers.labels or {}, draft.headers.annotations or {}
+    for path, message, rule, hint in wrong_entries(draft.type.name, *parts):
         draft.note(f"headers.{path}", message, rule, hint)
 
 
-def wrong_entries(labels: Mapping[str, Any], annotations: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Yields path, message, rule and hint of invalid labels and annotations."""
+def wrong_entries(
+    type_: str, labels: Mapping[str, Any], annotations: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yields path, message, rule and hint of invalid labels and annotations of a resource of the type."""
+    yield from wrong_values(type_, labels, annotations)
     for part, entries in (("labels", labels), ("annotations", annotations)):
         for key in entries:
             if not _KEY.match(key):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from chain.errors import Invalid
+from odfd.resources.label_schemas import short_name
 from odfd.resources.resource import Json, canonical
 
 MAX_DEPTH: Final = 16
 _WILD: Final = {"%": ".*", "_": "."}
 """Wildcards in patterns of names, as regular expressions; no name contains one."""
 _HINT: Final = "like -l 'env=prod,team in (a,b),!old'"
+_JSON_HINT: Final = """like -l '{"$or": [{"env": "prod"}, {"$not": {"team": {"$in": ["a", "b"]}}}]}'"""
+_WORD: Final = re.compile(r"[^\s=!,(){}\[\]$]+")
+_OPERANDS: Final = {"$in": list, "$exists": bool}
 _TERM: Final = re.compile(
     r"\s*(?:(?P<not>!)\s*(?P<absent>[^\s=!,()]+)"
     r"|(?P<in>[^\s=!,()]+)\s+(?P<notin>not)?(?:in)\s*\((?P<list>[^()]*)\)"
@@ -38,7 +43,12 @@ def names(patterns: Iterable[str], name: str) -> bool:
 
 
 def parse_selector(text: str) -> LabelFilter:
-    """Parses a selector of labels, the argument of ``-l``. Raises Invalid."""
+    """Parses a selector of labels, the argument of ``-l``: terms, or a filter as JSON. Raises Invalid."""
+    if text.lstrip().startswith("{"):
+        try:
+            return parse_filter(json.loads(text))
+        except ValueError as error:
+            raise Invalid(f"not a filter in JSON: {error}", rule="label-selector", hint=_JSON_HINT) from error
     terms: list[LabelFilter] = []
     at = 0
     while at < len(text):
@@ -49,7 +59,42 @@ def parse_selector(text: str) -> LabelFilter:
         at = found.end()
     if not terms:
         raise Invalid("an empty selector of labels", rule="label-selector", hint=_HINT)
-    return terms[0] if len(terms) == 1 else {"$and": terms}
+    return parse_filter(terms[0] if len(terms) == 1 else {"$and": terms})
+
+
+def parse_filter(wanted: Any, depth: int = 0) -> LabelFilter:
+    """Returns a filter with the short names of labels. Raises Invalid if it is malformed, wherever that is."""
+    if depth > MAX_DEPTH:
+        raise Invalid(f"a filter nested deeper than {MAX_DEPTH}", rule="label-selector", hint=_JSON_HINT)
+    if not isinstance(wanted, Mapping):
+        raise Invalid("a filter is an object by labels", rule="label-selector", hint=_JSON_HINT)
+    return {short_name(key): _parsed(key, value, depth + 1) for key, value in wanted.items()}
+
+
+def selector_text(wanted: LabelFilter) -> str:
+    """Returns a filter as the argument of ``-l``: in terms if it is of equalities alone, else as JSON."""
+    texts = {key: value if isinstance(value, str) else canonical(value) for key, value in wanted.items()}
+    if all(_WORD.fullmatch(each) for pair in texts.items() for each in pair):
+        return ",".join(f"{key}={value}" for key, value in texts.items())
+    return canonical(wanted)
+
+
+def _parsed(key: str, value: Any, depth: int) -> Any:
+    match key:
+        case "$not":
+            return parse_filter(value, depth)
+        case "$and" | "$or":
+            if not isinstance(value, list) or not value:
+                raise Invalid(f"{key} has a list of filters", rule="label-selector", hint=_JSON_HINT)
+            return [parse_filter(each, depth) for each in value]
+    if key.startswith("$"):
+        known = "$not, $and, $or"
+        raise Invalid(f"unknown operator {key[:40]!r} in a filter", rule="label-selector", hint=f"known are {known}")
+    for operator, operand in value.items() if isinstance(value, Mapping) else ():
+        if not isinstance(operand, _OPERANDS.get(operator, ())):
+            text = f"unknown operator {str(operator)[:40]!r} of {key}, or another operand than it has"
+            raise Invalid(text, rule="label-selector", hint="known are {$in: [a, b]} and {$exists: true}")
+    return value
 
 
 def _term(found: re.Match[str]) -> LabelFilter:
@@ -64,11 +109,9 @@ def _term(found: re.Match[str]) -> LabelFilter:
     return {"$not": same} if found["op"] == "!=" else same
 
 
-def matches(wanted: LabelFilter, labels: Mapping[str, Json], depth: int = 0) -> bool:
-    """Whether labels match a filter. Raises Invalid for a malformed filter."""
-    if depth > MAX_DEPTH:
-        raise Invalid(f"a filter nested deeper than {MAX_DEPTH}", rule="label-selector")
-    return all(_holds(key, value, labels, depth) for key, value in wanted.items())
+def matches(wanted: LabelFilter, labels: Mapping[str, Json]) -> bool:
+    """Whether labels match a filter, as ``parse_filter`` returns it."""
+    return all(_holds(key, value, labels) for key, value in wanted.items())
 
 
 def first_equality(wanted: LabelFilter) -> tuple[str, Json] | None:
@@ -83,28 +126,23 @@ def first_equality(wanted: LabelFilter) -> tuple[str, Json] | None:
     return None
 
 
-def _holds(key: str, value: Any, labels: Mapping[str, Json], depth: int) -> bool:
+def _holds(key: str, value: Any, labels: Mapping[str, Json]) -> bool:
     match key:
         case "$not":
-            return not matches(value, labels, depth + 1)
+            return not matches(value, labels)
         case "$and":
-            return all(matches(each, labels, depth + 1) for each in value)
+            return all(matches(each, labels) for each in value)
         case "$or":
-            return any(matches(each, labels, depth + 1) for each in value)
-    if key.startswith("$"):
-        known = "$not, $and, $or"
-        raise Invalid(f"unknown operator {key[:40]!r} in a filter", rule="label-selector", hint=f"known are {known}")
+            return any(matches(each, labels) for each in value)
     if not isinstance(value, Mapping):
         return key in labels and _same(labels[key], value)
     return all(_asked(key, operator, operand, labels) for operator, operand in value.items())
 
 
 def _asked(key: str, operator: str, operand: Any, labels: Mapping[str, Json]) -> bool:
-    if operator == "$in" and isinstance(operand, list):
+    if operator == "$in":
         return key in labels and any(_same(labels[key], each) for each in operand)
-    if operator == "$exists" and isinstance(operand, bool):
-        return (key in labels) is operand
-    raise Invalid(f"unknown operator {operator[:40]!r} of {key}", rule="label-selector", hint="known are $in, $exists")
+    return bool((key in labels) is operand)
 
 
 def _same(held: Json, asked: Json) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from odfd.resources import former_store, records
+from odfd.resources import former_labels, former_store, records
 from odfd.resources.reader import DELETING, EVENTS, STATUSES
 
 ROOM: Final = "resources"
@@ -33,6 +33,7 @@ STEPS: Final = (
     records.STEP,
     former_store.converted,
     former_store.DROPPED,
+    former_labels.converted,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 _MADE: Final = ("res_labels", "res_refs", "res_owners", "res_log")

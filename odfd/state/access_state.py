@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -10,8 +11,8 @@ from typing import Final, NamedTuple
 from chain.ids import DID_ODF, DatasetId
 from chain.store.database import Database
 from odfd.access.callers import AccountCallers
-from odfd.access.manifest import ACCOUNT, RELATIONS, callers_of, statements_of
-from odfd.access.relations import Principal, Relations, Role, Thing
+from odfd.access.manifest import ACCOUNT, RELATIONS, attributes_of, callers_of, statements_of
+from odfd.access.relations import Principal, Relations, Role, Statement, Thing
 from odfd.renditions import tables
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.store import ResourceStore
@@ -31,6 +32,8 @@ class AccessState(NamedTuple):
     """Ids of resources, by did."""
     dids: Mapping[str, DatasetId]
     """Dids of resources, by id."""
+    attributes: Mapping[str, tuple[Statement, ...]]
+    """What labels state of resources, by id; only of those with such labels."""
     whole: Callable[[str], str]
     """Returns the did of the dataset that a chain, by its did, is inside of, or is. Blocking."""
 
@@ -50,6 +53,7 @@ class AccessState(NamedTuple):
             and after.type not in (ACCOUNT, RELATIONS)
             and self.accounts.get(after.id, _UNKNOWN) == after.account
             and (after.type != "Dataset" or after.did is None or self.datasets.get(after.did) == after.id)
+            and self.attributes.get(after.id, ()) == attributes_of(after)
         )
 
 
@@ -139,6 +143,8 @@ def state_of(
     datasets = {each.did: each.id for each in every if each.type == "Dataset" and each.did is not None}
     owners = {each.id: each.account for each in every}
     statements = [said for each in every if each.type == RELATIONS for said in statements_of(each)]
+    attributes = {each.id: said for each in every if (said := attributes_of(each))}
+    statements += itertools.chain.from_iterable(attributes.values())
     accounts = [each for each in every if each.type == ACCOUNT]
     return AccessState(
         version=version,
@@ -148,5 +154,6 @@ def state_of(
         accounts=owners,
         datasets=datasets,
         dids={held: DatasetId.parse(did) for did, held in datasets.items()},
+        attributes=attributes,
         whole=whole,
     )

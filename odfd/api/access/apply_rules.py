@@ -22,7 +22,9 @@ from odfd.api.resources.desired_state import DesiredState
 from odfd.control import wire
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.ingest.source_manifest import SourceSpec, endpoint_of
+from odfd.resources.label_schemas import ACCESS
 from odfd.resources.manifest import Draft
+from odfd.resources.plan import APPLY
 from odfd.resources.references import ANY, SETS, FinalState, reference_key, references_of
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
@@ -138,7 +140,8 @@ def _faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
 def _standing_faults(by: _Judged, draft: Draft, held: Resource) -> Iterator[Fault]:
     """Yields the faults of a change of what is here: by who may not maintain it, or may not give it away."""
     account, what = draft.headers.account, f"{held.type}:{held.name}"
-    if (denied := by.guard.denial(by.state, held.id, Action.MAINTAIN, what)) is not None:
+    action = Action.OWN if _changes_access(draft, held) else Action.MAINTAIN
+    if (denied := by.guard.denial(by.state, held.id, action, what)) is not None:
         yield denied
     owner = None if account is None else by.final.account(account)
     if account is None or (owner is not None and owner.id == held.account):
@@ -147,6 +150,17 @@ def _standing_faults(by: _Judged, draft: Draft, held: Resource) -> Iterator[Faul
         yield denied
     if by.guard.account(account) is None:
         yield _account_fault(by, draft)
+
+
+def _changes_access(draft: Draft, held: Resource) -> bool:
+    """Whether a manifest gives a resource other labels that decide who may read it, or takes them away."""
+    stated = draft.headers.labels or {}
+    return any(
+        stated[key] != held.labels.get(key)
+        if key in stated
+        else key in held.labels and held.managers.get(f"labels.{key}", APPLY) == APPLY
+        for key in ACCESS
+    )
 
 
 def _account_fault(by: _Judged, draft: Draft) -> Fault:

@@ -30,6 +30,7 @@ from odfd.control import wire
 from odfd.errors import sole_faults
 from odfd.queries.callers import Crowd, QueryCaller
 from odfd.queries.planning import Asker
+from odfd.resources.label_schemas import ACCESS, short_name
 
 Operation: TypeAlias = Callable[..., Any]
 Rule: TypeAlias = Callable[[Guard, TaskOwners, Operation], Operation]
@@ -179,6 +180,14 @@ def _resource(action: Action) -> Rule:
         return guarded
 
     return rule
+
+
+def _labelled(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(word: str, name: str, request: wire.LabelRequest) -> Any:
+        action = Action.MAINTAIN if ACCESS.isdisjoint(map(short_name, request.labels)) else Action.OWN
+        return await _resource(action)(guard, tasks, operation)(word, name, request)
+
+    return guarded
 
 
 def _endpoint(action: Action) -> Rule:
@@ -384,7 +393,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "declarations.news": news,
     "declarations.check_generation": _checked,
     "declarations.owned_fault": _checked,
-    "declarations.label": _resource(Action.MAINTAIN),
+    "declarations.label": _labelled,
     "declarations.delete": _resource(Action.OWN),
     "endpoints.push": _endpoint(Action.WRITE),
     "endpoints.show": _endpoint(Action.READ),

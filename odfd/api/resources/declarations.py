@@ -334,7 +334,7 @@ class DeclarationService:
             store, now = self._store(connection), self._clock.now()
             before = self._found(store, kind, name)
             after = labelled(before, request)
-            for path, message, rule, hint in wrong_entries(after.labels, after.annotations):
+            for path, message, rule, hint in wrong_entries(kind.name, after.labels, after.annotations):
                 raise Invalid(f"{path}: {message}", rule=rule, hint=hint)
             for fault in self._label_faults(after):
                 raise fault

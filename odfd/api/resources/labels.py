@@ -17,11 +17,11 @@ from chain.ids import DatasetId
 from chain.model.events import Seed
 from chain.store.sqlite import SqliteChains
 from odfd.control import wire
+from odfd.resources.label_schemas import DATASET_KIND, by_short_name
 from odfd.resources.resource import Resource
 
-KIND: Final = "datasetKind"
 DID: Final = "did"
-KEYS: Final = frozenset((KIND, DID))
+KEYS: Final = frozenset((DATASET_KIND, DID))
 """Labels that are derived, and so are in no index of stored labels."""
 LABEL: Final = "odfctl-label"
 """The manager of labels set by hand: an apply leaves them alone."""
@@ -41,7 +41,7 @@ class SystemLabels:
         if resource.type != "Dataset":
             return {}
         kind = self._kind(resource)
-        labels = {} if kind is None else {KIND: kind}
+        labels = {} if kind is None else {DATASET_KIND: kind}
         return labels if resource.did is None else {**labels, DID: resource.did}
 
     def all_of(self, resource: Resource) -> Mapping[str, Any]:
@@ -89,7 +89,7 @@ def labelled(before: Resource, request: wire.LabelRequest) -> Resource:
     """Returns a resource with labels and annotations set by hand; their manager is ``LABEL``."""
     managers = dict(before.managers)
     parts: dict[str, dict[str, Any]] = {}
-    for part, said in (("labels", request.labels), ("annotations", request.annotations)):
+    for part, said in (("labels", by_short_name(request.labels)), ("annotations", request.annotations)):
         values = dict(getattr(before, part))
         for key, value in said.items():
             if value is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -392,10 +393,30 @@ def checking(name: str, target: str, labels: str = "", trigger: str = MINUTELY) 
     return text + "  tasks: [{kind: Ext, $schema: Verify}]\n"
 
 
+LABELLED = "$schema: Dataset\nheaders: {{name: {name}, labels: {labels}}}\nspec: {{kind: Root, metadata: []}}\n"
+
+
 async def joined(node: Any, name: str, expected: list[str]) -> None:
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.settled()
     assert await of(node, name) == expected
+
+
+async def test_r33_a_flow_selects_by_a_filter_of_labels_as_commands_do(world: Any) -> None:
+    wanted = {"$or": [{"env": "prod"}, {"$not": {"team": {"$exists": True}}}]}
+    target = json.dumps({"type": "Dataset", "name": "geo.%", "labels": wanted})
+    labels = {"geo.a": "{env: prod, team: x}", "geo.b": "{team: x}", "geo.c": "{}", "other": "{env: prod}"}
+    async with world.running("alice") as alice:
+        for name, said in labels.items():
+            await alice.apply(LABELLED.format(name=name, labels=said))
+        await alice.apply(checking("some", "NONE").replace("Dataset:NONE", target))
+        await joined(alice, "some", ["geo.a", "geo.c"])
+        for spelled in (json.dumps(wanted), json.dumps({"$not": {"$and": [{"team": "x"}, {"$not": {"env": "prod"}}]}})):
+            found = await alice.api.declarations.list("dataset", spelled)
+            assert [each.name for each in found] == ["geo.a", "geo.c", "other"]
+        with pytest.raises(Invalid) as refused:
+            await alice.apply(checking("wrong", "NONE").replace("Dataset:NONE", target.replace("$exists", "$is")))
+        assert (refused.value.rule, "$is" in refused.value.message) == ("label-selector", True)
 
 
 async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(world: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sqlite3
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from odfd.resources.owners import OwnedPart, PartKeeper
 from odfd.resources.plan import DesiredResource, PlannedResource, Rules, Terms, plan
 from odfd.resources.references import Reference, find_cycle, reference_key, references_of, refers_to
 from odfd.resources.resource import OwnerReference, Resource, fold
-from odfd.resources.selectors import first_equality, matches, parse_selector
+from odfd.resources.selectors import MAX_DEPTH, first_equality, matches, parse_filter, parse_selector, selector_text
 from odfd.resources.store import ResourceStore
 
 NOW = Instant(1_000)
@@ -243,12 +244,37 @@ def test_r33_what_people_select_by(text: str, is_so: bool) -> None:
 
 
 def test_r33_filters_of_manifests() -> None:
-    assert matches({"$or": [{"env": "dev"}, {"$not": {"old": {"$exists": True}}}], "n": 3}, LABELS)
+    wanted = {"$or": [{"env": "dev"}, {"$not": {"old": {"$exists": True}}}], "n": 3}
+    assert matches(parse_filter(wanted), LABELS)
+    assert parse_selector(json.dumps(wanted)) == wanted
+    assert parse_selector(selector_text(wanted)) == wanted
+    assert selector_text({"env": "prod", "big": True}) == "env=prod,big=true"
+    assert parse_selector(selector_text({"env": "a,b"})) == {"env": "a,b"}
     assert first_equality({"$and": [{"team": {"$in": ["a"]}}, {"env": "prod"}]}) == ("env", "prod")
     assert first_equality({"$not": {"env": "prod"}}) is None
-    for wrong in ({"$xor": []}, {"env": {"$like": "p%"}}):
-        with pytest.raises(Invalid):
-            matches(wrong, LABELS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"$xor": []}, {"env": {"$like": "p%"}}, {"$or": []}, {"$or": {"a": 1}}, {"$not": [1]}, {"a": {"$in": "b"}},
+        {"a": {"$exists": 1}}, {"nothing": "here", "$and": [{"$xor": []}]}, [], "env",
+    ],
+)  # fmt: skip
+def test_a_malformed_filter_is_refused_wherever_it_is_wrong(wrong: Any) -> None:
+    with pytest.raises(Invalid, match=r"filter|operator"):
+        parse_filter(wrong)
+    with pytest.raises(Invalid):
+        parse_selector(json.dumps(wrong) if isinstance(wrong, dict) else "{" + json.dumps(wrong))
+
+
+def test_a_filter_is_nested_so_deep_and_no_deeper() -> None:
+    wanted: Any = {"a": 1}
+    for _ in range(MAX_DEPTH):
+        wanted = {"$not": wanted}
+    assert matches(parse_filter(wanted), {"a": 1})
+    with pytest.raises(Invalid, match="nested"):
+        parse_filter({"$not": {"$not": wanted}})
 
 
 @pytest.mark.parametrize("text", ["", "=", "a in b", "a=(", ",", "a b", "!!a"])
