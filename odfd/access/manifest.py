@@ -20,6 +20,7 @@ from odfd.resources.resource import Resource
 from odfd.resources.types import ODF, VERSION, Remarks, ResourceType
 
 ACCOUNT: Final = "Account"
+GROUP: Final = "Group"
 RELATIONS: Final = "Relations"
 UNIX_CALLERS: Final = "unixCallers"
 _CALLERS_URI: Final = f"{ODF}/auth/{VERSION}/UnixCallers"
@@ -52,12 +53,28 @@ class UnixCallers(msgspec.Struct, frozen=True, kw_only=True):
     groups: Annotated[tuple[str, ...], described("Groups whose members act as the account.")] | None = None
 
 
-class RelationSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A relation of an account to a resource."""
+SUBJECTS: Final = f"{ACCOUNT}|{GROUP}"
+_WORDS: Final = {ROLE: ROLE, "DatasetRole": ROLE, MEMBER: MEMBER, "Member": MEMBER}
+"""Relations by the words for them: our own, and those of RFC-020, which are also the last part of their URIs."""
 
-    subject: Annotated[str, described("Account:NAME."), refers_to(ACCOUNT)]
-    relation: Annotated[str, described(f"{ROLE}, or {MEMBER} (of an Organization).")]
-    value: Annotated[str, described(f"For {ROLE}: {', '.join(ROLES)}.")] | None = None
+
+def relation_of(text: str) -> str:
+    """Returns the relation that a word or a URI means; the text itself if it is none."""
+    return _WORDS.get(text.rpartition("/")[2], text)
+
+
+class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A group, which is what its members make of it."""
+
+
+class RelationSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A relation of an account or a group to a resource."""
+
+    subject: Annotated[str, described("Account:NAME, or Group:NAME."), refers_to(SUBJECTS)]
+    relation: Annotated[
+        str, described(f"{ROLE} or DatasetRole, or {MEMBER} or Member (of a Group or an Organization).")
+    ]
+    value: Annotated[str, described(f"For a role: {', '.join(ROLES)}.")] | None = None
     object: Annotated[
         str, described("Dataset:NAME, or Account:NAME for everything that the account owns."), refers_to(ANY)
     ]
@@ -137,14 +154,15 @@ def _check_callers(callers: UnixCallers) -> None:
 
 
 def _check_relation(said: RelationSpec) -> None:
-    if said.relation == ROLE and said.value not in ROLES:
+    relation = relation_of(said.relation)
+    if relation == ROLE and (said.value or "").casefold() not in ROLES:
         hint = f"one of {', '.join(ROLES)}"
         raise Invalid(f"there is no role {(said.value or '')[:60]!r}", rule="relation-role", hint=hint)
-    if said.relation == MEMBER and (said.value is not None or not said.object.startswith(f"{ACCOUNT}:")):
-        hint = f"object: {ACCOUNT}:NAME, without a value"
-        raise Invalid("one is a member of an account", rule="relation-member", hint=hint)
-    if said.relation not in (ROLE, MEMBER):
-        hint = f"known are {ROLE} and {MEMBER}"
+    if relation == MEMBER and (said.value is not None or not said.object.startswith((f"{ACCOUNT}:", f"{GROUP}:"))):
+        hint = f"object: {GROUP}:NAME or {ACCOUNT}:NAME, without a value"
+        raise Invalid("one is a member of a group or of an account", rule="relation-member", hint=hint)
+    if relation not in (ROLE, MEMBER):
+        hint = f"known are {', '.join(_WORDS)}"
         raise Invalid(f"the relation {said.relation[:60]!r} has no effect here", rule="relation-unknown", hint=hint)
 
 
@@ -152,17 +170,19 @@ def _check_attribute(said: AttributeSpec) -> None:
     if said.name not in (PUBLIC, ANONYMOUS, ADMIN):
         hint = f"known are {PUBLIC}, {ANONYMOUS} and {ADMIN}"
         raise Invalid(f"the attribute {said.name[:60]!r} has no effect here", rule="attribute-unknown", hint=hint)
-    if said.name == ADMIN and not said.object.startswith(f"{ACCOUNT}:"):
-        raise Invalid("an administrator is an account", rule="attribute-admin", hint=f"object: {ACCOUNT}:NAME")
+    if said.name == ADMIN and not said.object.startswith((f"{ACCOUNT}:", f"{GROUP}:")):
+        hint = f"object: {ACCOUNT}:NAME, or {GROUP}:NAME"
+        raise Invalid("an administrator is an account, or in a group", rule="attribute-admin", hint=hint)
 
 
 def statements_of(resource: Resource) -> Iterator[Statement]:
     """Yields the statements of a Relations resource whose references were found; others have no effect."""
     spec = resource.spec or {}
     for each in spec.get("relations") or ():
-        subject, object_ = _target(resource, each["subject"], ACCOUNT), _target(resource, each["object"], ANY)
+        subject, object_ = _target(resource, each["subject"], SUBJECTS), _target(resource, each["object"], ANY)
         if subject is not None and object_ is not None:
-            yield Statement(object_, each["relation"], subject, each.get("value") or "", resource.account)
+            role = (each.get("value") or "").casefold()
+            yield Statement(object_, relation_of(each["relation"]), subject, role, resource.account)
     for each in spec.get("attributes") or ():
         object_ = _target(resource, each["object"], ANY)
         if object_ is not None and each["value"]:
@@ -228,6 +248,18 @@ headers:
 spec:
   email: alice@example.com
   displayName: Alice
+""",
+)  # fmt: skip
+
+GROUP_TYPE: Final = ResourceType(
+    name="Group", context="auth", plural="groups",
+    about="Accounts that have rights together: whom Relations make its members.",
+    spec=GroupSpec,
+    example="""\
+$schema: Group
+headers:
+  name: curators
+spec: {}
 """,
 )  # fmt: skip
 

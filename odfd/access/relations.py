@@ -1,7 +1,7 @@
 """Decides what an account may do with a resource, by relations between them (ReBAC). Pure.
 
-A role on an account covers the resources of that account, and a member of an organisation has the organisation's
-rights. A statement counts only while its author owns its object, so grants end when their author loses the object.
+A role on an account covers the resources of that account, and a member of a group or an organisation has its rights.
+A statement counts only while its author owns its object, so grants end when their author loses the object.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 MAX_DEPTH: Final = 5
-"""Deepest nesting of organisations whose rights a member gets."""
+"""Deepest nesting of groups and organisations whose rights a member gets."""
 PUBLIC: Final = "allowPublicRead"
 ANONYMOUS: Final = "allowAnonymousRead"
 ADMIN: Final = "admin"
@@ -80,7 +80,7 @@ class Statement(msgspec.Struct, frozen=True):
     object: str
     name: str
     subject: str = ""
-    """Id of an account; empty for attributes."""
+    """Id of an account or a group; empty for attributes."""
     value: str = ""
     """A role; empty for attributes."""
     author: str | None = None
@@ -143,7 +143,7 @@ class Relations:
         return max(found, default=None)
 
     def identities(self, account: str) -> Collection[str]:
-        """Returns an account, and the organisations whose rights it has as a member."""
+        """Returns an account, and the groups and organisations whose rights it has as a member."""
         found, last = {account}, {account}
         for _ in range(MAX_DEPTH):
             last = {each for member in last for each in self._members.get(member, ())} - found

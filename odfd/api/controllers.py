@@ -53,6 +53,7 @@ def controllers_of(
         "Account": AsDeclared(),
         "Dataset": DatasetController(home, views, volumes, flows),
         "Flow": FlowController(flows),
+        "Group": AsDeclared(),
         "Mirror": MirrorController(mirrors),
         "Network": NetworkController(networks),
         "Peer": AsDeclared(),

@@ -376,6 +376,7 @@ VOLUME: Final = _declared(
 )
 TRUST_POLICY: Final = _declared("trust", "trustpolicy", ("trustpolicies", "tp"), tables.trust_policies)
 ACCOUNT: Final = _declared("auth", "account", ("accounts",), tables.accounts)
+GROUP: Final = _declared("auth", "group", ("groups",), tables.groups)
 RELATIONS: Final = _declared("auth", "relations", ("relations", "relation"), tables.relations)
 NODE: Final = _declared("node", "node", ("nodes",), tables.nodes)
 RESOURCE: Final = Kind(
@@ -385,12 +386,12 @@ RESOURCE: Final = Kind(
 """Resources of all types; a name has its type before it: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, UNMANAGED, TASK, VARIABLE_SET, VARIABLE,
-    SECRET_SET, SECRET, REPOSITORY, SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS,
-    NODE, RESOURCE,
+    SECRET_SET, SECRET, REPOSITORY, SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, GROUP,
+    RELATIONS, NODE, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
-    SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS, TASK,
+    SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, GROUP, RELATIONS, TASK,
 )  # fmt: skip
 """Kinds that have labels, and can be watched."""
 LIVE: Final = (ENGINE, NODE)

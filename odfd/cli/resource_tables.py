@@ -142,6 +142,13 @@ def accounts(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     )
 
 
+def groups(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
 def relations(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     def said(row: wire.ResourceManifest) -> str:
         relations, attributes = row.spec.get("relations") or (), row.spec.get("attributes") or ()

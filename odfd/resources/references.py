@@ -30,6 +30,7 @@ SETS: Final = ("SecretSet", "VariableSet")
 SELECTS: Final = "x-selects"
 _WILD: Final = re.compile(r"[%_]")
 """Wildcards, which occur in patterns of names and in no name."""
+OR: Final = "|"
 ANY: Final = "resource"
 """Stands for a type in fields whose references state it: ``Dataset:sales``."""
 
@@ -51,6 +52,7 @@ class Reference(msgspec.Struct, frozen=True):
 def refers_to(type_: str, *, selects: bool = False) -> msgspec.Meta:
     """Marks a field, or each text of a list, as a reference to a resource of a type.
 
+    ``type_``: a type, or several with ``|`` between them, of which the first is meant by a name alone.
     ``selects``: it may also be a pattern of names, which is no reference.
     """
     return msgspec.Meta(extra_json_schema={REFERS_TO: type_, **({SELECTS: True} if selects else {})})
@@ -93,7 +95,7 @@ def in_short_form(kind: Kind, node: Node, path: str, remarks: Remarks, refers: s
     """Returns a spec with this layout, before it is bound, with each reference that is an object in its short form."""
     match kind, node.value:
         case Text(), dict() if refers is not None:
-            return remarks.reference(node, path, "" if refers == ANY else refers)
+            return remarks.reference(node, path, "" if refers == ANY else refers.partition(OR)[0])
         case Table(of), dict():
             return _fields(of, node, path, remarks)
         case Union(variants), dict() if TAG in node.value:
@@ -133,6 +135,9 @@ def reference_key(text: str, type_: str) -> str:
         if not colon or not _TYPE.match(prefix):
             raise Invalid(f"{text[:120]!r} names no type", rule="reference-type", hint="write Dataset:NAME")
         type_ = prefix
+    elif OR in type_:
+        types = type_.split(OR)
+        type_ = prefix if colon and prefix in types else types[0]
     if colon and not text.startswith(_DID):
         is_element = type_ in SETS and f"{prefix}Set" == type_ and "#" in rest
         if prefix != type_ and not is_element:

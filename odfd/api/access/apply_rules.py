@@ -13,7 +13,7 @@ from typing import Any, Final
 from chain.codec.bind import plain_of
 from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.model.events import SetPollingSource
-from odfd.access.manifest import RELATIONS, RelationsSpec
+from odfd.access.manifest import GROUP, RELATIONS, RelationsSpec
 from odfd.access.relations import ADMIN, Action, Role
 from odfd.api.access.guard import Guard
 from odfd.api.access.tasks import TaskOwners
@@ -29,7 +29,7 @@ from odfd.resources.references import ANY, SETS, FinalState, reference_key, refe
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 
-APPLIED: Final = frozenset({DATASET, RELATIONS, "Secret", "Source", "Variable", *SETS})
+APPLIED: Final = frozenset({DATASET, GROUP, RELATIONS, "Secret", "Source", "Variable", *SETS})
 """Types that accounts may apply: what comes of them is bounded by the rights of the account. What acts by itself, such
 as a Flow or a Projection, acts with the rights of the node, and so only the node's owner may give it to an account."""
 

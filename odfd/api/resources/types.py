@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from chain.errors import NotFound
-from odfd.access.manifest import ACCOUNT_TYPE, RELATIONS_TYPE
+from odfd.access.manifest import ACCOUNT_TYPE, GROUP_TYPE, RELATIONS_TYPE
 from odfd.api.resources.network_types import MIRROR_TYPE, NETWORK_TYPE, PEER_TYPE
 from odfd.api.resources.node_types import ENGINE_TYPE, NODE_TYPE
 from odfd.control import wire
@@ -31,7 +31,8 @@ from odfd.webhooks.target import WEBHOOK_TARGET_TYPE
 _TYPES: Final = (
     DATASET_TYPE, FLOW_TYPE, SOURCE_TYPE, VARIABLE_SET_TYPE, SECRET_SET_TYPE, WEBHOOK_TARGET_TYPE, PROJECTION_TYPE,
     PERSISTENT_VOLUME_TYPE, PORTAL_TYPE, MIRROR_TYPE, NETWORK_TYPE, PEER_TYPE, REPOSITORY_TYPE, VALIDATOR_TYPE,
-    ACCOUNT_TYPE, RELATIONS_TYPE, VARIABLE_TYPE, SECRET_TYPE, TASK_TYPE, TRUST_POLICY_TYPE, ENGINE_TYPE, NODE_TYPE,
+    ACCOUNT_TYPE, GROUP_TYPE, RELATIONS_TYPE, VARIABLE_TYPE, SECRET_TYPE, TASK_TYPE, TRUST_POLICY_TYPE, ENGINE_TYPE,
+    NODE_TYPE,
 )  # fmt: skip
 TYPES: Final = TypeRegistry(_TYPES)
 
