@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Ask: TypeAlias = "Callable[[Services, Request], Awaitable[object]]"
 Kind: TypeAlias = Literal["text", "texts", "flag", "number"]
 JSON: Final = "application/json"
+IF_MATCH: Final = "if-match"
+IF_NONE_MATCH: Final = "if-none-match"
 OCTETS: Final = "application/octet-stream"
 _R = TypeVar("_R", bound=wire.Request)
 
@@ -89,6 +91,12 @@ class Endpoint:
     def __call__(self, services: Services, request: Request) -> Awaitable[object]:
         return self.ask(services, request)
 
+    def conditions(self, method: str) -> tuple[str, ...]:
+        """Returns the headers with conditions that a request may have: where it may name a generation."""
+        if method == "POST" or not any(each.name == "generation" for each in self.query):
+            return ()
+        return (IF_MATCH, IF_NONE_MATCH) if method in ("GET", "PUT") else (IF_MATCH,)
+
 
 def asks(*query: Parameter, **declared: Any) -> Callable[[Ask], Endpoint]:
     """Declares an endpoint. ``declared``: fields of ``Endpoint``."""
@@ -96,8 +104,21 @@ def asks(*query: Parameter, **declared: Any) -> Callable[[Ask], Endpoint]:
 
 
 def check_query(ask: Ask, request: Request) -> None:
-    """Raises Usage for a parameter that the endpoint does not declare, and for a flag that is no true or false."""
+    """Raises Usage for a parameter that the endpoint does not declare, and for a flag that is no true or false.
+
+    Raises it also for a condition that the endpoint would not keep: whoever sends one relies on it.
+    """
     known = {each.name: each for each in ask.query} if isinstance(ask, Endpoint) else {}
+    conditions = ask.conditions(request.method) if isinstance(ask, Endpoint) else ()
+    for header in (IF_MATCH, IF_NONE_MATCH):
+        said = request.headers.get(header)
+        if said is None or (header == IF_NONE_MATCH and request.method in ("GET", "HEAD")):
+            continue
+        if header not in conditions or (header == IF_NONE_MATCH and said.strip() != "*"):
+            hint = "GET, PUT, PATCH and DELETE of one resource take If-Match, and PUT takes If-None-Match: *"
+            raise Usage(
+                f"{request.method} {shown_path(request)} takes no {header}: {said[:60]}", rule=header, hint=hint
+            )
     for name in request.query_params:
         if name not in known:
             near = difflib.get_close_matches(name[:80], known, 1)

@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 
 from odfd.api import routes
-from odfd.api.endpoints import JSON, Endpoint, Parameter
+from odfd.api.endpoints import IF_MATCH, IF_NONE_MATCH, JSON, Endpoint, Parameter
 from odfd.api.idempotency import REPLAYED
 from odfd.control import wire
 from odfd.control.responses import EVENT_STREAM, NDJSON
@@ -71,6 +71,7 @@ _ABOUT: Final = (
 )
 _HEADERS: Final = {
     REPLAYED: {"description": "The answer was given before, to the same key.", "schema": {"const": "true"}},
+    "etag": {"description": "Names this state of the resource.", "schema": {"type": "string"}},
     "allow": {"description": "Methods that the path takes.", "schema": {"type": "string"}},
 }
 
@@ -103,6 +104,7 @@ class _Described(NamedTuple):
         parameters = [_path_parameter(name) for name in _PARTS.findall(path)]
         parameters += [_query_parameter(each) for each in self.endpoint.query]
         parameters += [_KEY] if self.row.repeats else []
+        parameters += [_CONDITIONS[each] for each in self.endpoint.conditions(method)]
         made: dict[str, Any] = {
             "operationId": "_".join([method.lower(), *words]),
             "summary": self.summary,
@@ -129,6 +131,8 @@ class _Described(NamedTuple):
             event = {"type": "string", "contentMediaType": JSON, "contentSchema": shapes[repr(self.endpoint.events)]}
             content[EVENT_STREAM] = {"schema": event | {"description": "Events, if they are accepted."}}
         done: dict[str, Any] = {"description": "Done.", "content": content}
+        if self.row.method == "GET" and self.endpoint.conditions("GET"):
+            done["headers"] = {"etag": {"$ref": "#/components/headers/etag"}}
         if self.row.repeats:
             done["headers"] = {REPLAYED: {"$ref": f"#/components/headers/{REPLAYED}"}}
         statuses = self.endpoint.statuses or ((202,) if self.answers is wire.TaskRef else (200,))
@@ -145,6 +149,18 @@ _KEY: Final = {
     "in": "header",
     "description": "Names this request: sent again with it, it is answered as the first time, for a day.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+}
+
+
+_CONDITIONS: Final = {
+    name: {"name": name, "in": "header", "description": about, "schema": {"type": "string"}}
+    for name, about in (
+        (
+            IF_MATCH,
+            "The ETag of the resource as it was read: where its generation is another now, nothing is done (412).",
+        ),
+        (IF_NONE_MATCH, "Of a GET: ETags that the client has (304). Of a PUT `*`: only if there is none yet."),
+    )
 }
 
 

@@ -5,6 +5,8 @@ These endpoints are the only way to read, create, change and delete resources, i
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -16,6 +18,8 @@ from chain.errors import Conflict, Invalid
 from odfd.api import resource_operations as operations
 from odfd.api.endpoints import (
     CONTINUE,
+    IF_MATCH,
+    IF_NONE_MATCH,
     JSON,
     LABELS,
     OBJECTS,
@@ -57,6 +61,8 @@ LIMIT: Final = Parameter("limit", "number", "Resources of a page at the most.", 
 TASK: Final = Parameter("task", "flag", "Answer with the task at once (202), in place of waiting for its end.")
 ALL: Final = "/{context}/{version}/{type}"
 _ONE: Final = ALL + "/{ref}"
+_TAG: Final = re.compile(r'"([0-9]{1,18})\.[0-9a-f]{16}"')
+"""An ETag: the generation, by which writes are compared, and a hash of the whole answer, which has the status too."""
 ATTEMPTS: Final = 5
 """Times that a patch without a generation is tried, as when others change the resource in between."""
 APPLY: Final = f"/resource/{VERSION}/apply"
@@ -77,13 +83,20 @@ async def _all(services: Services, request: Request) -> object:
 
 @asks(FORM, GENERATION, answers=wire.ResourceManifest)
 async def _one(services: Services, request: Request) -> object:
-    """Returns a resource by name, id or did."""
+    """Returns a resource by name, id or did, with its ETag; one that the caller has is not sent again (304)."""
     form = request.query_params.get("form", "")
     if form not in ("", "input"):
         raise Usage(f"there is no form {form[:40]!r}", rule="query", hint="form=input, or none")
-    await operations.check_generation(services, _type(request), path_part(request), GENERATION.number(request))
-    found = operations.portable if form else operations.read
-    return await found(services, _type(request), path_part(request))
+    await operations.check_generation(services, _type(request), path_part(request), _generation(request))
+    read = operations.portable if form else operations.read
+    found = await read(services, _type(request), path_part(request))
+    response = answer(found)
+    tag = f'"{found.generation}.{hashlib.sha256(response.body).hexdigest()[:16]}"'
+    held = {each.strip().removeprefix("W/") for each in request.headers.get(IF_NONE_MATCH, "").split(",")}
+    if held & {tag, "*"}:
+        response = Response(status_code=304)
+    response.headers["etag"] = tag
+    return response
 
 
 @asks(DRY_RUN, MANAGER, takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202))
@@ -103,7 +116,9 @@ async def _put(services: Services, request: Request) -> object:
     kind, text = _type(request), await _text(request)
     draft = operations.sole_draft(text, kind)
     await operations.check_meant(services, kind, path_part(request), draft)
-    return await _applied(services, request, text, GENERATION.number(request))
+    if IF_NONE_MATCH in request.headers:
+        await operations.check_new(services, kind, draft)
+    return await _applied(services, request, text, _generation(request))
 
 
 @asks(
@@ -112,7 +127,7 @@ async def _put(services: Services, request: Request) -> object:
 )  # fmt: skip
 async def _patch(services: Services, request: Request) -> object:
     """Changes parts of a resource: a merge-patch (RFC 7396) of its manifest."""
-    kind, patch, asked = _type(request), await body(request, dict[str, Any]), GENERATION.number(request)
+    kind, patch, asked = _type(request), await body(request, dict[str, Any]), _generation(request)
     force = flag(request, FORCE.name)
     for left in reversed(range(ATTEMPTS)):
         after, seen = await operations.patched(services, kind, path_part(request), patch, force=force)
@@ -129,19 +144,19 @@ async def _patch(services: Services, request: Request) -> object:
 @asks(GENERATION, FORCE, OBJECTS, answers=wire.ResourceManifest)
 async def _delete(services: Services, request: Request) -> object:
     """Deletes a resource with what it stands for, and returns it as it was."""
-    generation, force = GENERATION.number(request), flag(request, FORCE.name)
+    generation, force = _generation(request), flag(request, FORCE.name)
     purge = purges(request)
     return await operations.delete(services, _type(request), path_part(request), generation, force=force, purge=purge)
 
 
 @asks(
-    DRY_RUN, PRUNE, MANAGER, FORCE, ON_ERROR, TASK,
+    DRY_RUN, GENERATION, PRUNE, MANAGER, FORCE, ON_ERROR, TASK,
     takes=list[dict[str, Any]] | dict[str, Any], body_types=(JSON, YAML),
     also_takes={MANIFESTS: list[wire.ManifestText]}, answers=wire.ApplyResult, statuses=(200, 202),
 )  # fmt: skip
 async def _apply(services: Services, request: Request) -> object:
     """Applies manifests of any types: all of them, or none; or with ``onError=skip`` those that can be."""
-    return await _carried_out(services, request, await _texts(request))
+    return await _carried_out(services, request, await _texts(request), GENERATION.number(request))
 
 
 @asks(SINCE, answers=wire.ResourceManifestNews, media_type=NDJSON, stream=wire.ResourceManifestNews)
@@ -183,6 +198,20 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("PUT", _ONE + "/labels", _label),
     ("POST", _ONE + "/rename", _rename),
 )
+
+
+def _generation(request: Request) -> int | None:
+    """Returns the generation that the caller read, from the query or the ETag of ``If-Match``. Raises Usage."""
+    tag, asked = request.headers.get(IF_MATCH), GENERATION.number(request)
+    if tag is None:
+        return asked
+    if asked is not None:
+        raise Usage("If-Match and generation say the same", rule="if-match", hint="leave one of them out")
+    found = _TAG.fullmatch(tag.strip())
+    if found is None:
+        hint = "send the ETag that a GET of the resource answered"
+        raise Usage(f"{tag[:60]!r} is no ETag of one resource", rule="if-match", hint=hint)
+    return int(found[1])
 
 
 def _type(request: Request) -> ResourceType:

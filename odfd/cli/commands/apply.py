@@ -19,6 +19,7 @@ from odfd.cli.progress import applied
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
+from odfd.control.client import Answer
 from odfd.errors import ExitCode, Usage
 
 SHOWN: Final = 3
@@ -75,9 +76,14 @@ def apply_texts(
     keep_going: bool = False,
     force: bool = False,
 ) -> int:
-    """Applies manifests and shows the result for each. Returns the exit code."""
+    """Applies manifests, and returns what ``show_applied`` does."""
     on_error = "skip" if keep_going else None
     result = applied(session, manifests, dryRun=dry_run, prune=prune, force=force, onError=on_error)
+    return show_applied(session, result, dry_run=dry_run)
+
+
+def show_applied(session: Session, result: Answer[wire.ApplyResult], *, dry_run: bool = False) -> int:
+    """Shows the result for each manifest. Returns the exit code."""
     session.answer(result, _table)
     made = [each.name for each in result.value.items if (each.kind, each.action) == ("dataset", "created")]
     if made and not dry_run:

@@ -9,10 +9,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from chain.errors import Conflict, Fault, Invalid
+from chain.errors import Fault, Invalid
 from odfd.cli import kinds
 from odfd.cli.command import Commands, argument
-from odfd.cli.commands.apply import apply_texts
+from odfd.cli.commands.apply import show_applied
 from odfd.cli.commands.resources import manifest_text
 from odfd.cli.progress import applied
 from odfd.cli.session import Session
@@ -53,13 +53,10 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
             session.remark("nothing was changed")
             return ExitCode.OK
         text = "".join(line for line in edited.splitlines(keepends=True) if not line.startswith(_WRONG))
-        if session.client.get(path, wire.ResourceManifest).value.generation != before.generation:
-            message = f"{args.name} was changed by others meanwhile"
-            raise Conflict(message, rule="generation", hint="look at it again, and edit it anew")
         try:
             manifest = wire.ManifestText(source=f"{kind.name} {args.name}", text=text, base="")
             _check_same(session, manifest, before.name)
-            return apply_texts(session, (manifest,))
+            return show_applied(session, applied(session, (manifest,), generation=str(before.generation)))
         except Invalid as fault:
             tries, told = tries + 1, fault
             if tries == _TRIES:

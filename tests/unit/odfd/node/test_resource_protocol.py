@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from odfd.api.resource_operations import merged, texts_of
 from odfd.api.resources.types import TYPES
-from worlds.asking import ask
+from worlds.asking import ask, ask_whole
 from worlds.eventually import PATIENCE
 
 SET = "$schema: VariableSet\nheaders: {{name: {name}, labels: {{env: {env}}}}}\nspec: {{variables: {{x: '1'}}}}\n"
@@ -130,6 +130,40 @@ async def test_r56_a_merge_patch_changes_parts_and_renames(world: Any) -> None:
         status, (problem,) = await ask(alice, "PATCH", f"{VS}/c", body={"headers": {"id": "0"}})
         assert (status, problem["rule"]) == (422, "no-such-id")
         assert (await ask(alice, "PATCH", f"{VS}/nobody", body={}))[0] == 404
+
+
+async def test_r56_an_etag_is_a_condition_as_the_generation_is(world: Any) -> None:
+    path, whole = "/config/v1alpha1/vs/a", {**a_set("a"), "spec": {"variables": {"y": "2"}}}
+    async with world.running("alice") as alice:
+        status, _ = await ask(alice, "PUT", path, body=a_set("a"), if_none_match="*")
+        assert status == 201
+        status, (problem,) = await ask(alice, "PUT", path, body=whole, if_none_match="*")
+        assert (status, problem["family"]) == (409, "Conflict")
+        with trio.fail_after(PATIENCE):
+            await alice.parts.reconciler.settled()
+        _, (held,), seen = await ask_whole(alice, "GET", path)
+        tag = seen["etag"]
+        assert (await ask_whole(alice, "GET", path, if_none_match=f'"other", {tag}'))[:2] == (304, [])
+        assert (await ask(alice, "GET", path, if_none_match='"other"'))[1] == [held]
+        assert (await ask(alice, "PUT", path, body=whole, if_match=tag))[0] == 200
+        assert (await ask(alice, "GET", path, if_none_match=tag))[0] == 200, "it is another state"
+        for method, body in (("PUT", a_set("a")), ("PATCH", {"headers": {"labels": {"env": "x"}}}), ("DELETE", b"")):
+            status, (problem,) = await ask(alice, method, path, body=body, if_match=tag)
+            assert (status, problem["rule"]) == (412, "generation"), method
+        status, (problem,) = await ask(alice, "POST", "/resource/v1alpha1/apply", "generation=1", body=[a_set("a")])
+        assert (status, problem["rule"]) == (412, "generation"), "as odfctl edit writes"
+        (_, (now,), seen) = await ask_whole(alice, "GET", path)
+        assert now["spec"] == {"variables": {"y": "2"}}
+        for method, query, wrong in (
+            ("PUT", "", {"if_match": "3"}), ("PUT", "", {"if_match": f"W/{tag}"}), ("PUT", "", {"if_match": "*"}),
+            ("PUT", "generation=1", {"if_match": tag}), ("PUT", "", {"if_none_match": tag}),
+            ("DELETE", "", {"if_none_match": "*"}),
+        ):  # fmt: skip
+            status, (problem,) = await ask(alice, method, path, query, body=whole, **wrong)
+            assert (status, problem["family"]) == (400, "Usage"), wrong
+        status, (problem,) = await ask(alice, "PUT", f"{path}/labels", body={"labels": {"a": "b"}}, if_match=tag)
+        assert (status, problem["rule"]) == (400, "if-match"), "a condition that is not kept is refused"
+        assert (await ask(alice, "DELETE", path, if_match=seen["etag"]))[0] == 200
 
 
 async def test_r56_what_was_changed_by_others_is_left_alone(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
