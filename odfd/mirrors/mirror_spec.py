@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -13,7 +12,11 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.wording import plural
+from odfd.datasets.catalog import Catalog
 from odfd.mirrors.retention import parse_keep, parse_rate
+from odfd.renditions import tables
+from odfd.renditions.former_rows import INNER_MIRROR
+from odfd.resources import records
 from odfd.resources.resource import Json, Resource
 from odfd.resources.store import ResourceStore
 from odfd.trust.policy.policy import Expression, parse_expression
@@ -96,18 +99,45 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def keep(connection: sqlite3.Connection, spec: MirrorSpec, now: Instant) -> bool:
-    """Stores the spec; returns ``False`` if it was stored already."""
-    return ResourceStore(connection).declare(TYPE, spec.name, said(spec), now, spec.dataset, renames=True)
+    """Stores the spec; returns ``False`` if it was stored already.
+
+    Of a chain inside a collection only its own part is stored: all else is as its collection's resource says.
+    """
+    entry = Catalog(connection).find(spec.id)
+    if entry is None or not entry.is_inner:
+        return ResourceStore(connection).declare(TYPE, spec.name, said(spec), now, spec.dataset, renames=True)
+    part = msgspec.json.encode(_Part(via=spec.via, paused=spec.paused))
+    known = records.get(connection, INNER_MIRROR, spec.dataset)
+    if known is not None and known.body == part:
+        return False
+    records.put(connection, INNER_MIRROR, spec.dataset, part, now)
+    return True
 
 
-def hand_on(
-    connection: sqlite3.Connection, old: DatasetId, new: DatasetId, names: Mapping[DatasetId, str], now: Instant
-) -> None:
-    """Lets the resource that mirrors ``old`` mirror ``new``, and that of ``new`` the old one. ``names``: of both."""
-    specs = [spec for spec in (of(connection, new), of(connection, old)) if spec is not None]
-    ResourceStore(connection).exchange(TYPE, str(old), str(new), now)
-    for each in specs:
-        keep(connection, msgspec.structs.replace(each, name=names[each.id]), now)
+def take_in(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
+    """Lets the mirror of a chain that became part of a collection in the catalogue be no resource of its own."""
+    store, spec = ResourceStore(connection), of(connection, dataset)
+    row, whole = store.with_did(TYPE, str(dataset)), _whole(connection, dataset)
+    if spec is not None and row is not None and whole is not None and whole.id != row.id:
+        store.gather(whole, [row], now)
+        keep(connection, spec, now)
+
+
+def hand_on(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, now: Instant) -> None:
+    """Lets the resource that mirrors ``old`` mirror ``new``, on its terms.
+
+    The collection has handed over already. What is its own part of either, such as a place, stays with it.
+    """
+    store = ResourceStore(connection)
+    row = store.with_did(TYPE, str(old))
+    if row is None:
+        return
+    spec, part = spec_of(row), _part(connection, new)
+    store.exchange(TYPE, str(old), str(new), now)
+    records.remove(connection, INNER_MIRROR, str(new))
+    gone_on = msgspec.structs.replace(spec, dataset=str(new), via=part.via, paused=part.paused, expect=None)
+    keep(connection, gone_on, now)
+    keep(connection, spec, now)
 
 
 def said(spec: MirrorSpec) -> Json:
@@ -117,22 +147,64 @@ def said(spec: MirrorSpec) -> Json:
 
 
 def drop(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> bool:
-    return ResourceStore(connection).withdraw(TYPE, "", now, str(dataset))
+    is_known = records.get(connection, INNER_MIRROR, str(dataset)) is not None
+    records.remove(connection, INNER_MIRROR, str(dataset))
+    return ResourceStore(connection).withdraw(TYPE, "", now, str(dataset)) or is_known
+
+
+def declared(connection: sqlite3.Connection) -> list[MirrorSpec]:
+    """Lists the mirrors that are resources."""
+    return list(map(spec_of, ResourceStore(connection).all(TYPE)))
 
 
 def all_of(connection: sqlite3.Connection) -> list[MirrorSpec]:
-    return [spec_of(each) for each in ResourceStore(connection).all(TYPE)]
+    """Lists all mirrors, and then those of the chains inside collections."""
+    inner = [of(connection, DatasetId.parse(each.key)) for each in records.of_kind(connection, INNER_MIRROR)]
+    return [*declared(connection), *filter(None, inner)]
 
 
 def of(connection: sqlite3.Connection, dataset: DatasetId) -> MirrorSpec | None:
     found = ResourceStore(connection).with_did(TYPE, str(dataset))
-    return None if found is None else spec_of(found)
+    if found is not None:
+        return spec_of(found)
+    if records.get(connection, INNER_MIRROR, str(dataset)) is None or (whole := _whole(connection, dataset)) is None:
+        return None
+    name, part = Catalog(connection).name_of(dataset), _part(connection, dataset)
+    return msgspec.structs.replace(
+        spec_of(whole), dataset=str(dataset), name=name, via=part.via, paused=part.paused, expect=None
+    )
+
+
+def inside(connection: sqlite3.Connection, dataset: DatasetId) -> list[MirrorSpec]:
+    """Lists the mirrors of the chains inside a collection, given by the chain that its name means."""
+    catalog = Catalog(connection)
+    entry = catalog.find(dataset)
+    chains = () if entry is None or entry.is_inner else catalog.chains_of(entry)
+    return [spec for each in chains if each != dataset and (spec := of(connection, each)) is not None]
 
 
 def spec_of(mirror: Resource) -> MirrorSpec:
     """Returns what a resource of the type Mirror says."""
     more = {key: value for key, value in mirror.spec.items() if key != "source"}
     return msgspec.convert({"dataset": mirror.did, "name": mirror.name, **more}, MirrorSpec)
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What is of the mirror of one chain inside a collection alone."""
+
+    via: str | None = None
+    paused: bool = False
+
+
+def _part(connection: sqlite3.Connection, dataset: DatasetId) -> _Part:
+    found = records.get(connection, INNER_MIRROR, str(dataset))
+    return _Part() if found is None else msgspec.json.decode(found.body, type=_Part)
+
+
+def _whole(connection: sqlite3.Connection, dataset: DatasetId) -> Resource | None:
+    """Returns the mirror of the collection that a chain is inside of."""
+    active = tables.of(connection, dataset).active.dataset
+    return ResourceStore(connection).with_did(TYPE, str(active))
 
 
 def purposes(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:

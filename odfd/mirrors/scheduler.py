@@ -118,11 +118,25 @@ class MirrorScheduler:
         )
         if spec.network is not None:
             visibility.limit_to(connection, spec.id, spec.network, now)
-        Holdings(connection).replan(spec.id)
+        for each in (spec, *mirror_specs.inside(connection, spec.id)):
+            Holdings(connection).replan(each.id)
 
     async def take_up(self, spec: MirrorSpec) -> Mirror:
         """Begins a recorded mirror, or goes on by its new terms. Raises Environment while the daemon stops."""
         await trio.to_thread.run_sync(self.on_stored, spec.id)
+        for each in await trio.to_thread.run_sync(self._inside, spec.id):
+            self._go_on(each)
+        return self._go_on(spec)
+
+    async def reread(self, datasets: Iterable[DatasetId]) -> None:
+        """Takes the names and terms of mirrors as they are stored now."""
+        for dataset in datasets:
+            spec = await trio.to_thread.run_sync(self._spec, dataset)
+            known = self._mirrors.get(dataset)
+            if spec is not None and known is not None:
+                known.spec = spec
+
+    def _go_on(self, spec: MirrorSpec) -> Mirror:
         known = self._mirrors.get(spec.id)
         if known is None or known.spec.paused:
             return self._begin(spec)
@@ -252,6 +266,10 @@ class MirrorScheduler:
     def _spec(self, dataset: DatasetId) -> MirrorSpec | None:
         with self._database.read() as connection:
             return mirror_specs.of(connection, dataset)
+
+    def _inside(self, dataset: DatasetId) -> list[MirrorSpec]:
+        with self._database.read() as connection:
+            return mirror_specs.inside(connection, dataset)
 
     def _specs(self) -> list[MirrorSpec]:
         with self._database.read() as connection:

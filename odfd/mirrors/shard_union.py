@@ -8,6 +8,7 @@ from chain.data.partition import FUNCTION
 from chain.instant import Instant
 from chain.statements.card import CardShards
 from odfd.datasets.catalog import Catalog
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.renditions import tables
 from odfd.renditions.mirror_handover import united
 from odfd.trust.ledger.log import Ledger
@@ -28,4 +29,5 @@ def unite(connection: sqlite3.Connection, shards: CardShards, now: Instant) -> s
     tables.keep(connection, state)
     for each in ids[1:]:
         catalog.take_in(each, now)
+        mirror_specs.take_in(connection, each, now)
     return None

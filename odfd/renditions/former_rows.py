@@ -1,7 +1,8 @@
 """Converts the rows of a state directory in which each chain of a collection was a resource of its own.
 
 A handover swapped names then, so that what was declared stayed with the former rendition. Now the first chain's row,
-to which people's references lead, gets the name, and stands for the active rendition; the others go.
+to which people's references lead, gets the name, and stands for the active rendition; the others go. So it is with the
+rows of mirrors.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from chain.wording import plural
+from odfd.resources import records
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 
 _DATASET: Final = "Dataset"
 _MIRROR: Final = "Mirror"
+INNER_MIRROR: Final = "inner-mirror"
+"""The kind of the records about mirrors of chains inside collections, by their dids."""
 
 
 class FormerCollection(NamedTuple):
@@ -31,53 +35,62 @@ class FormerCollection(NamedTuple):
 
 def gather(connection: sqlite3.Connection, collections: Sequence[FormerCollection]) -> Sequence[str]:
     """Gathers the rows of each collection, within an open transaction. Returns a line for each."""
+    return [line for each in collections for line in [_gathered(connection, each)] if line is not None]
+
+
+def _gathered(connection: sqlite3.Connection, collection: FormerCollection) -> str | None:
     store = ResourceStore(connection)
-    return [line for each in collections for line in [_gathered(store, each)] if line is not None]
-
-
-def _gathered(store: ResourceStore, collection: FormerCollection) -> str | None:
-    dids = collection.chains
-    rows = {did: row for did in dids if (row := store.with_did(_DATASET, did)) is not None}
-    active = rows.get(collection.active)
-    if active is None:
-        return None  # it was deleted, and each of the others is a dataset by itself
-    first = rows.get(dids[0], active)
-    now = max(each.updated_at for each in rows.values())
-    whole = msgspec.structs.replace(_declared(first, active), name=active.name, did=active.did, updated_at=now)
-    inner = [each for each in rows.values() if each.id != first.id]
-    if not inner:
+    dataset = _one(store, _DATASET, collection)
+    mirror = _one(store, _MIRROR, collection)
+    for each in () if mirror is None else mirror.others:
+        part = {key: each.spec[key] for key in ("via", "paused") if key in each.spec}
+        records.put(connection, INNER_MIRROR, str(each.did), msgspec.json.encode(part), each.updated_at)
+    for found in (dataset, mirror):
+        if found is not None:
+            store.gather(found.whole, found.inner, found.whole.updated_at)
+    if dataset is None:
         return None
-    store.gather(whole, inner, now)
-    _exchange_mirrors(store, first, active)
     return (
-        f"the dataset {active.name} is one resource over {plural(len(dids), 'chain')} of "
+        f"the dataset {dataset.whole.name} is one resource over {plural(len(collection.chains), 'chain')} of "
         f"{plural(collection.renditions, 'rendition')}: what was declared of it and what refers to it is with its name"
     )
+
+
+class _Rows(NamedTuple):
+    """The row that stays, as it will be, and those that go."""
+
+    whole: Resource
+    inner: Sequence[Resource]
+    others: Sequence[Resource]
+    """The rows of the chains inside, as they were."""
+
+
+def _one(store: ResourceStore, type_: str, collection: FormerCollection) -> _Rows | None:
+    """Returns what becomes of the rows of one type; ``None``: there is one at the most.
+
+    So it is left too if the active rendition has none: it was deleted, and each of the others is by itself.
+    """
+    rows = {did: row for did in collection.chains if (row := store.with_did(type_, did)) is not None}
+    active = rows.get(collection.active)
+    if active is None or len(rows) == 1:
+        return None
+    first = rows.get(collection.chains[0], active)
+    whole = msgspec.structs.replace(
+        _declared(first, active), name=active.name, did=active.did,
+        updated_at=max(each.updated_at for each in rows.values()),
+    )  # fmt: skip
+    inner = [each for each in rows.values() if each.id != first.id]
+    return _Rows(whole, inner, [each for each in rows.values() if each.id != active.id])
 
 
 def _declared(first: Resource, active: Resource) -> Resource:
     """Returns the row that stays, with what was declared last: an apply after a handover wrote to the active row."""
     if active.id == first.id or active.spec is None:
         return first
+    if active.type == _MIRROR:  # made by the handover, and not by an apply
+        first = msgspec.structs.replace(first, spec=active.spec, generation=first.generation + 1)
+        return first if not active.labels else msgspec.structs.replace(first, labels=active.labels)
     return msgspec.structs.replace(
         first, spec=active.spec, labels=active.labels, annotations=active.annotations, account=active.account,
         managers=active.managers, references=active.references, generation=first.generation + 1,
     )  # fmt: skip
-
-
-def _exchange_mirrors(store: ResourceStore, first: Resource, active: Resource) -> None:
-    """Lets the mirror that people declared be that of the active rendition, and the other one that of the first."""
-    assert first.did is not None
-    assert active.did is not None
-    old, new = store.with_did(_MIRROR, first.did), store.with_did(_MIRROR, active.did)
-    if old is None or new is None or old.id == new.id:
-        return
-    store.exchange(_MIRROR, first.did, active.did, new.updated_at)
-    now_old, now_new = store.get(old.id), store.get(new.id)
-    assert now_old is not None
-    assert now_new is not None
-    swapped = (
-        msgspec.structs.replace(now_old, name=new.name, spec=new.spec, generation=old.generation + 1),
-        msgspec.structs.replace(now_new, name=old.name, spec=old.spec, generation=new.generation + 1),
-    )
-    store.put_all(swapped, new.updated_at)

@@ -154,10 +154,9 @@ class HandoverFollower:
         )
         is_told = await trio.to_thread.run_sync(self._check_new, found, spec)
         private = None if is_told and not spec.is_from_web else not is_told
-        await self._scheduler.add(spec, MirrorVisibility(private=private))
+        await trio.to_thread.run_sync(self._join, found, spec, MirrorVisibility(private=private))
         self.step("mirrored")
-        await trio.to_thread.run_sync(self._join, found, number)
-        self.step("joined")
+        await self._scheduler.take_up(spec)
 
     def _check_new(self, found: _Followed, spec: MirrorSpec) -> bool:
         """Checks that the successor is new here;
@@ -176,7 +175,9 @@ class HandoverFollower:
             )
         return self._visibility.is_told(found.spec.id)
 
-    def _join(self, found: _Followed, number: int) -> None:
+    def _join(self, found: _Followed, spec: MirrorSpec, shown: MirrorVisibility) -> None:
+        """Records the successor, as a rendition and as a mirror inside the collection, in one transaction."""
+        number = len(found.state.members)
         with self._home.database.write() as connection:
             state = tables.of(connection, found.spec.id)
             if len(state.members) != number:
@@ -184,7 +185,7 @@ class HandoverFollower:
             row = RenditionRow(number=number, shards=(str(found.notice.to),), reason="its owner handed over")
             member = Member(row=row, origin="owner")
             tables.keep(connection, msgspec.structs.replace(state, members=(*state.members, member)))
-            Catalog(connection).take_in(member.dataset, self._clock.now())
+            self._scheduler.record(connection, spec, shown)
 
     def _is_here(self, notice: HandoverNotice) -> bool:
         try:
@@ -204,7 +205,7 @@ class HandoverFollower:
             timeline = appended(state.timeline, Switch(found.notice.time, command, member.row))
             tables.keep(connection, msgspec.structs.replace(state, timeline=timeline))
             names.update({each.dataset: Catalog(connection).name_of(each.dataset) for each in (old, member)})
-            mirror_specs.hand_on(connection, old.dataset, member.dataset, names, now)
+            mirror_specs.hand_on(connection, old.dataset, member.dataset, now)
 
         def swap_alone() -> bool:
             """Swaps the names unless that is done; returns whether it was not."""
@@ -221,10 +222,8 @@ class HandoverFollower:
             why = f": {fault.message}"
         stays = await trio.to_thread.run_sync(swap_alone)
         self.step("switched")
+        await self._scheduler.reread(shard for each in (old, member) for shard in each.shards)
         for dataset, name in names.items():
-            mirror = self._scheduler.find(dataset)
-            if mirror is not None:
-                mirror.spec = msgspec.structs.replace(mirror.spec, name=name)
             said = "its collection handed over"
             self.moved(dataset)
             self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))

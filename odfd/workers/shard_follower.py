@@ -134,10 +134,7 @@ class ShardFollower:
         if waits is None:
             self.step("united")
             self._waits.pop(first, None)
-            for place, each in enumerate(listed.shards.ids[1:], start=1):
-                mirror = self._scheduler.find(each)
-                if mirror is not None:
-                    mirror.spec = msgspec.structs.replace(mirror.spec, name=listed.name_of(place))
+            await self._scheduler.reread(listed.shards.ids)
             text = f"{len(listed.shards.ids)} shards by {', '.join(listed.shards.by)}"
             self._events.emit("mirror.united", listed.spec.name, text, about=about(first), id=str(first))
         elif self._waits.get(first) != waits:
@@ -147,19 +144,7 @@ class ShardFollower:
     def _united(self, listed: _Listed) -> str | None:
         """Stores the collection; returns what it waits for instead, or ``None``."""
         with self._home.database.write() as connection:
-            waits = unite(connection, listed.shards, self._clock.now())
-            if waits is not None:
-                return waits
-            self._name(connection, listed)
-        return None
-
-    def _name(self, connection: sqlite3.Connection, listed: _Listed) -> None:
-        """Names mirrors of shards that were mirrored before by themselves as others are."""
-        now = self._clock.now()
-        for place, each in enumerate(listed.shards.ids[1:], start=1):
-            name, spec = listed.name_of(place), mirror_specs.of(connection, each)
-            if spec is not None and spec.name != name:
-                mirror_specs.keep(connection, msgspec.structs.replace(spec, name=name), now)
+            return unite(connection, listed.shards, self._clock.now())
 
 
 def _via(listed: _Listed, shard: DatasetId) -> str | None:

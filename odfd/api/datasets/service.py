@@ -51,7 +51,6 @@ from odfd.flows import store as flows
 from odfd.ingest import segments, spool
 from odfd.ingest.push import given_id
 from odfd.mirrors import mirror_spec as mirror_specs
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
 from odfd.queries.sharded_cuts import complete_sizes
@@ -196,9 +195,7 @@ class DatasetService:
         """Changes the dataset's local name; its name on other nodes does not change."""
         entry = await _in_thread(lambda: self._home.resolve(ref))
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
-            for spec in await _in_thread(lambda: self._rename(entry, request.name)):
-                if (mirror := self._scheduler.find(spec.id)) is not None:
-                    mirror.spec = spec
+            await self._scheduler.reread(await _in_thread(lambda: self._rename(entry, request.name)))
         self._renamed(entry.id)
         self._events.emit(
             "dataset.renamed", request.name, f"it was {entry.name}", about=about(entry.id), id=str(entry.id)
@@ -381,21 +378,15 @@ class DatasetService:
                 self._home.held(connection, each)
             return [catalog.resolve(str(each)) for each in chains]
 
-    def _rename(self, entry: DatasetEntry, name: str) -> Sequence[MirrorSpec]:
-        """Changes the name of a dataset, and those in the specs of mirrors of its chains, in one transaction.
-
-        Returns these specs. Raises Invalid.
-        """
+    def _rename(self, entry: DatasetEntry, name: str) -> Sequence[DatasetId]:
+        """Changes the name of a dataset, and of its mirror, in one transaction. Returns its chains. Raises Invalid."""
         with self._home.database.write() as connection:
             now, catalog = self._clock.now(), Catalog(connection, self._owning)
             catalog.rename(entry, name, now)
-            specs = []
-            for each in renditions.chains_of(renditions.of(connection, entry.id)):
-                spec = mirror_specs.of(connection, each)
-                if spec is not None:
-                    specs.append(msgspec.structs.replace(spec, name=catalog.name_of(each)))
-                    mirror_specs.keep(connection, specs[-1], now)
-            return specs
+            spec = mirror_specs.of(connection, entry.id)
+            if spec is not None:
+                mirror_specs.keep(connection, msgspec.structs.replace(spec, name=name), now)
+            return catalog.chains_of(entry)
 
     def _delete(self, entry: DatasetEntry, *, purge: bool) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
         """Deletes a dataset. Returns its last view, and the names of its flows, each with whether it stays and waits.

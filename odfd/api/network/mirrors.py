@@ -25,10 +25,11 @@ from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets import unmanaged
-from odfd.datasets.catalog import default_name
+from odfd.datasets.catalog import Catalog, default_name
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Visibility
 from odfd.ipfs.transport import home_of
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.first_contact import rung_of
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import Mirror, MirrorVisibility
@@ -141,13 +142,16 @@ class MirrorService:
         if others:
             await self.shards(mirror.spec.id)  # what each of them says came with it
 
-    def _mirrored_with(self, dataset: DatasetId) -> list[DatasetId]:
-        """Lists the later shards of a collection that are mirrors too."""
-        return [each for each in self._home.shards_of(dataset)[1:] if self._scheduler.find(each) is not None]
+    def _mirrored_with(self, dataset: DatasetId) -> Sequence[DatasetId]:
+        """Lists the other chains of a collection, or of a rendition inside one, that are mirrors too."""
+        with self._home.catalog() as catalog:
+            entry = catalog.find(dataset)
+            chains = () if entry is None else catalog.chains_of(entry)
+        return [each for each in chains if each != dataset and self._scheduler.find(each) is not None]
 
     async def prepare(self, request: wire.MirrorRequest) -> PreparedMirror:
         """Prepares a mirror of a dataset named by its did, and changes nothing. Raises Invalid, Refused."""
-        dataset = DatasetId.parse(request.source)
+        dataset, request = await trio.to_thread.run_sync(self._meant, DatasetId.parse(request.source), request)
         spec = await self._checked(request, dataset, None)
         await trio.to_thread.run_sync(self._check_name, spec.name, dataset)
         shown = await self._marked(request, dataset)
@@ -179,12 +183,24 @@ class MirrorService:
 
         Data kept from a deletion is taken back.
         """
+        if found_at is None:
+            dataset, request = await trio.to_thread.run_sync(self._meant, dataset, request)
         if request.network is not None:
             request = msgspec.structs.replace(request, network=self._joined(request.network))
         spec = await self._checked(request, dataset, found_at)
         if await trio.to_thread.run_sync(self._is_kept, dataset):
             await self.adopt(dataset, spec.name)
         return await self._scheduler.add(spec, await self._marked(request, dataset))
+
+    def _meant(self, dataset: DatasetId, request: wire.MirrorRequest) -> tuple[DatasetId, wire.MirrorRequest]:
+        """Returns the collection for a chain inside one that is mirrored: all its chains have the same terms."""
+        with self._home.database.read() as connection:
+            entry = Catalog(connection).find(dataset)
+            whole = Catalog(connection).declared(dataset) if entry is not None and entry.is_inner else None
+        if entry is None or whole is None or whole.did is None:
+            return dataset, request
+        name = whole.name if request.as_name in (None, entry.name) else request.as_name
+        return DatasetId.parse(whole.did), msgspec.structs.replace(request, as_name=name)
 
     def _joined(self, name: str) -> str:
         """Returns the name of a joined network. Raises NotFound; a manifest may name one that is joined with it."""
@@ -205,17 +221,23 @@ class MirrorService:
         return dict(Counter(each.state.value for each in await self._seen(sees)))
 
     async def _seen(self, sees: Sees | None) -> Sequence[Mirror]:
-        mirrors = self._scheduler.all()
+        """Lists the mirrors that are resources, without those of chains inside collections."""
+        known = {spec.id for spec in await trio.to_thread.run_sync(self._declared)}
+        mirrors = [each for each in self._scheduler.all() if each.spec.id in known]
         if sees is None:
             return mirrors
         told = await sees([about(each.spec.id) for each in mirrors])
         return [each for each, is_told in zip(mirrors, told, strict=True) if is_told]
 
+    def _declared(self) -> Sequence[MirrorSpec]:
+        with self._home.database.read() as connection:
+            return mirror_specs.declared(connection)
+
     async def remove(self, ref: str) -> wire.MirrorView:
         """Removes a mirror, with its shards; the dataset stays until it is deleted."""
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         view = await self._shown(self._scheduler.get(dataset))
-        for each in (dataset, *await trio.to_thread.run_sync(self._mirrored_with, dataset)):
+        for each in (*await trio.to_thread.run_sync(self._mirrored_with, dataset), dataset):
             await self._scheduler.remove(each)
         return view
 

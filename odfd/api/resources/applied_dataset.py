@@ -15,6 +15,7 @@ from odfd.api.resources.desired_state import DesiredSnapshot
 from odfd.api.resources.sharded_birth import check_shards
 from odfd.datasets import unmanaged
 from odfd.datasets.catalog import resolve_dataset
+from odfd.renditions import tables
 from odfd.renditions.sharded_inputs import over
 from odfd.state.directory import StateDirectory
 
@@ -30,7 +31,10 @@ def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[Da
         known = None if desired.did is None else catalog.find(desired.did)
     if entry is None and desired.did is not None and known is None:
         return (desired.did, _kept_state(home, desired.did)), True
-    if desired.did is not None and (entry is None or entry.id != desired.did):
+    if known is not None and known.is_inner and entry is not None and entry.id == _whole(home, known.id):
+        known = entry  # the did of a rendition from before a handover, or of a shard
+    is_same = entry is not None and entry.id in (desired.did, None if known is None else known.id)
+    if desired.did is not None and not is_same:
         text = f"{desired.did.short} is {known.name}" if known else f"{desired.name} is another dataset"
         hint = f"odfctl rename {known.name} {desired.name}" if known else "choose another name, or leave out spec.did"
         raise Invalid(text, rule="dataset-did", hint=hint, place=desired.manifest.place("did"))
@@ -60,6 +64,12 @@ def _over_shards(home: StateDirectory, transform: SetTransform, desired: Desired
             if len(shards) > 1:
                 transform = over(transform, (ref,), [str(each) for each in shards])
     return transform
+
+
+def _whole(home: StateDirectory, dataset: DatasetId) -> DatasetId:
+    """Returns the chain that stands for the collection of one."""
+    with home.database.read() as connection:
+        return tables.of(connection, dataset).active.dataset
 
 
 def _kept_state(home: StateDirectory, dataset: DatasetId) -> ChainState:

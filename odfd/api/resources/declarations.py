@@ -23,6 +23,7 @@ from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import Catalog
+from odfd.mirrors.mirror_spec import TYPE as MIRROR
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
 from odfd.resources.plan import APPLY, PLAIN, DesiredResource, PlannedResource, Rules, Terms, check_generation, plan
@@ -87,7 +88,8 @@ class DeclarationService:
         def kept(desired: DesiredResource, before: Resource | None, resource_id: str) -> Any:
             if desired.type != SECRET_SET:
                 form = self._registry.named(desired.type).kept
-                return desired.spec if form is None else form(desired.name, said[desired.place])
+                spec = desired.spec if form is None else form(desired.name, said[desired.place])
+                return spec if desired.type != MIRROR else self._gone_on(spec, before)
             held = {} if before is None else before.spec["secrets"]
             return {"secrets": sealed_secrets(desired.spec["secrets"], held, (resource_id, desired.name), keys)}
 
@@ -111,6 +113,14 @@ class DeclarationService:
         if faults:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
         return planned
+
+    def _gone_on(self, spec: Any, before: Resource | None) -> Any:
+        """Returns the spec of a mirror, for what it mirrors now if its owner handed over since it was written."""
+        if before is None or before.did is None or spec["source"] == before.did:
+            return spec
+        with self._home.catalog() as catalog:
+            whole = catalog.declared(DatasetId.parse(spec["source"]))
+        return {**spec, "source": before.did} if whole is not None and whole.did == before.did else spec
 
     def commit(
         self,

@@ -220,10 +220,10 @@ def test_a_killed_conversion_leaves_the_former_rows(tmp_path: Path, monkeypatch:
     before, calls = sorted(rows()), 0
     gathered = former_rows._gathered
 
-    def dies(store: ResourceStore, collection: Any) -> str | None:
+    def dies(connection: sqlite3.Connection, collection: Any) -> str | None:
         nonlocal calls
         calls += 1
-        line = gathered(store, collection)
+        line = gathered(connection, collection)
         if calls == 2:
             raise KeyboardInterrupt
         return line

@@ -256,3 +256,59 @@ async def test_a_name_by_which_a_rendition_is_found_is_no_other_datasets(world: 
         await create(alice)
         with pytest.raises(Invalid, match=r"cities\.r1 is already the name"):
             await alice.api.datasets.rename("other", wire.RenameRequest(name="cities.r1"))
+
+
+MIRRORED = """$schema: Mirror
+headers: {name: theirs, labels: {topic: health}}
+spec: {source: SOURCE, priority: PRIORITY}
+"""
+PLAIN = DECLARED.split("---\n")[1].replace(", annotations: {schedule: {every: 1min}}", "")
+
+
+async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_does(world: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(PLAIN)
+        world.write("alice", "d1.csv", "2024-01-01T00:00:00Z,Graz,1", "2024-01-01T00:00:00Z,Linz,2")
+        await alice.pull("cities")
+        first = alice.dataset("cities")
+        declared = MIRRORED.replace("SOURCE", str(first))
+        await bob.apply(declared.replace("PRIORITY", "5"))
+        ids = {key: each.id for key, each in resources(bob).items()}
+        assert set(ids) == {("Dataset", "theirs"), ("Mirror", "theirs")}
+
+        def check_mirror(priority: int) -> None:
+            assert {key: each.id for key, each in resources(bob).items()} == ids
+            mirror = resources(bob)["Mirror", "theirs"]
+            assert (mirror.did, mirror.spec["source"]) == (str(bob.dataset("theirs")),) * 2
+            assert mirror.labels == {"topic": "health"}
+            assert {each.spec.priority for each in bob.parts.scheduler.all()} == {priority}
+
+        for number, shards in ((1, 1), (2, 3)):
+            await create(alice, shards=shards)
+            await hand_over(alice, number)
+            await bob.heard("rendition.followed", number)
+            assert bob.dataset("theirs") == alice.dataset("cities")
+            check_mirror(5)
+            assert [each.name for each in await bob.api.mirrors.list()] == ["theirs"]
+            assert [each.name for each in await bob.api.datasets.list()] == ["theirs"]
+            (item,) = (await bob.apply(declared.replace("PRIORITY", "5"))).items
+            assert (item.action, item.fault) == ("unchanged", None), "by the did from before the handovers too"
+        names = {"theirs", "theirs.r0", "theirs.r1", "theirs.r2.s1", "theirs.r2.s2"}
+        assert {each.spec.name for each in bob.parts.scheduler.all()} == names
+        (item,) = (await bob.apply(declared.replace("PRIORITY", "7"))).items
+        assert (item.action, item.fault) == ("updated", None)
+        check_mirror(7)
+        await bob.mirror(first, "theirs", priority=9)
+        check_mirror(9)
+        await bob.api.mirrors.pause("theirs")
+        assert all(each.spec.paused for each in bob.parts.scheduler.all())
+    async with world.running("bob") as bob:
+        assert {each.spec.name for each in bob.parts.scheduler.all()} == names
+        assert all(each.spec.paused for each in bob.parts.scheduler.all())
+        await bob.api.mirrors.resume("theirs")
+        check_mirror(9)
+        await bob.api.mirrors.remove("theirs")
+        assert bob.parts.scheduler.all() == []
+    async with world.running("bob") as bob:
+        assert bob.parts.scheduler.all() == []
+        assert [key for key in resources(bob) if key[0] == "Mirror"] == []
