@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import trio
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
@@ -312,3 +314,107 @@ async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_doe
     async with world.running("bob") as bob:
         assert bob.parts.scheduler.all() == []
         assert [key for key in resources(bob) if key[0] == "Mirror"] == []
+
+
+NAMES = ("cities", "towns")
+STEPS = st.one_of(
+    st.tuples(st.just("pull"), st.integers(1, 3)),
+    st.tuples(st.just("label"), st.sampled_from(("prod", "test"))),
+    st.tuples(st.just("role"), st.sampled_from(("reader", "editor"))),
+    st.tuples(st.just("rename"), st.just(0)),
+    st.tuples(st.just("make"), st.sampled_from((1, 2))),
+    st.tuples(st.just("over"), st.integers(0, 5)),
+    st.tuples(st.just("abandon"), st.just(0)),
+)
+
+
+class Plays:
+    """Performs the steps of a program at a node; without handovers, those of renditions are left out."""
+
+    def __init__(self, world: Any, node: Any, folder: str, *, hands_over: bool) -> None:
+        self.world, self.node, self.folder, self.hands_over = world, node, folder, hands_over
+        self.name, self.day, self.label, self.role = NAMES[0], 0, "prod", "reader"
+
+    def declared(self) -> str:
+        said = DECLARED.replace("name: cities", f"name: {self.name}").replace(":cities", f":{self.name}")
+        said = said.replace("datasetRef: cities", f"datasetRef: {self.name}").replace(
+            "FROM cities", f"FROM {self.name}"
+        )
+        said = said.replace(", annotations: {schedule: {every: 1min}}", "").replace("env: prod", f"env: {self.label}")
+        return said.replace("value: reader", f"value: {self.role}")
+
+    async def do(self, kind: str, value: Any) -> None:
+        match kind:
+            case "pull":
+                self.day += 1
+                lines = [f"2024-01-{self.day:02}T00:00:00Z,Graz,{row}" for row in range(value)]
+                self.world.write(self.folder, f"d{self.day:02}.csv", *lines)
+                await self.node.pull(self.name)
+            case "label" | "role":
+                setattr(self, kind, value)
+                result = await self.node.apply(self.declared())
+                assert [each.fault for each in result.items if each.fault is not None] == []
+            case "rename":
+                other = NAMES[self.name == NAMES[0]]
+                await self.node.api.datasets.rename(self.name, wire.RenameRequest(name=other))
+                self.name = other
+            case _ if self.hands_over:
+                await self.renditions(kind, value)
+
+    async def renditions(self, kind: str, value: int) -> None:
+        api, name = self.node.api.renditions, self.name
+        there = await api.list(name)
+        if kind == "make":
+            wanted = wire.RenditionRequest(origin="snapshot", shards=value, by=("city",) if value > 1 else ())
+            await self.node.done(api.create(name, wanted))
+            return
+        numbers = [each.number for each in there if each.state in ("Building", "Superseded")]
+        building = [each.number for each in there if each.state == "Building"]
+        if kind == "over" and numbers:
+            number = numbers[value % len(numbers)]
+            await self.node.done(api.hand_over(name, number, wire.HandoverRequest()))
+        elif kind == "abandon" and building:
+            await api.abandon(name, building[0])
+
+    async def state(self) -> Any:
+        """All that can be read by names."""
+        await settled(self.node)
+        tail = await self.node.api.datasets.tail(self.name, 100)
+        first = [column.name for column in tail.columns].index("event_time")
+        named = {each.id: key for key, each in resources(self.node).items()}
+        said_of = {
+            key: (each.spec, dict(each.labels), dict(each.annotations),
+                  {ref: named[held.id] for ref, held in each.references.items() if held is not None})
+            for key, each in resources(self.node).items()
+        }  # fmt: skip
+        listed = [(each.name, each.records, each.labels) for each in await self.node.api.datasets.list()]
+        return sorted(map(str, (row[first:] for row in tail.rows))), said_of, listed
+
+
+async def play(world: Any, steps: Sequence[tuple[str, Any]]) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        players = [Plays(world, alice, "alice", hands_over=True), Plays(world, bob, "bob", hands_over=False)]
+        for each in players:
+            await each.node.apply(each.declared())
+            await each.node.api.visibility.unpublish(wire.VisibilityRequest(refs=(each.name,)))
+            await each.do("pull", 2)
+        for kind, value in steps:
+            for each in players:
+                await each.do(kind, value)
+        assert await players[0].state() == await players[1].state()
+
+
+@pytest.mark.slow
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, min_size=2, max_size=8))
+@example([("make", 1), ("over", 0), ("label", "test"), ("rename", 0), ("pull", 1), ("over", 0), ("role", "editor")])
+@example(
+    [("make", 2), ("over", 0), ("pull", 3), ("make", 1), ("make", 1), ("over", 0), ("abandon", 0), ("label", "test")]
+)
+def test_handovers_change_nothing_that_is_read_by_names(
+    worlds: Any, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
+) -> None:
+    """A random program leaves the same state as the same one without its renditions."""
+    world = worlds.World(tmp_path_factory.mktemp("world"))
+    trio.run(play, world, steps)
+    world.close()
