@@ -316,22 +316,23 @@ class StateDirectory:
 
         Raises NotFound, Invalid, Refused.
         """
-        entry = self.resolve(ref)
-        shards = (entry.id,) if ref.startswith("did:") else self.shards_of(entry.id)
-        if not ref.startswith("did:"):
-            self.check_united(entry)
-        if len(shards) > 1:
+        entry, *others = self.chains_named(ref)
+        if others:
             raise Refused(
-                f"{entry.name} has {len(shards)} shards, each a chain of its own, and this is of one chain",
+                f"{entry.name} has {len(others) + 1} shards, each a chain of its own, and this is of one chain",
                 rule="shard-whole",
                 hint="name a shard by its id: odfctl get renditions -o json lists them",
             )
         return entry
 
-    def is_shard(self, dataset: DatasetId) -> bool:
-        """Whether a chain is one of several shards of a rendition."""
-        with self.database.read() as connection:
-            return renditions.member_of(connection, dataset) is not None
+    def chains_named(self, ref: str) -> Sequence[DatasetEntry]:
+        """Returns the chains that a reference means: an id one, a name all shards. Raises NotFound, Invalid."""
+        entry = self.resolve(ref)
+        if ref.startswith("did:"):
+            return [entry]
+        self.check_united(entry)
+        with self.catalog() as catalog:
+            return [catalog.resolve(str(each)) for each in self.shards_of(entry.id)]
 
     def first_shard(self, dataset: DatasetId) -> DatasetId | None:
         """Returns the first shard of the rendition that a chain is one of several shards of; ``None``: it is none."""
@@ -341,9 +342,7 @@ class StateDirectory:
 
     def is_later_shard(self, dataset: DatasetId) -> bool:
         """Whether a chain is one of several shards, and not the first, which its collection's name means."""
-        with self.database.read() as connection:
-            member = renditions.member_of(connection, dataset)
-        return member is not None and member.dataset != dataset
+        return self.first_shard(dataset) not in (None, dataset)
 
     def check_single(self, dataset: DatasetId) -> None:
         """Raises Refused for a chain that is one of several shards, however it was named."""

@@ -37,7 +37,7 @@ from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.api.resources.types import TYPES
 from odfd.api.views.data_sizes import PAUSE_SECONDS, DataSizes
 from odfd.api.views.holder_counts import HolderCounts
-from odfd.api.views.views import DatasetViews, block_view, schema_view
+from odfd.api.views.views import DatasetViews, block_view, newest_of, schema_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets import captures, previews, row_counts, unmanaged, visibility
@@ -272,6 +272,10 @@ class DatasetService:
     def _log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None
     ) -> Sequence[wire.BlockView]:
+        entry, *others = self._home.chains_named(ref)
+        if others and before is None and epoch is None:
+            logs = {str(each.name): self._log(str(each.id), kinds, limit, None, None) for each in (entry, *others)}
+            return newest_of(logs, limit)
         entry = self._home.one_chain(ref)
         chain = self._home.chains.chain(entry.id) if epoch is None else self._former(entry, epoch)
         head = chain.head()

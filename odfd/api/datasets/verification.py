@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -49,14 +50,14 @@ class VerificationService:
         self._board = board
 
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
-        """Verifies a dataset at the requested level. Result: VerifyReport."""
+        """Verifies a dataset, with all its shards, at the requested level. Result: VerifyReport."""
+        entries = await trio.to_thread.run_sync(self._home.chains_named, ref)
+        entry = entries[0]
 
-        entry = await trio.to_thread.run_sync(self._home.one_chain, ref)
-        return task_ref(
-            self._board.submit(
-                "verify", entry.name, partial(self._verify, entry, request), about(entry.id, inputs=True)
-            )
-        )
+        async def work(report: Report) -> wire.VerifyReport:
+            return united([await self._verify(each, request, report) for each in entries])
+
+        return task_ref(self._board.submit("verify", entry.name, work, about(entry.id, inputs=True)))
 
     async def _verify(self, entry: DatasetEntry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
         level = Level.CHAIN if request.level == "chain" else Level.DATA
@@ -133,6 +134,24 @@ class VerificationService:
                 failures += mismatches(outcome) if outcome.by.is_pinned else [_unproven(outcome)]
         checked = msgspec.structs.replace(view.checked, transforms=transforms)
         return msgspec.structs.replace(view, ok=not failures, checked=checked, failures=tuple(failures))
+
+
+def united(reports: Sequence[wire.VerifyReport]) -> wire.VerifyReport:
+    """Returns the report on all shards: that of the first, with the sums, and with failures by the names of shards."""
+    first, *others = reports
+    if not others:
+        return first
+    counts = [msgspec.structs.asdict(each.checked) for each in reports]
+    sums = {key: value if key == "portal" else sum(each[key] for each in counts) for key, value in counts[0].items()}
+    failures = [
+        msgspec.structs.replace(failure, message=f"{each.ref}: {failure.message}")
+        for each in reports
+        for failure in each.failures
+    ]
+    return msgspec.structs.replace(
+        first, blocks=sum(each.blocks for each in reports), ok=all(each.ok for each in reports),
+        checked=wire.Checked(**sums), failures=tuple(failures),
+    )  # fmt: skip
 
 
 def unable(name: str, outcome: Rejected | Blocked) -> Invalid:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -281,6 +281,12 @@ def frontiers_view(upper: int) -> wire.Frontiers:
 
 def rows_view(counts: RowCounts) -> wire.RowCounts:
     return msgspec.convert(counts, wire.RowCounts, from_attributes=True)
+
+
+def newest_of(logs: Mapping[str, Sequence[wire.BlockView]], limit: int) -> Sequence[wire.BlockView]:
+    """Returns the newest blocks of shards by their times. ``logs``: those of each shard by its name."""
+    views = [msgspec.structs.replace(view, shard=name) for name, log in logs.items() for view in log]
+    return sorted(views, key=lambda view: instant.parse(view.system_time), reverse=True)[:limit]
 
 
 def block_view(block: Block) -> wire.BlockView:

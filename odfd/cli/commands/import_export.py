@@ -12,6 +12,7 @@ from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import REF, REPLACE, Commands, argument
 from odfd.cli.progress import Meter, submit
+from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source, without_places
 from odfd.control import wire
@@ -65,6 +66,7 @@ def _place(text: str) -> str:
     REPLACE,
     argument("--no-proof", action="store_true", help=f"with {HUB}: leave out the signed statement about the rows"),
     argument("--table", choices=("delta",), help="also write metadata of a Delta Lake table beside the slices"),
+    RENDITION,
     *TIMES,
     description="Write a dataset in the ODF layout, with its signed statements. The daemon writes the folder, so its "
     "user needs the right to. Served by any web server, the folder can be imported and mirrored by "
@@ -83,20 +85,17 @@ def _export(session: Session, args: argparse.Namespace) -> int:
     form = args.format or _form_of(args.to)
     if args.no_proof and form != HUB:
         raise Usage(f"--no-proof is about a folder of {HUB}", hint=f"--format {HUB}")
+    if form and args.table and (form != HUB or args.to == STANDARD_OUTPUT):
+        raise Usage("--table is about a directory with slices", hint="leave out --format, and name a directory")
+    if not form and args.to != STANDARD_OUTPUT:
+        _check_folder(args)
+    args.ref = read_of(session, args.ref, args)
     if form == HUB and args.to != STANDARD_OUTPUT:
         return _hub(session, args)
-    if form and args.table:
-        raise Usage("--table is about a directory with slices", hint="leave out --format, and name a directory")
     if args.to == STANDARD_OUTPUT:
         return _printed(session, args, form)
     if form:
         return _rows(session, args, form)
-    if args.rows_per_file is not None:
-        raise Usage("a directory holds all blocks as they are", hint="--format parquet writes rows, so many a file")
-    if args.describe:
-        raise Usage("--describe is about a file of rows", hint="--format csv, ndjson or parquet writes one")
-    if is_cut(args):
-        raise Usage("a directory holds all blocks as they are", hint="--format csv writes the rows of a time")
     request = wire.ExportRequest(to=_place(args.to), table=args.table)
     done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/export", request, wire.TransferResult)
     session.answer(done, _exported)
@@ -104,6 +103,16 @@ def _export(session: Session, args: argparse.Namespace) -> int:
         version = done.value.table_version
         session.remark("no rows yet: no table" if version is None else f"Delta table: version {version}")
     return ExitCode.OK
+
+
+def _check_folder(args: argparse.Namespace) -> None:
+    """Raises Usage for options that are about rows."""
+    if args.rows_per_file is not None:
+        raise Usage("a directory holds all blocks as they are", hint="--format parquet writes rows, so many a file")
+    if args.describe:
+        raise Usage("--describe is about a file of rows", hint="--format csv, ndjson or parquet writes one")
+    if is_cut(args):
+        raise Usage("a directory holds all blocks as they are", hint="--format csv writes the rows of a time")
 
 
 def _exported(done: wire.TransferResult) -> str:

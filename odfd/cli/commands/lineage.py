@@ -12,6 +12,7 @@ from odfd.cli.command import REF, Commands, argument
 from odfd.cli.lineage_svg import svg
 from odfd.cli.lineage_text import dot, graph_tree, mermaid, record_tree
 from odfd.cli.progress import submit
+from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import FORMATS, Session
 from odfd.control import wire
 from odfd.control.client import part
@@ -48,6 +49,7 @@ DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot,
         metavar="N",
         help="maximum records listed for each record, or transactions (20)",
     ),
+    RENDITION,
     description="Without --record: the datasets from which a dataset is derived, and those that are derived from it "
     "here. With --record: the input records from which that record was computed, with the reason for "
     "each, from dataset to dataset back to the ingested source. odfctl docs provenance defines which records "
@@ -60,24 +62,20 @@ DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot,
     ),
 )
 def _lineage(session: Session, args: argparse.Namespace) -> None:
-    path = f"/dataset/v1alpha1/datasets/{part(args.ref)}/lineage"
     if args.output in DRAWINGS:
         args.graph = args.output
+    _check(args)
+    args.ref = read_of(session, args.ref, args)
+    path = f"/dataset/v1alpha1/datasets/{part(args.ref)}/lineage"
     if args.events is not None:
         _events(session, args)
         return
     if args.record is None:
-        if args.column is not None:
-            raise Usage("--column asks about a record", hint="name it: --record OFFSET")
         if args.graph is not None:
             output.say(DRAWINGS[args.graph](session.client.get(path, wire.LineageGraph).value))
             return
         session.answer(session.client.get(path, wire.LineageGraph), graph_tree)
         return
-    if args.graph is not None:
-        raise Usage("a drawing shows datasets, not records", hint="leave out --record; -o json tells all of a record")
-    if args.record < 0:
-        raise Usage(f"no offset of a record: {args.record}", hint="odfctl tail REF shows the last ones")
     request = wire.LineageRequest(record=args.record, column=args.column, limit=args.limit)
     traced = submit(session, path, request, wire.Lineage)
     session.answer(traced, record_tree)
@@ -85,14 +83,26 @@ def _lineage(session: Session, args: argparse.Namespace) -> None:
         session.remark(line)
 
 
+def _check(args: argparse.Namespace) -> None:
+    """Raises Usage for options that do not go together."""
+    if args.events is not None:
+        if args.record is not None or args.column is not None or args.graph is not None:
+            raise Usage("--events tells of all transactions", hint="leave out --record, --column and --graph")
+        if args.limit < 1:
+            raise Usage(f"no number of transactions: {args.limit}", hint="--limit 1000")
+    elif args.record is None:
+        if args.column is not None:
+            raise Usage("--column asks about a record", hint="name it: --record OFFSET")
+    elif args.graph is not None:
+        raise Usage("a drawing shows datasets, not records", hint="leave out --record; -o json tells all of a record")
+    elif args.record < 0:
+        raise Usage(f"no offset of a record: {args.record}", hint="odfctl tail REF shows the last ones")
+
+
 def _events(session: Session, args: argparse.Namespace) -> None:
     """Writes NDJSON whatever the output format: tools that take events read lines of JSON."""
     from odfd.cli.standards.runs import TransactionRuns
 
-    if args.record is not None or args.column is not None or args.graph is not None:
-        raise Usage("--events tells of all transactions", hint="leave out --record, --column and --graph")
-    if args.limit < 1:
-        raise Usage(f"no number of transactions: {args.limit}", hint="--limit 1000")
     runs = TransactionRuns(session.client, args.ref, args.limit)
     for event in runs.events():
         output.say_json(json.dumps(event, ensure_ascii=False))

@@ -9,6 +9,7 @@ from typing import Any, Final
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.dataset_text import rows_text
+from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, is_cut, last_rows, source, without_places
 from odfd.cli.table import TableColumn, render
@@ -24,6 +25,7 @@ MOST_ROWS: Final = 10_000
 commands = Commands()
 
 
+_SHARD: TableColumn[wire.BlockView] = TableColumn("SHARD", lambda row: row.shard or "-")
 _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
     TableColumn("BLOCK", lambda row: f"#{row.sequence_number}", right=True),
     TableColumn("HASH", lambda row: formatting.digest(row.hash)),
@@ -40,6 +42,7 @@ _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
     argument("--limit", type=at_most(MOST_ROWS), default=20, metavar="N", help="number of blocks (20)"),
     argument("--before", type=int, metavar="N", help="only blocks below this sequence number"),
     argument("--epoch", type=int, metavar="N", help="blocks that a later epoch dropped, if the node keeps them"),
+    RENDITION,
     description="Blocks of a dataset, newest first.",
     example="nyc.flights --kind AddData --limit 3",
 )
@@ -49,8 +52,10 @@ def _log(session: Session, args: argparse.Namespace) -> None:
         query["before"] = args.before
     if args.epoch is not None:
         query["epoch"] = args.epoch
-    blocks = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/blocks", list[wire.BlockView], query)
-    session.answer(blocks, lambda rows: render(_BLOCKS, rows))
+    ref = read_of(session, args.ref, args)
+    blocks = session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/blocks", list[wire.BlockView], query)
+    columns = (_SHARD, *_BLOCKS) if any(row.shard is not None for row in blocks.value) else _BLOCKS
+    session.answer(blocks, lambda rows: render(columns, rows))
 
 
 @commands.add(

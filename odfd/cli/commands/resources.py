@@ -11,6 +11,7 @@ from chain.errors import Fault, NotFound
 from odfd import output
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
+from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.cli.watch_retry import WatchPosition, resumed
 from odfd.control import wire
@@ -242,6 +243,7 @@ def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> 
     "describe",
     argument("kind", metavar="KIND"),
     argument("name", metavar="NAME", nargs="?"),
+    RENDITION,
     description=f"All there is to know of one thing. KIND is {_KINDS}.",
     example="dataset nyc.flights\ndataset did:odf:fed01…",
 )
@@ -254,8 +256,11 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
             f"which {kind.name}?", hint=f"odfctl describe {kind.name} NAME; odfctl get {kind.plural} lists them"
         )
     (args.name,) = names
+    if kind.name != "dataset" and args.rendition is not None:
+        raise Usage(f"a {kind.name} has no renditions", hint="leave out --rendition")
     if kind.name == "dataset":
         try:
+            args.name = read_of(session, args.name, args)
             detail = session.client.get(
                 f"/dataset/v1alpha1/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail
             )

@@ -10,6 +10,7 @@ from odfd.cli.command import REF, Commands, argument
 from odfd.cli.offline import files
 from odfd.cli.offline.verify import check_directory
 from odfd.cli.progress import submit
+from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import Session
 from odfd.cli.table import clean, fields
 from odfd.control import wire
@@ -27,6 +28,7 @@ commands = Commands()
         "--from", dest="from_block", metavar="#N", default="0", help="check data and transforms only from this block on"
     ),
     argument("--full", action="store_true", help="check again what was verified before"),
+    RENDITION,
     description="Check everything again, trusting nobody. Levels: chain (hashes, links, rules), data (every slice "
     "against both its hashes, offsets, schema), reproduced (every transform run again, by the daemon). "
     "Ends with 0 when all is well, 1 when something is not. A directory (†) needs no daemon.",
@@ -35,8 +37,11 @@ commands = Commands()
 def _verify(session: Session, args: argparse.Namespace) -> int:
     start = _number(args.from_block)
     if files.is_directory(args.target):
+        if args.rendition is not None:
+            raise Usage("a directory holds one rendition", hint="leave out --rendition")
         report = check_directory(session, args.target, args.level, start)
     else:
+        args.target = read_of(session, args.target, args)
         request = wire.VerifyRequest(level=args.level, from_block=start, full=args.full)
         report = submit(session, f"/dataset/v1alpha1/datasets/{part(args.target)}/verify", request, wire.VerifyReport)
     session.answer(report, report_text)

@@ -234,6 +234,8 @@ class BlockView(Value, frozen=True, kw_only=True):
     """Watermark from this block on."""
     rows: RowCounts | None = None
     """Counts of the transaction that ends with this block. ``None``: it read no rows, or another node made it."""
+    shard: str | None = None
+    """The name of the shard that has the block. ``None``: the dataset has one chain."""
 
 
 class BlockDetail(Value, frozen=True, kw_only=True):

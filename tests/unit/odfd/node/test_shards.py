@@ -219,14 +219,22 @@ async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any,
         made = await shard(alice, 2, "city")
         await hand_over(alice, 1)
         asked = (
-            lambda: alice.api.datasets.log("cities", (), 5, None),
-            lambda: alice.api.verification.verify("cities", wire.VerifyRequest()),
+            lambda: alice.api.datasets.log("cities", (), 5, 3),
+            lambda: alice.api.datasets.block("cities", "#0"),
             lambda: alice.api.flow.export("cities", wire.ExportRequest(to="/nowhere")),
         )
         for each in asked:
             with pytest.raises(Refused) as refused:
                 await each()
             assert refused.value.rule == "shard-whole"
+        verified = await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest()))
+        sizes = [alice.home.chains.chain(each).head().size for each in alice.home.shards_of(alice.dataset("cities"))]
+        assert (verified.ref, verified.ok, verified.blocks) == ("cities", True, sum(sizes))
+        log = await alice.api.datasets.log("cities", (), 100, None)
+        assert {each.shard for each in log} == {"cities", "cities.r1.s1"}
+        assert len(log) == sum(sizes)
+        assert log == sorted(log, key=lambda each: each.system_time, reverse=True)
+        assert await alice.api.datasets.log("cities", (), 3, None) == log[:3]
         with pytest.raises(Refused) as refused:
             await alice.publish(made.shards[1])
         assert refused.value.rule == "shard-member"
