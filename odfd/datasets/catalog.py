@@ -42,6 +42,20 @@ class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is a chain inside a collection, and not the one that the collection's name means."""
 
 
+class DatasetResources(ResourceStore):
+    """Reads and writes resources; the id of a chain inside a collection means the collection."""
+
+    def with_did(self, type_: str, did: str) -> Resource | None:
+        found = super().with_did(type_, did)
+        if found is not None or type_ != TYPE or not did.startswith(DID_ODF):
+            return found
+        try:
+            whole = tables.of(self._db, DatasetId.parse(did)).active.dataset
+        except Invalid:
+            return None
+        return super().with_did(type_, str(whole))
+
+
 class Catalog:
     """Looks up and changes the names of datasets, over one connection."""
 

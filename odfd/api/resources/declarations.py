@@ -22,7 +22,7 @@ from odfd.api.resources.views import view_of
 from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets.catalog import Catalog
+from odfd.datasets.catalog import Catalog, DatasetResources
 from odfd.mirrors.mirror_spec import TYPE as MIRROR
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
@@ -96,7 +96,7 @@ class DeclarationService:
         desired = [_desired(each) for each in drafts]
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.read() as connection:
-            store = ResourceStore(connection)
+            store = DatasetResources(connection)
             rules = Rules(kept, self._references, self._parts, self._object_of, account)
             planned, faults = plan(desired, store, self._new_id, self._clock.now(), terms, rules)
             batch = [each.after for each in planned]
@@ -330,7 +330,7 @@ class DeclarationService:
 
     def _find(self, kind: ResourceType, name: str) -> Resource:
         with self._home.database.read() as connection:
-            return self._found(ResourceStore(connection), kind, name)
+            return self._found(DatasetResources(connection), kind, name)
 
     def _found(self, store: ResourceStore, kind: ResourceType, name: str) -> Resource:
         found = store.sought(kind.name, name) or store.with_did(kind.name, kind.object_named(name))
@@ -376,7 +376,7 @@ class DeclarationService:
 
     def _store(self, connection: sqlite3.Connection) -> ResourceStore:
         """Returns a store that also writes the resources that others make."""
-        return ResourceStore(connection, self.keeper)
+        return DatasetResources(connection, self.keeper)
 
     def _object_of(self, type_: str, spec: Json) -> str | None:
         """Returns what a resource stands for by its spec, if that says it."""

@@ -246,6 +246,33 @@ async def test_holds_and_the_publication_stay_with_the_name(world: Any) -> None:
             assert [each.id for each in ReadHolds(connection).all(alice.clock.now())] == [held.id]
 
 
+async def test_the_id_of_a_former_rendition_means_the_dataset(world: Any) -> None:
+    """In what is declared after a handover too, by references and by the dataset's own manifest."""
+    async with world.running("alice") as alice:
+        await begin(world, alice)
+        first = alice.dataset("cities")
+        await create(alice)
+        await hand_over(alice, 1)
+        late = "$schema: Flow\nheaders: {name: late}\nspec: {target: 'DID', triggers: [{kind: Schedule, every: 1h}]}\n"
+        (item,) = (await alice.apply(late.replace("DID", str(first)))).items
+        assert (item.action, item.fault) == ("created", None)
+        await settled(alice)
+        assert {each.name: each.target for each in await alice.api.flows.list()}["late"] == "cities"
+        assert (
+            resources(alice)["Flow", "late"].references[f"Dataset:{first}"].id
+            == resources(alice)["Dataset", "cities"].id
+        )
+        assert (await alice.api.declarations.get("dataset", str(first))).name == "cities"
+        own = (
+            DECLARED.split("---\n")[1].replace("spec:\n", f"spec:\n  did: {first}\n").replace("env: prod", "env: test")
+        )
+        (item,) = (await alice.apply(own)).items
+        assert (item.action, item.fault) == ("updated", None)
+        assert alice.home.resolve("cities").id != first
+        await hand_over(alice, 0)
+        assert {each.name: each.target for each in await alice.api.flows.list()}["late"] == "cities"
+
+
 async def test_a_name_by_which_a_rendition_is_found_is_no_other_datasets(world: Any) -> None:
     named = DECLARED.split("---\n")[1].replace("name: cities", "name: cities.r1")
     async with world.running("alice") as alice:
