@@ -85,7 +85,8 @@ class IntentService:
 
     async def _mirror(self, item: wire.ApplyItem, spec: Any) -> PreparedIntent:
         more = {key: value for key, value in spec.items() if key != "source"}
-        mirror = await self._mirrors.prepare(wire.MirrorRequest(source=spec["source"], as_name=item.name, **more))
+        request = wire.MirrorRequest(source=spec["source"], as_name=item.name, **more)
+        mirror = await self._mirrors.prepare(request, is_new=item.action == "created")
         return PreparedIntent(
             item,
             lambda connection: self._mirrors.record(connection, mirror),

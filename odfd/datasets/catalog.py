@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,7 +24,7 @@ from odfd.renditions.tables import CollectionState
 from odfd.resources.reader import NamedRow
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource, derived_id
-from odfd.resources.store import Owning, ResourceStore
+from odfd.resources.store import ResourceStore
 
 TYPE: Final = "Dataset"
 _INNER: Final = re.compile(
@@ -59,9 +59,8 @@ class DatasetResources(ResourceStore):
 class Catalog:
     """Looks up and changes the names of datasets, over one connection."""
 
-    def __init__(self, connection: sqlite3.Connection, owning: Owning | None = None) -> None:
-        """``owning`` writes what a renamed dataset makes, such as the flow of its schedule."""
-        self._db, self._store = connection, ResourceStore(connection, owning)
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db, self._store = connection, ResourceStore(connection)
 
     def entries(self) -> Sequence[DatasetEntry]:
         """Lists the datasets by name, each collection once."""
@@ -168,26 +167,11 @@ class Catalog:
             )
         return parsed
 
-    def rename(self, entry: DatasetEntry, name: str, now: Instant) -> DatasetEntry:
-        """Renames a dataset; names that differ in case are the same. Raises Invalid if the name is taken."""
-        parsed = parse_own_name(name)
-        held = self._store.with_did(TYPE, str(entry.id))
-        if held is None:
-            raise Invalid(
-                f"{entry.name} is inside a collection, and is called after it",
-                rule="rendition-name",
-                hint=f"odfctl rename {entry.name.partition('.r')[0]} {name}",
-            )
-        named = self._store.row_named(TYPE, parsed, held.account)
-        if named is not None and named.did != str(entry.id):
-            raise _taken(name, _entry(named).id)
-        inner = self._within(parsed, partial(self.named, account=held.account))
+    def inner_fault(self, name: str, account: str | None) -> Iterator[Invalid]:
+        """Yields a fault for a name by which a chain inside a collection of the account is found."""
+        inner = self._within(name, partial(self.named, account=account))
         if inner is not None:
-            raise _taken(name, inner.id)
-        if held.name != parsed:
-            after = msgspec.structs.replace(held, name=parsed, generation=held.generation + 1, updated_at=now)
-            self._store.put(after, now)
-        return msgspec.structs.replace(entry, name=parsed)
+            yield _taken(name, inner.id)
 
     def hand_on(self, old: DatasetId, new: DatasetId, now: Instant) -> None:
         """Lets the resource of a collection stand for another chain of it, with all that was declared and refers."""

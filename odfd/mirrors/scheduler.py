@@ -163,13 +163,15 @@ class MirrorScheduler:
         mirror = self.get(dataset)
         if mirror.spec.paused == paused:
             return mirror
-        spec = msgspec.structs.replace(mirror.spec, paused=paused)
 
-        def record() -> None:
+        def record() -> MirrorSpec:
             with self._database.write() as connection:
+                held = mirror_specs.of(connection, dataset) or mirror.spec  # which may be renamed meanwhile
+                spec = msgspec.structs.replace(held, paused=paused)
                 mirror_specs.keep(connection, spec, self._clock.now())
+                return spec
 
-        await trio.to_thread.run_sync(record)
+        spec = await trio.to_thread.run_sync(record)
         await self._stop(mirror)
         self._events.emit("mirror.paused" if paused else "mirror.resumed", spec.name, about=about(spec.id))
         return self._begin(spec)

@@ -10,8 +10,10 @@ import hmac
 import os
 import secrets
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+
+import trio
 
 from chain.ids import DatasetId
 from odfd.access.uses import Uses
@@ -100,8 +102,8 @@ def services_of(parts: NodeParts) -> Services:
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
     told, more = (parts.views, declarations, flows), _more_controllers(parts, performing, portals)
     _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, more))
-    writing = _applying(parts, flows, declarations, IntentService(mirrors, networks, judging)), declarations.keeper
-    datasets = DatasetService(home, parts.views, writing, parts.scheduler, context, _remote_state(parts, holders))
+    applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, judging))
+    datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, _remote_state(parts, holders))
     renditions = renditions_of(parts, datasets, seen)
     return Services(
         about=_status(parts, flows, mirrors),
@@ -215,6 +217,18 @@ def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
     parts.reconciler.regrant()
 
 
+async def _renamed(parts: NodeParts, dataset: DatasetId) -> None:
+    """Lets the mirrors of a dataset and its card have its new name."""
+
+    def chains() -> Sequence[DatasetId]:
+        with parts.home.catalog() as catalog:
+            entry = catalog.find(dataset)
+            return () if entry is None else catalog.chains_of(entry)
+
+    await parts.scheduler.reread(await trio.to_thread.run_sync(chains))
+    parts.cards.visibility_changed(dataset)
+
+
 def _more_controllers(parts: NodeParts, performing: FlowTasks, portals: PortalService) -> Mapping[str, Controller]:
     return {
         "Portal": PortalController(parts.home, portals),
@@ -300,7 +314,7 @@ def _networks(
 
 
 def _remote_state(parts: NodeParts, holders: HolderCounts) -> RemoteState:
-    return RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
+    return RemoteState(holders, partial(_visibility_changed, parts))
 
 
 def _pulling(
@@ -342,7 +356,7 @@ def _applying(
         parts.transform_deps.engines,
         parts.context,
         lambda: parts.ingest_deps.settings,
-        flows.changed,
+        (flows.changed, partial(_renamed, parts)),
         (declarations, intents.prepare, Pruning(declarations, flows.delete).prune),
     )
     applying.adopt = UnmanagedService(parts.home, parts.import_export, parts.context).adopt

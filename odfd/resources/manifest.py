@@ -211,17 +211,22 @@ def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[s
 
 def _check(draft: Draft) -> None:
     """Adds a mistake for each header with a forbidden value."""
-    name = draft.headers.name
-    kind = draft.type.name[0].lower() + draft.type.name[1:]
-    if UUID.match(name):
-        draft.note("headers.name", "a name that looks like an id", "resource-name", "write a name that people can say")
-    elif draft.attempt("headers.name", partial(parse_own_name, what=kind), name) is not None and len(name) > MAX_NAME:
-        draft.note("headers.name", f"a name of {len(name)} characters", "resource-name", f"at most {MAX_NAME}")
+    draft.attempt("headers.name", partial(check_name, draft.type.name), draft.headers.name)
     if draft.headers.id is not None and not UUID.match(draft.headers.id):
         draft.note("headers.id", "not an id of a resource", "resource-id", "leave it out: the node gives one")
     parts = draft.headers.labels or {}, draft.headers.annotations or {}
     for path, message, rule, hint in wrong_entries(draft.type.name, *parts):
         draft.note(f"headers.{path}", message, rule, hint)
+
+
+def check_name(type_: str, name: str) -> None:
+    """Raises Invalid for what is no name of a resource of the type."""
+    if UUID.match(name):
+        hint = "write a name that people can say"
+        raise Invalid("a name that looks like an id", rule="resource-name", hint=hint)
+    parse_own_name(name, type_[0].lower() + type_[1:])
+    if len(name) > MAX_NAME:
+        raise Invalid(f"a name of {len(name)} characters", rule="resource-name", hint=f"at most {MAX_NAME}")
 
 
 def wrong_entries(

@@ -35,6 +35,8 @@ class DesiredResource(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, Json] = {}
     annotations: Mapping[str, Json] = {}
     spec: Json
+    is_kept: bool = False
+    """Whether the spec has the form in which it is stored."""
     place: str = ""
     """Where it was written, as ``file:line``."""
 
@@ -49,6 +51,24 @@ class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     dangling: tuple[Reference, ...] = ()
     """References to what was never here; the resource waits for it."""
+
+    @property
+    def gives_up_name(self) -> bool:
+        """Whether what is here gets another name or account, so that another one may have the name."""
+        before, after = self.before, self.after
+        return before is not None and (before.account, before.key) != (after.account, after.key)
+
+
+def renaming(held: Resource, name: str, place: str = "", manager: str = APPLY) -> DesiredResource:
+    """Returns what stands, under another name. ``manager``: whose labels it states, as those of others stay anyway."""
+    labels, annotations = (
+        {key: value for key, value in values.items() if held.managers.get(f"{part}.{key}", APPLY) == manager}
+        for part, values in (("labels", held.labels), ("annotations", held.annotations))
+    )
+    return DesiredResource(
+        type=held.type, name=name, id=held.id, labels=labels, annotations=annotations, spec=held.spec, is_kept=True,
+        place=place,
+    )  # fmt: skip
 
 
 Walk: TypeAlias = Callable[[str, Json], Iterable[Reference]]

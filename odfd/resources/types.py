@@ -79,8 +79,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the resources that a resource of the type owns (``odfd.resources.owners.Parts``)."""
     check: Callable[[Any], object] | None = None
     """Adds the mistakes of a draft (``odfd.resources.manifest.Draft``) to it; its parts have their types already."""
-    kept: Callable[[str, Any], Any] | None = None
-    """Returns the form in which a spec is stored, given the name of the resource and the spec. Raises Invalid."""
+    kept: Callable[[str, Any, Any], Any] | None = None
+    """Returns the form in which a spec is stored, given the name, the spec and the stored one. Raises Invalid."""
     judged_at: str = "spec"
     """The part of a manifest that a mistake which ``kept`` finds is told of."""
     stands_for: str = ""

@@ -57,7 +57,6 @@ from odfd.queries.sharded_cuts import complete_sizes
 from odfd.renditions import tables as renditions
 from odfd.resources import records
 from odfd.resources.label_query import labels_by_did, labels_of
-from odfd.resources.store import Owning
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import about
@@ -79,7 +78,6 @@ class RemoteState(NamedTuple):
     holders: HolderCounts
     gone: Callable[[DatasetId], None]
     """Called with the id of a deleted dataset."""
-    renamed: Callable[[DatasetId], None]
 
 
 class DatasetService:
@@ -89,19 +87,18 @@ class DatasetService:
         self,
         home: StateDirectory,
         views: DatasetViews,
-        applying: tuple[ApplyOperation, Owning],
+        applying: ApplyOperation,
         scheduler: MirrorScheduler,
         context: Context,
         others: RemoteState,
     ) -> None:
-        """``applying`` applies manifests, and writes what a renamed dataset makes."""
-        self._holders, self._gone, self._renamed = others
+        self._holders, self._gone = others
         self._home = home
         self._scheduler = scheduler
         self._views, self._sizes = views, DataSizes(home)
         self.summing = ReconcileLoop(self._sum)
         """Sums the sizes of long chains in the background; rests until a view needs one."""
-        self._applying, self._owning = applying
+        self._applying = applying
         self._events = context.events
         self._clock = context.clock
 
@@ -194,12 +191,13 @@ class DatasetService:
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
         """Changes the dataset's local name; its name on other nodes does not change."""
         entry = await _in_thread(lambda: self._home.resolve(ref))
-        async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
-            await self._scheduler.reread(await _in_thread(lambda: self._rename(entry, request.name)))
-        self._renamed(entry.id)
-        self._events.emit(
-            "dataset.renamed", request.name, f"it was {entry.name}", about=about(entry.id), id=str(entry.id)
-        )
+        if entry.is_inner:
+            raise Invalid(
+                f"{entry.name} is inside a collection, and is called after it",
+                rule="rendition-name",
+                hint=f"odfctl rename {entry.name.partition('.r')[0]} {request.name}",
+            )
+        await self._applying.rename(_TYPE.name, str(entry.id), request.name)
         return await self.get(str(entry.id))
 
     async def log(
@@ -381,16 +379,6 @@ class DatasetService:
             for each in chains:
                 self._home.held(connection, each)
             return [catalog.resolve(str(each)) for each in chains]
-
-    def _rename(self, entry: DatasetEntry, name: str) -> Sequence[DatasetId]:
-        """Changes the name of a dataset, and of its mirror, in one transaction. Returns its chains. Raises Invalid."""
-        with self._home.database.write() as connection:
-            now, catalog = self._clock.now(), Catalog(connection, self._owning)
-            catalog.rename(entry, name, now)
-            spec = mirror_specs.of(connection, entry.id)
-            if spec is not None:
-                mirror_specs.keep(connection, msgspec.structs.replace(spec, name=name), now)
-            return catalog.chains_of(entry)
 
     def _delete(self, entry: DatasetEntry, *, purge: bool) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
         """Deletes a dataset. Returns its last view, and the names of its flows, each with whether it stays and waits.

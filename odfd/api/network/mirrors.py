@@ -149,11 +149,15 @@ class MirrorService:
             chains = () if entry is None else catalog.chains_of(entry)
         return [each for each in chains if each != dataset and self._scheduler.find(each) is not None]
 
-    async def prepare(self, request: wire.MirrorRequest) -> PreparedMirror:
-        """Prepares a mirror of a dataset named by its did, and changes nothing. Raises Invalid, Refused."""
+    async def prepare(self, request: wire.MirrorRequest, *, is_new: bool = True) -> PreparedMirror:
+        """Prepares a mirror of a dataset named by its did, and changes nothing. Raises Invalid, Refused.
+
+        ``is_new``: whether its name is to be checked, as a plan checks those of others.
+        """
         dataset, request = await trio.to_thread.run_sync(self._meant, DatasetId.parse(request.source), request)
         spec = await self._checked(request, dataset, None)
-        await trio.to_thread.run_sync(self._check_name, spec.name, dataset)
+        if is_new:
+            await trio.to_thread.run_sync(self._check_name, spec.name, dataset)
         shown = await self._marked(request, dataset)
         return PreparedMirror(spec, shown, await trio.to_thread.run_sync(self._is_kept, dataset))
 

@@ -29,12 +29,14 @@ from odfd.api.resources.skipping import Possible, possible, terms_of
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.datasets.catalog import TYPE as DATASET
 from odfd.datasets.engine_pins import Engines
 from odfd.errors import sole_faults
 from odfd.flows.store import TYPE as FLOW
 from odfd.ingest.settings import IngestSettings
 from odfd.resources.plan import PlannedResource
 from odfd.resources.references import dids_of
+from odfd.resources.resource import Resource
 from odfd.resources.selectors import parse_selector
 from odfd.resources.sets import names_in
 from odfd.runtime.subjects import about
@@ -50,6 +52,12 @@ class FlowsChanged(Protocol):
     """Puts flows in force as they are declared now, and tells of them."""
 
     async def __call__(self, planned: Sequence[PlannedResource]) -> None: ...
+
+
+class Renamed(Protocol):
+    """Lets what runs for a dataset go on under its new name."""
+
+    async def __call__(self, dataset: DatasetId) -> None: ...
 
 
 class PrepareIntents(Protocol):
@@ -88,16 +96,16 @@ class ApplyOperation:
         engines: Engines,
         context: Context,
         ingestion: Callable[[], IngestSettings],
-        flows_changed: FlowsChanged,
+        followers: tuple[FlowsChanged, Renamed],
         declarations: tuple[DeclarationService, PrepareIntents, Prune],
     ) -> None:
         """``ingestion`` returns what sources may do here, and is called each time.
 
-        ``flows_changed`` puts applied flows in force. ``declarations``: keeps resources, prepares intents, and deletes
-        what an apply leaves out.
+        ``followers`` put applied flows in force, and follow new names. ``declarations``: keeps resources, prepares
+        intents, and deletes what an apply leaves out.
         """
         self._declarations, self._prepare_intents, self._prune = declarations
-        self._flows_changed = flows_changed
+        self._flows_changed, self._renamed = followers
         self._home = home
         self._committer = committer
         self._planning = DatasetPlanning(home, engines, ingestion, self._declarations.names_of_values)
@@ -138,7 +146,7 @@ class ApplyOperation:
                 return refused(brought, others)
             items = with_headers(brought, planned) + [declared_item(each) for each in others]
             if not request.dry_run:
-                await self._tell(brought, others)
+                await self._tell(brought, planned)
             if request.prune is not None:
                 named = {(each.after.type, each.after.name.casefold()) for each in planned}
                 named |= {("Dataset", desired.name.casefold()) for desired in snapshots}
@@ -152,8 +160,24 @@ class ApplyOperation:
         target = ", ".join(names)
         return task_ref(self._board.submit("apply", target, work))
 
-    async def _tell(self, brought: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) -> None:
+    async def rename(self, word: str, ref: str, name: str) -> None:
+        """Gives a resource another name, as an apply of its id with that name. Raises NotFound, Invalid, Conflict."""
+        for left in reversed(range(ATTEMPTS)):
+            planned = await trio.to_thread.run_sync(self._declarations.plan_rename, word, ref, name)
+            before = planned[0].before
+            assert before is not None
+            terms = _Terms(dry_run=False, is_whole=True, generation=before.generation, forced=False)
+            try:
+                await self._perform(DesiredState([], {}, []), planned, Report(), terms)
+                break
+            except Conflict as fault:
+                if fault.rule != "generation" or not left:
+                    raise
+        await self._tell((), planned)
+
+    async def _tell(self, brought: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> None:
         """Puts applied flows in force, and reports what changed."""
+        others = [each for each in planned if each.after.type not in ELSEWHERE]
         await self._flows_changed([each for each in others if each.after.type == FLOW and each.action != "unchanged"])
         for one in others:
             if one.action != "unchanged" and one.after.type != FLOW:
@@ -161,10 +185,20 @@ class ApplyOperation:
                     f"resource.{one.action}", one.after.name, one.after.type, about=about(one.after.id)
                 )  # fmt: skip
         self._declarations.apply_ended()
+        for one in planned:
+            if one.after.type == DATASET and one.before is not None and one.before.name != one.after.name:
+                await self._tell_renamed(one.before, one.after)
         for each in brought:
             if each.kind == "dataset" and each.changes and each.id is not None:
                 done, text = "created" if each.action == "created" else "updated", plural(len(each.changes), "block")
                 self._events.emit(f"dataset.{done}", each.name, text, about=about(each.id), id=each.id)
+
+    async def _tell_renamed(self, before: Resource, after: Resource) -> None:
+        if before.did is None:
+            return
+        await self._renamed(DatasetId.parse(before.did))
+        told = about(before.did)
+        self._events.emit("dataset.renamed", after.name, f"it was {before.name}", about=told, id=before.did)
 
     def _possible(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Possible:
         """Returns the manifests to apply: those that can be with ``on_error`` skip, otherwise all. Blocking.
@@ -191,6 +225,7 @@ class ApplyOperation:
         refusals: dict[str, Fault] = {}
         for attempt in range(ATTEMPTS):
             batch = DatasetBatch(self._home, self._clock.now(), dry_run=terms.dry_run, forced=terms.forced)
+            batch.leave_names(_without_names(planned))
             try:
                 intents = await self._intents(planned, batch, refusals)
                 datasets = [await self._plan(each, batch, refusals) for each in self._snapshots(wanted, planned)]
@@ -323,6 +358,13 @@ class _Refusals(Exception):
     def __init__(self, faults: Mapping[str, Fault]) -> None:
         super().__init__()
         self.faults = faults
+
+
+def _without_names(planned: Sequence[PlannedResource]) -> Iterator[DatasetId]:
+    """Yields the datasets that the apply renames or moves, so that another one may have the name."""
+    for each in planned:
+        if each.gives_up_name and each.before is not None and each.after.type == DATASET and each.before.did:
+            yield DatasetId.parse(each.before.did)
 
 
 def _has_failed(items: Sequence[wire.ApplyItem]) -> bool:

@@ -47,6 +47,8 @@ def with_warnings(item: wire.ApplyItem, warnings: Mapping[tuple[str, str], tuple
 
 
 def successful(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> list[PlannedResource]:
-    """Returns the planned resources to record: all whose items did not fail."""
+    """Returns the planned resources to record: all whose items did not fail, nor those of the same dataset."""
     failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
-    return [each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed]
+    is_failed = [(each.after.type.lower(), each.after.key) in failed for each in planned]
+    dids = {each.after.did for each, fails in zip(planned, is_failed, strict=True) if fails} - {None}
+    return [each for each, fails in zip(planned, is_failed, strict=True) if not fails and each.after.did not in dids]

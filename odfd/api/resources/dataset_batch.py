@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, TypeAlias
 
@@ -66,11 +66,16 @@ class DatasetBatch:
         self.planned: list[PlannedDataset] = []
         self._states: dict[DatasetId, ChainState] = {}
         self._names: dict[tuple[str | None, str], DatasetId] = {}
+        self._nameless: frozenset[DatasetId] = frozenset()
         self._born = ExitStack()
 
     def close(self) -> None:
         """Deletes the keys of new datasets that were not committed."""
         self._born.close()
+
+    def leave_names(self, datasets: Iterable[DatasetId]) -> None:
+        """Takes the present names of datasets as free, since the apply gives them others."""
+        self._nameless = frozenset(datasets)
 
     def new_ids(self, desired: DesiredSnapshot) -> Sequence[DatasetId]:
         """Makes a key for each shard of a new dataset, and returns their ids; in a dry run only placeholder ids."""
@@ -115,7 +120,11 @@ class DatasetBatch:
             return planned
         try:
             with self._home.catalog() as catalog:
-                return resolve_dataset(ref, desired.meant, catalog, desired.account).id
+                found = resolve_dataset(ref, desired.meant, catalog, desired.account)
+            if found.id in self._nameless and reference_key(ref, TYPE) not in desired.meant:
+                text = f"{found.name} has another name after this apply"
+                raise Invalid(text, rule="dataset-ref", hint="write its new name")
+            return found.id
         except Invalid as fault:
             fault.place = desired.input_place(ref)
             raise
@@ -173,11 +182,10 @@ class DatasetBatch:
         return Addition(dataset, each.head, events, (), at=max(self.now, upper))
 
     def _check_new(self, connection: sqlite3.Connection, each: PlannedDataset) -> None:
-        if (
-            each.head is None
-            and not each.is_kept
-            and Catalog(connection).named(each.desired.name, each.desired.account) is not None
-        ):
+        if each.head is not None or each.is_kept:
+            return
+        held = Catalog(connection).named(each.desired.name, each.desired.account)
+        if held is not None and held.id not in self._nameless:
             raise Conflict(f"{each.desired.name} was made by another apply meanwhile", rule="head-moved")
 
     def _note(self, connection: sqlite3.Connection, each: PlannedDataset) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -10,10 +9,10 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from chain.codec.bind import plain_of
 from chain.codec.manifest import Mistakes
-from chain.errors import Conflict, Environment, Invalid, NotFound, Refused
+from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
+from odfd.api.resources.batch_steps import desired_of, meaning, namesakes, rename_faults, standing_of, waiting
 from odfd.api.resources.labels import KEYS as SYSTEM_KEYS
 from odfd.api.resources.labels import SystemLabels, contradictions, labelled
 from odfd.api.resources.pages import ResourcePage, ResourcePages
@@ -22,13 +21,24 @@ from odfd.api.resources.views import view_of
 from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.datasets.catalog import TYPE as DATASET
 from odfd.datasets.catalog import Catalog, DatasetResources
 from odfd.mirrors.mirror_spec import TYPE as MIRROR
-from odfd.resources.manifest import Draft, wrong_entries
+from odfd.resources.manifest import Draft, check_name, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
-from odfd.resources.plan import APPLY, PLAIN, DesiredResource, PlannedResource, Rules, Terms, check_generation, plan
+from odfd.resources.plan import (
+    APPLY,
+    PLAIN,
+    DesiredResource,
+    PlannedResource,
+    Rules,
+    Terms,
+    check_generation,
+    plan,
+    renaming,
+)
 from odfd.resources.references import FinalState, Reference, references_in
-from odfd.resources.resource import OF_ACCOUNTS, Json, Resource
+from odfd.resources.resource import Json, Resource
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
 from odfd.resources.store import ResourceStore
@@ -37,7 +47,7 @@ from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
-ELSEWHERE: Final = frozenset({"Dataset", *(each.name for each in TYPES if each.kept is not None)})
+ELSEWHERE: Final = frozenset({DATASET, *(each.name for each in TYPES if each.kept is not None)})
 """Types with their own commands and checks, whose truth is not their declaration."""
 
 
@@ -86,33 +96,67 @@ class DeclarationService:
         keys: SecretSealer = DrySealing(self._home.secrets) if dry_run else self._home.secrets
 
         def kept(desired: DesiredResource, before: Resource | None, resource_id: str) -> Any:
+            if desired.is_kept:
+                return desired.spec
             if desired.type != SECRET_SET:
                 form = self._registry.named(desired.type).kept
-                spec = desired.spec if form is None else form(desired.name, said[desired.place])
+                stands = None if before is None else before.spec
+                spec = desired.spec if form is None else form(desired.name, said[desired.place], stands)
                 return spec if desired.type != MIRROR else self._gone_on(spec, before)
             held = {} if before is None else before.spec["secrets"]
             return {"secrets": sealed_secrets(desired.spec["secrets"], held, (resource_id, desired.name), keys)}
 
-        desired = [_desired(each) for each in drafts]
+        desired = [desired_of(each) for each in drafts]
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.read() as connection:
             store = DatasetResources(connection)
             rules = Rules(kept, self._references, self._parts, self._object_of, account)
-            planned, faults = plan(desired, store, self._new_id, self._clock.now(), terms, rules)
-            batch = [each.after for each in planned]
-            planned = [_waiting(each, draft, store, batch) for each, draft in zip(planned, drafts, strict=False)]
-        for each in planned if terms.generation is not None else ():
+            planned, faults = self._planned(desired, store, connection, terms, rules)
+            batch, number = [each.after for each in planned], len(drafts)
+            told = [waiting(each, draft, store, batch) for each, draft in zip(planned, drafts, strict=False)]
+            planned = [*told, *planned[number:]]
+        for each in planned[:1] if terms.generation is not None else ():
             check_generation(each.before, terms.generation or 0, each.after.name)
-        faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
-        for each in planned:
-            if each.before is not None and each.after.type in self.fixed:
-                self.fixed[each.after.type](each.before, each.after)
         by_name = {(each.type.name, each.headers.name.casefold()): each.place for each in drafts}
         for each in planned:
-            faults += self._label_faults(each.after, by_name[each.after.type, each.after.name.casefold()])
+            if (place := by_name.get((each.after.type, each.after.name.casefold()))) is not None:
+                faults += self._label_faults(each.after, place)
         if faults:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
         return planned
+
+    def plan_rename(self, word: str, ref: str, name: str) -> list[PlannedResource]:
+        """Plans another name of one resource, which is the first planned. Blocking. Raises NotFound, Invalid."""
+        kind = self._type(word)
+        check_name(kind.name, name)
+        with self._home.database.read() as connection:
+            store = DatasetResources(connection)
+            desired = [renaming(self._found(store, kind, ref), name)]
+            rules = Rules(walk=self._references, parts=self._parts, object=self._object_of)
+            planned, faults = self._planned(desired, store, connection, PLAIN, rules)
+        if faults:
+            raise faults[0]
+        return planned
+
+    def _planned(
+        self,
+        desired: list[DesiredResource],
+        store: ResourceStore,
+        connection: sqlite3.Connection,
+        terms: Terms,
+        rules: Rules,
+    ) -> tuple[list[PlannedResource], list[Invalid]]:
+        """Plans resources, and after them the mirrors and datasets that get a name with them. Raises Refused."""
+        desired = [*desired, *namesakes(desired, store, terms.manager)]
+        planned, faults = plan(desired, store, self._new_id, self._clock.now(), terms, rules)
+        catalog = Catalog(connection)
+        for each, said in zip(planned, desired, strict=False):
+            for fault in rename_faults(each, planned, catalog):
+                fault.place = said.place
+                faults.append(fault)
+            if each.before is not None and each.after.type in self.fixed:
+                self.fixed[each.after.type](each.before, each.after)
+        return planned, faults
 
     def _gone_on(self, spec: Any, before: Resource | None) -> Any:
         """Returns the spec of a mirror, for what it mirrors now if its owner handed over since it was written."""
@@ -136,12 +180,12 @@ class DeclarationService:
         Raises Conflict as ``plan``, and if something came or went that the plan did not know.
         """
         store, born = self._store(connection), dids or {}
-        for one in planned if generation is not None else ():
+        for one in planned[:1] if generation is not None else ():
             check_generation(store.get(one.after.id), generation or 0, one.after.name)
         held = {each.after.id: store.get(each.after.id) for each in planned}
-        standing = [_standing(each, held, store, born) for each in planned]
+        standing = [standing_of(each, held, store, born) for each in planned]
         final = FinalState(standing, store)
-        changed = [after for each in standing if (after := _meaning(each, final)) != held.get(each.id)]
+        changed = [after for each in standing if (after := meaning(each, final)) != held.get(each.id)]
         store.put_all(changed, self._clock.now())
         for each in changed:
             if each.type == SECRET_SET:
@@ -239,7 +283,7 @@ class DeclarationService:
     def check_planned(self, planned: Sequence[PlannedResource], generation: int) -> None:
         """Raises Conflict if a resource no longer has the generation that it was planned on. Blocking."""
         with self._home.database.read() as connection:
-            for each in planned:
+            for each in planned[:1]:
                 check_generation(ResourceStore(connection).get(each.after.id), generation, each.after.name)
 
     async def check_generation(self, word: str, name: str, generation: int) -> None:
@@ -381,7 +425,7 @@ class DeclarationService:
     def _object_of(self, type_: str, spec: Json) -> str | None:
         """Returns what a resource stands for by its spec, if that says it."""
         field = self._registry.named(type_).stands_for
-        return spec[field] if field else None
+        return spec[field] if field and spec is not None else None
 
     def _type(self, word: str) -> ResourceType:
         found = self._registry.word(word)
@@ -423,72 +467,3 @@ class DeclarationService:
 def _sets_of(store: ResourceStore, name: str, account: str | None) -> tuple[Resource | None, Resource | None]:
     """Returns the sets of values of a dataset, which have its name and its account."""
     return store.named("VariableSet", name, account), store.named(SECRET_SET, name, account)
-
-
-def _waiting(
-    planned: PlannedResource, draft: Draft, store: ResourceStore, batch: Sequence[Resource]
-) -> PlannedResource:
-    """Adds a warning for each reference to what is not here, with the nearest name of its own account."""
-    if planned.action == "unchanged":
-        return planned
-    told = []
-    for each in planned.dangling:
-        type_, _, name = each.key.partition(":")
-        account = planned.after.account if type_ in OF_ACCOUNTS else None
-        known = {row.name for row in store.rows(type_) if row.account == account}
-        known |= {other.name for other in batch if (other.type, other.account) == (type_, account)}
-        near = difflib.get_close_matches(name, sorted(known), n=1)
-        meant = f" (did you mean {near[0]}?)" if near else ""
-        told.append(f"{draft.place(each.path)}: no {type_.lower()} {name!r} here{meant}; it begins when that is here")
-    return msgspec.structs.replace(planned, warnings=(*planned.warnings, *told))
-
-
-def _desired(draft: Draft) -> DesiredResource:
-    return DesiredResource(
-        type=draft.type.name,
-        name=draft.headers.name,
-        id=draft.headers.id,
-        account=draft.headers.account,
-        labels=draft.headers.labels or {},
-        annotations=draft.headers.annotations or {},
-        spec=plain_of(draft.spec),
-        place=draft.place("headers.name"),
-    )
-
-
-def _rename_fault(planned: PlannedResource) -> Invalid | None:
-    """Returns a fault for a new name of a type that an apply does not rename, since its name is kept elsewhere too."""
-    before, after = planned.before, planned.after
-    if before is None or after.type not in ELSEWHERE or before.name == after.name:
-        return None
-    hint = f"odfctl rename {before.name} {after.name}" if after.type == "Dataset" else "delete it and apply it anew"
-    return Invalid(f"{after.type} {before.name} is not renamed by an apply", rule="resource-rename", hint=hint)
-
-
-def _meaning(each: Resource, final: FinalState) -> Resource:
-    """Resolves the references of a resource to others of the same batch."""
-    references = {key: final.resolved(key, held, each.account) for key, held in each.references.items()}
-    return msgspec.structs.replace(each, references=references)
-
-
-def _standing(
-    planned: PlannedResource,
-    present: Mapping[str, Resource | None],
-    store: ResourceStore,
-    dids: Mapping[tuple[str | None, str], str],
-) -> Resource:
-    """Returns the resource to store, with the status and the object that it has now. Raises Conflict.
-
-    ``present``: what stands now, by id.
-    """
-    after, held = planned.after, present[planned.after.id]
-    if (held is None) != (planned.before is None):
-        text = f"the {after.type} {after.name} {'is gone' if held is None else 'came'} meanwhile"
-        raise Conflict(text, rule="head-moved", hint="apply it again")
-    # A handover that came meanwhile gave it another object.
-    stands_for = after.did if held is None else held.did
-    did = stands_for or (dids.get((after.account, after.key)) if after.type == "Dataset" else None)
-    if held is None and did is not None and (back := store.with_did(after.type, did)) is not None:
-        held = back  # the data of a deleted dataset was taken back for it
-        after = msgspec.structs.replace(after, id=back.id, generation=back.generation + 1, created_at=back.created_at)
-    return msgspec.structs.replace(after, did=did, status=after.status if held is None else held.status)

@@ -203,7 +203,7 @@ class _Reading:
         if draft.type.check is not None:
             draft.type.check(draft)
         if (kept := draft.type.kept) is not None:
-            draft.attempt(draft.type.judged_at, lambda name: kept(name, draft.spec), draft.headers.name)
+            draft.attempt(draft.type.judged_at, lambda name: kept(name, draft.spec, None), draft.headers.name)
         self._desired.drafts.append(draft)
         self._desired.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
         return draft.binding.mistakes

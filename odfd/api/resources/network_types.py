@@ -64,7 +64,7 @@ class PeerResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     blocked: Annotated[bool, described("true: the node exchanges nothing with the peer.")]
 
 
-def kept_mirror(name: str, spec: MirrorResourceSpec) -> Json:
+def kept_mirror(name: str, spec: MirrorResourceSpec, before: Json) -> Json:  # noqa: ARG001  all types are read alike
     """Returns the form in which a Mirror is stored. Raises Invalid."""
     if not spec.source.startswith(DID_ODF):
         raise Invalid(
@@ -91,7 +91,7 @@ def _place(via: str | None, dataset: DatasetId) -> str | None:
     return place
 
 
-def kept_network(name: str, spec: NetworkResourceSpec) -> Json:  # noqa: ARG001  all types are read alike
+def kept_network(name: str, spec: NetworkResourceSpec, before: Json) -> Json:  # noqa: ARG001  all types are read alike
     """Returns the form in which a Network is stored. Raises Invalid."""
     for address in spec.bootstrap:
         if parse_address(address).peer is None:
@@ -100,7 +100,7 @@ def kept_network(name: str, spec: NetworkResourceSpec) -> Json:  # noqa: ARG001 
     return plain_of(spec)
 
 
-def kept_peer(name: str, spec: PeerResourceSpec) -> Json:  # noqa: ARG001  all types are read alike
+def kept_peer(name: str, spec: PeerResourceSpec, before: Json) -> Json:  # noqa: ARG001  all types are read alike
     """Returns the form in which a Peer is stored. Raises Invalid."""
     peer = peer_id(spec.peer_id)
     if not peer.startswith("12D3KooW") or not peer.isalnum():

@@ -280,15 +280,28 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
     "rename",
     REF,
     argument("name", metavar="NAME"),
-    description="Give a dataset another local name. Its id stays, and other nodes keep their names for it. Manifests "
-    "and URLs with the old name no longer find it.",
-    example="nyc.flights flights",
+    description="Give a resource another name: a dataset NAME, or KIND/NAME. Its id stays, and what refers to it goes "
+    "on. Other nodes keep their names for a dataset. Manifests and URLs with the old name no longer find it.",
+    example="nyc.flights flights\nflow/hourly daily",
 )
 def _rename(session: Session, args: argparse.Namespace) -> None:
     request = wire.RenameRequest(name=args.name)
-    path = f"{kinds.DATASET.declared}/{part(args.ref)}/rename"
+    kind, ref = _renamed(args.ref)
+    path = f"{kind.declared}/{part(ref)}/rename"
     renamed = session.client.post(path, wire.ResourceManifest, request)
     session.answer(renamed, lambda row: f"{args.ref} is now {row.name}")
+
+
+def _renamed(ref: str) -> tuple[kinds.Kind[Any], str]:
+    """Returns the kind and the name in ``KIND/NAME``; without a kind, which may be an account, that of datasets."""
+    try:
+        kind, names = kinds.named(ref, []) if "/" in ref else (kinds.DATASET, [ref])
+    except Usage:
+        return kinds.DATASET, ref
+    _check_declared(kind, "are not renamed")
+    if kind is kinds.RESOURCE or len(names) != 1:
+        raise Usage(f"{ref[:100]!r} names no single thing", hint="odfctl rename KIND/NAME NEW_NAME")
+    return kind, names[0]
 
 
 @commands.add(

@@ -67,9 +67,10 @@ def check_trust_policy(draft: Draft) -> None:
         draft.note("spec.priority", f"a priority of {spec.priority}", "number-range", hint)
 
 
-def kept_validator(name: str, spec: ValidatorResourceSpec) -> Json:
-    """Returns the form in which a Validator is stored. Raises Invalid."""
-    return plain_of(ValidatorResourceSpec(did=str(KeyDid.parse(spec.did)), group=spec.group or name))
+def kept_validator(name: str, spec: ValidatorResourceSpec, before: Json) -> Json:
+    """Returns the form in which a Validator is stored: in no other group because it is renamed. Raises Invalid."""
+    group = spec.group or (name if before is None else before["group"])
+    return plain_of(ValidatorResourceSpec(did=str(KeyDid.parse(spec.did)), group=group))
 
 
 def rules_in(connection: sqlite3.Connection) -> tuple[DatasetRule, ...]:

@@ -142,7 +142,7 @@ async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: A
         await asking.apply(ALICE, DATASET.format(name="more", more=""))
         with pytest.raises(Fault) as taken:
             await services.datasets.rename("hers", wire.RenameRequest(name="MORE"))
-        assert taken.value.rule == "dataset-exists"
+        assert taken.value.rule == "name-taken"
 
 
 async def test_a_renamed_dataset_of_an_account_leaves_those_of_its_names_alone(world: Any) -> None:
