@@ -51,6 +51,7 @@ WATCH: Final = Parameter("watch", "flag", "Answer with a stream of changes, whic
 SINCE: Final = Parameter("since", "text", "The version that a watch goes on from; without it, from what stands now.")
 CONTINUE: Final = Parameter("continue", "text", "Of the page before: asks for the next one of the same list.")
 LABELS: Final = Parameter("labels", "text", "A selector of labels, such as env=prod.")
+NAME: Final = Parameter("name", "text", "A pattern of names: % stands for any text, and _ for one character.")
 
 OBJECTS: Final = Parameter(
     "objects", "text", "`purge`: a dataset goes with its data; else `keep`: that stays, unmanaged."
@@ -133,8 +134,10 @@ def is_watch(request: Request) -> bool:
     """Whether the request is for a stream of changes. Raises Usage if it also selects by labels or asks for a page."""
     if not flag(request, WATCH.name):
         return False
-    if LABELS.name in request.query_params:
-        raise Usage("a watch does not select by labels", rule="query", hint="leave labels out; each change has its own")
+    for each in (LABELS, NAME):
+        if each.name in request.query_params:
+            hint = f"leave {each.name} out; each change has its own"
+            raise Usage(f"a watch does not select by {each.name}", rule="query", hint=hint)
     if CONTINUE.name in request.query_params:
         raise Usage("a watch has no pages", rule="query", hint="since: the resourceVersion of the list")
     return True

@@ -19,6 +19,7 @@ from odfd.api.graphql_limits import DEFAULT_PAGE, MAX_PAGE
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import to_problem
+from odfd.resources.selectors import selecting
 from odfd.resources.types import ResourceType
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ scalar JSON
 type Query {
   """A resource by reference: Type:name, Type:id, or a did."""
   resource(ref: String!): JSON
-  """Resources of a type, or of all, with labels as the selector says (env=prod), by type and name."""
-  resources(type: String, labels: String, first: Int = 50, after: String): ResourcePage!
+  """
+  Resources of a type, or of all, with labels as the selector says (env=prod) and names as the pattern does (nyc.%), by
+  type and name.
+  """
+  resources(type: String, labels: String, name: String, first: Int = 50, after: String): ResourcePage!
   dataset(ref: String!): Dataset
   datasets(first: Int = 50, after: String): DatasetPage!
 }
@@ -151,7 +155,10 @@ def _resource(_: object, info: Info, ref: str) -> Any:
 
 
 def _resources(_: object, info: Info, first: int | None = None, after: str | None = None, **asked: str | None) -> Page:
-    found = _told(info, lambda services: services.declarations.list(asked.get("type"), asked.get("labels")))
+    def listed(services: Services) -> Awaitable[Sequence[wire.ResourceView]]:
+        return services.declarations.list(asked.get("type"), selecting(asked.get("labels"), asked.get("name")))
+
+    found = _told(info, listed)
     page = _page_of(found, lambda each: f"{each.type}:{each.name.casefold()}", first, after)
     return page | {"items": [_json(operations.manifest_of(each)) for each in page["items"]]}
 

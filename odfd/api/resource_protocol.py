@@ -22,6 +22,7 @@ from odfd.api.endpoints import (
     IF_NONE_MATCH,
     JSON,
     LABELS,
+    NAME,
     OBJECTS,
     SINCE,
     WATCH,
@@ -40,6 +41,7 @@ from odfd.control.client import MANIFESTS
 from odfd.control.responses import NDJSON, answer, body, decoded, flag, lines, problem, since_of, stream_of, whole_body
 from odfd.control.shared_encoding import SharedValue
 from odfd.errors import Usage, http_status
+from odfd.resources.selectors import selecting
 from odfd.resources.types import VERSION, ResourceType
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ ATTEMPTS: Final = 5
 APPLY: Final = f"/resource/{VERSION}/apply"
 
 
-@asks(WATCH, SINCE, LABELS, ACCOUNT, LIMIT, CONTINUE, answers=wire.ResourceList, stream=wire.ResourceManifestNews)
+@asks(WATCH, SINCE, NAME, LABELS, ACCOUNT, LIMIT, CONTINUE, answers=wire.ResourceList, stream=wire.ResourceManifestNews)
 async def _all(services: Services, request: Request) -> object:
     """Lists the resources of a type in pages, or watches them."""
     kind = _type(request)
@@ -165,10 +167,10 @@ async def _watch(services: Services, request: Request) -> object:
     return await _watched(services.declarations, None, request)
 
 
-@asks(LABELS, answers=Sequence[wire.ResourceManifest])
+@asks(NAME, LABELS, answers=Sequence[wire.ResourceManifest])
 async def _of_all_types(services: Services, request: Request) -> object:
     """Lists the resources of all types but elements of sets."""
-    return [manifest_of(each) for each in await services.declarations.list(None, request.query_params.get("labels"))]
+    return [manifest_of(each) for each in await services.declarations.list(None, _selector(request))]
 
 
 @asks(takes=wire.LabelRequest, answers=wire.ResourceManifest)
@@ -292,9 +294,14 @@ async def _applied(
 async def _listed(services: Services, kind: ResourceType, request: Request) -> wire.ResourceList:
     """Returns a page of resources; a watch from its version reports what changed since the list began."""
     asked, limit = request.query_params, LIMIT.number(request) or PAGE
-    page = await services.declarations.page(kind.name, asked.get("labels"), limit, asked.get("continue"))
+    page = await services.declarations.page(kind.name, _selector(request), limit, asked.get("continue"))
     items = tuple(manifest_of(each) for each in page.views)
     return wire.ResourceList(resource_version=page.version, items=items, rest=page.rest)
+
+
+def _selector(request: Request) -> str | None:
+    """Returns what a list is of, by labels and names. Raises Invalid."""
+    return selecting(request.query_params.get(LABELS.name), request.query_params.get(NAME.name))
 
 
 def _of_account(listed: wire.ResourceList, account: str | None) -> wire.ResourceList:

@@ -29,7 +29,7 @@ from odfd.flows.plan import (
     Selection,
 )
 from odfd.flows.schedule import UTC, Schedule, duration_text, parse_cron, parse_duration, parse_every, parse_zone
-from odfd.flows.selection import EVERY, is_pattern, parse_pattern
+from odfd.flows.selection import EVERY
 from odfd.flows.spec import (
     DatasetSchedule,
     DerivationPolicySpec,
@@ -47,7 +47,7 @@ from odfd.resources.manifest import Draft, read_resource
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
-from odfd.resources.selectors import parse_selector
+from odfd.resources.selectors import is_pattern, parse_pattern, parse_selector
 from odfd.resources.types import ResourceType, TypeRegistry
 
 _TARGET: Final = "Dataset:"

@@ -13,8 +13,11 @@ from odfd.resources.label_schemas import short_name
 from odfd.resources.resource import Json, canonical
 
 MAX_DEPTH: Final = 16
+NAME: Final = "$name"
+"""The operator of a filter that selects by a pattern of names."""
 _WILD: Final = {"%": ".*", "_": "."}
 """Wildcards in patterns of names, as regular expressions; no name contains one."""
+_PATTERN: Final = re.compile(r"[A-Za-z0-9.\-%_]{1,100}\Z")
 _HINT: Final = "like -l 'env=prod,team in (a,b),!old'"
 _JSON_HINT: Final = """like -l '{"$or": [{"env": "prod"}, {"$not": {"team": {"$in": ["a", "b"]}}}]}'"""
 _WORD: Final = re.compile(r"[^\s=!,(){}\[\]$]+")
@@ -25,7 +28,7 @@ _TERM: Final = re.compile(
     r"|(?P<key>[^\s=!,()]+)\s*(?:(?P<op>!=|==?)\s*(?P<value>[^,()]*?))?)\s*(?:,|\Z)"
 )
 LabelFilter = dict[str, Any]
-"""A filter such as ``{env: prod, $not: {…}, $or: […], $and: […]}``.
+"""A filter such as ``{env: prod, $not: {…}, $or: […], $and: […], $name: "nyc.%"}``.
 
 For one key also ``{$in: […]}`` and ``{$exists: true}``.
 """
@@ -40,6 +43,27 @@ def name_pattern(text: str) -> re.Pattern[str]:
 def names(patterns: Iterable[str], name: str) -> bool:
     """Whether a name matches one of the patterns."""
     return any(name_pattern(each).fullmatch(name) for each in patterns)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text is a pattern of names: it has a wildcard, which no name has."""
+    return any(each in text for each in _WILD)
+
+
+def parse_pattern(text: str) -> str:
+    """Returns a pattern of names, in which ``%`` stands for any text and ``_`` for a character. Raises Invalid."""
+    if _PATTERN.match(text) is None:
+        hint = "% stands for any text and _ for one character: house.%"
+        raise Invalid(f"not a pattern of names: {text[:80]!r}", rule="name-pattern", hint=hint)
+    return text
+
+
+def selecting(labels: str | None, name: str | None) -> str | None:
+    """Returns one selector for a selector of labels and a pattern of names; ``None`` for neither. Raises Invalid."""
+    if name is None:
+        return labels
+    by_name = {NAME: parse_pattern(name)}
+    return canonical(by_name if labels is None else {"$and": [parse_selector(labels), by_name]})
 
 
 def parse_selector(text: str) -> LabelFilter:
@@ -83,12 +107,16 @@ def _parsed(key: str, value: Any, depth: int) -> Any:
     match key:
         case "$not":
             return parse_filter(value, depth)
+        case "$name":
+            if not isinstance(value, str):
+                raise Invalid("$name has a pattern of names", rule="label-selector", hint=_JSON_HINT)
+            return parse_pattern(value)
         case "$and" | "$or":
             if not isinstance(value, list) or not value:
                 raise Invalid(f"{key} has a list of filters", rule="label-selector", hint=_JSON_HINT)
             return [parse_filter(each, depth) for each in value]
     if key.startswith("$"):
-        known = "$not, $and, $or"
+        known = "$not, $and, $or, $name"
         raise Invalid(f"unknown operator {key[:40]!r} in a filter", rule="label-selector", hint=f"known are {known}")
     for operator, operand in value.items() if isinstance(value, Mapping) else ():
         if not isinstance(operand, _OPERANDS.get(operator, ())):
@@ -109,9 +137,9 @@ def _term(found: re.Match[str]) -> LabelFilter:
     return {"$not": same} if found["op"] == "!=" else same
 
 
-def matches(wanted: LabelFilter, labels: Mapping[str, Json]) -> bool:
-    """Whether labels match a filter, as ``parse_filter`` returns it."""
-    return all(_holds(key, value, labels) for key, value in wanted.items())
+def matches(wanted: LabelFilter, name: str, labels: Mapping[str, Json]) -> bool:
+    """Whether a resource with this name and these labels matches a filter, as ``parse_filter`` returns it."""
+    return all(_holds(key, value, name, labels) for key, value in wanted.items())
 
 
 def first_equality(wanted: LabelFilter) -> tuple[str, Json] | None:
@@ -126,14 +154,16 @@ def first_equality(wanted: LabelFilter) -> tuple[str, Json] | None:
     return None
 
 
-def _holds(key: str, value: Any, labels: Mapping[str, Json]) -> bool:
+def _holds(key: str, value: Any, name: str, labels: Mapping[str, Json]) -> bool:
     match key:
         case "$not":
-            return not matches(value, labels)
+            return not matches(value, name, labels)
         case "$and":
-            return all(matches(each, labels) for each in value)
+            return all(matches(each, name, labels) for each in value)
         case "$or":
-            return any(matches(each, labels) for each in value)
+            return any(matches(each, name, labels) for each in value)
+        case "$name":
+            return names((value,), name)
     if not isinstance(value, Mapping):
         return key in labels and _same(labels[key], value)
     return all(_asked(key, operator, operand, labels) for operator, operand in value.items())

@@ -366,7 +366,8 @@ class DeclarationService:
         told = [each for each in found if self._is_listed(each.type, None if kind is None else kind.name)]
         if selector is None:
             return self._views(told)
-        return self._views([each for each in told if matches(selector, self._system_labels.all_of(each))])
+        labels_of = self._system_labels.all_of
+        return self._views([each for each in told if matches(selector, each.name, labels_of(each))])
 
     def _writers(self) -> Mapping[str, str]:
         with self._home.database.read() as connection:

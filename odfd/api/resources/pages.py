@@ -75,7 +75,7 @@ class ResourcePages:
         while more and len(found) <= limit:
             token, read = self._read(token, type_, selector, limit + 1 - len(found))
             more = bool(read)
-            found += [each for each in read if selector is None or matches(selector, self._labels(each))]
+            found += [each for each in read if selector is None or matches(selector, each.name, self._labels(each))]
         shown = found[:limit]
         after = None if len(found) <= limit else rest_after(token.version, (type_, labels), shown[-1].name)
         return ResourcePage(token.version, tuple(self._view(each) for each in shown), after, type_)

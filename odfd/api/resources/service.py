@@ -33,7 +33,7 @@ class ResourceService(DeclarationService):
         if word is None or not (live := self._live(word)):
             return declared
         selector = None if labels is None else parse_selector(labels)
-        found = [self._view(each) for each in live if selector is None or matches(selector, each.labels)]
+        found = [self._view(each) for each in live if selector is None or matches(selector, each.name, each.labels)]
         return sorted([*declared, *found], key=_key)
 
     async def page(self, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:

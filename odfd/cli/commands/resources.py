@@ -1,9 +1,8 @@
-"""``get``, ``describe``, ``rename``, ``label``, ``annotate``, ``delete``: show and change resources of every kind."""
+"""``get``, ``describe``, ``rename``, ``delete``: show and change resources of every kind."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from odfd import output
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.renditions import RENDITION, read_of
+from odfd.cli.selection import BY_LABELS, check_declared, is_pattern, labelled, meant_by, several
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.cli.watch_retry import WatchPosition, resumed
 from odfd.control import wire
@@ -75,8 +75,8 @@ def _names(each: wire.ResourceManifest) -> tuple[str, str]:
 @commands.add(
     "get",
     argument("kind", metavar="KIND"),
-    argument("names", nargs="*", default=[], metavar="NAME"),
-    argument("-l", "--labels", metavar="SELECTOR", help="select by labels: 'env=prod,team in (a,b),!old'"),
+    argument("names", nargs="*", default=[], metavar="NAME", help="or a pattern: % for any text, _ for a character"),
+    BY_LABELS,
     argument("-w", "--watch", action="store_true", help="afterwards print each change as it happens, until ^C"),
     argument(
         "--since", metavar="VERSION", help="with -w: only changes after this version; each line begins with its version"
@@ -96,19 +96,26 @@ def _get(session: Session, args: argparse.Namespace) -> int:
     if args.watch:
         _check_watched(kind)
         return _watch(session, kind, args)
+    names = meant_by(session, kind, args.names)
+    if names is None:
+        nothing: Answer[list[Any]] = Answer([], [])
+        if session.output in SHAPES:
+            kind.show_shaped(session, nothing)
+        else:
+            kind.show_all(session, nothing, f"no {kind.plural} have such names")
+        return ExitCode.OK
+    args.names = names
     if session.output in MANIFESTS:
         return _manifest(session, kind, args.names)
     if session.output in SHAPES:
-        found = (
-            _several([one(session, kind, name) for name in args.names]) if args.names else _rows(session, kind, args)
-        )
+        found = several([one(session, kind, name) for name in args.names]) if args.names else _rows(session, kind, args)
         kind.show_shaped(session, found)
         return ExitCode.OK
     if len(args.names) == 1:
         kind.show(session, one(session, kind, args.names[0]))
         return ExitCode.OK
     if args.names:
-        kind.show_all(session, _several([one(session, kind, name) for name in args.names]))
+        kind.show_all(session, several([one(session, kind, name) for name in args.names]))
         return ExitCode.OK
     none = f"no {kind.plural} yet" if args.labels is None else f"no {kind.plural} have such labels"
     kind.show_all(session, _rows(session, kind, args), none)
@@ -117,48 +124,20 @@ def _get(session: Session, args: argparse.Namespace) -> int:
 
 def _rows(session: Session, kind: kinds.Kind[V], args: argparse.Namespace) -> Answer[list[V]]:
     """Returns all resources of a kind, or those selected by labels."""
-    return kind.all(session) if args.labels is None else _labelled(session, kind, args.labels)
-
-
-def _check_declared(kind: kinds.Kind[Any], text: str) -> None:
-    if kind not in (*kinds.DECLARED, kinds.RESOURCE):
-        known = ", ".join(each.name for each in kinds.DECLARED)
-        raise Usage(f"{kind.plural} {text}", hint=f"these are: {known}")
+    return kind.all(session) if args.labels is None else labelled(session, kind, args.labels)
 
 
 def _check_watched(kind: kinds.Kind[Any]) -> None:
     if kind not in kinds.LIVE:
-        _check_declared(kind, "are not watched")
+        check_declared(kind, "are not watched")
 
 
 def _check_selection(kind: kinds.Kind[Any], args: argparse.Namespace) -> None:
     """Raises Usage if labels are combined with names, or the kind has none."""
     if args.labels:
-        _check_declared(kind, "have no labels")
+        check_declared(kind, "have no labels")
     if args.labels and args.names:
         raise Usage("things are named, or selected by labels", hint="leave one of them out")
-
-
-def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list[V]]:
-    """Returns the resources of a kind that ``labels`` selects."""
-    if kind is kinds.RESOURCE:
-        return session.client.get(kind.path, list[kind.view], {"labels": labels})  # type: ignore[name-defined]
-    found = kinds.listed(session, kind.declared, {"labels": labels})
-    if kind.path == kind.declared:
-        return found  # type: ignore[return-value]  # the view is a manifest
-    names = {row.name for row in found.value}
-    rows = kind.all(session)
-    both = [(value, sent) for value, sent in zip(rows.value, rows.sent, strict=True) if _name_of(kind, sent) in names]
-    return _several([Answer(value, sent) for value, sent in both])
-
-
-def _name_of(kind: kinds.Kind[Any], sent: Any) -> str:
-    """Returns the resource's name from the JSON of a row."""
-    return str(sent["id" if kind is kinds.TASK else "name"])
-
-
-def _several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
-    return Answer([each.value for each in answers], [each.sent for each in answers])
 
 
 def _news(session: Session, kind: kinds.Kind[Any], since: str) -> Iterator[Answer[wire.ResourceManifestNews]]:
@@ -298,7 +277,7 @@ def _renamed(ref: str) -> tuple[kinds.Kind[Any], str]:
         kind, names = kinds.named(ref, []) if "/" in ref else (kinds.DATASET, [ref])
     except Usage:
         return kinds.DATASET, ref
-    _check_declared(kind, "are not renamed")
+    check_declared(kind, "are not renamed")
     if kind is kinds.RESOURCE or len(names) != 1:
         raise Usage(f"{ref[:100]!r} names no single thing", hint="odfctl rename KIND/NAME NEW_NAME")
     return kind, names[0]
@@ -321,8 +300,8 @@ def _adopt(session: Session, args: argparse.Namespace) -> None:
 @commands.add(
     "delete",
     argument("kind", metavar="KIND"),
-    argument("names", nargs="*", default=[], metavar="NAME"),
-    argument("-l", "--labels", metavar="SELECTOR", help="select by labels: 'env=prod,team in (a,b),!old'"),
+    argument("names", nargs="*", default=[], metavar="NAME", help="or a pattern: % for any text, _ for a character"),
+    BY_LABELS,
     argument("--purge", action="store_true", help="delete the data of datasets too, for good"),
     YES,
     description="Delete datasets, flows, mirrors, networks, validators, sets. A dataset's data stays as unmanaged: "
@@ -342,7 +321,8 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
     is_dataset = kind.name == "dataset"
     if args.purge and not is_dataset:
         raise Usage(f"a {kind.name} has no data", hint="--purge is for datasets")
-    asks = (is_dataset or kind.name == "unmanaged" or args.labels) and not args.yes
+    selects = args.labels or any(is_pattern(kind, each) for each in args.names)
+    asks = (is_dataset or kind.name == "unmanaged" or selects) and not args.yes
     names = _to_delete(session, kind, args, asks=asks)
     if asks and names:
         confirm(_question(kind, names, purge=args.purge), "nothing was deleted")
@@ -378,15 +358,19 @@ def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
             raise Usage(
                 "resources are deleted one kind at a time", hint=f"odfctl delete variableset -l '{args.labels}'"
             )
-        names = [kind.key(each) for each in _labelled(session, kind, args.labels).value]
-        if not names:
+        found = [kind.key(each) for each in labelled(session, kind, args.labels).value]
+        if not found:
             session.remark(f"no {kind.plural} have such labels; nothing was deleted")
-        return names
+        return found
     if not args.names:
         raise Usage("nothing is named", hint=f"odfctl delete {kind.name} NAME, or -l SELECTOR")
-    for name in args.names if asks or len(args.names) > 1 else ():
+    names = meant_by(session, kind, args.names)
+    if names is None:
+        session.remark(f"no {kind.plural} have such names; nothing was deleted")
+        return []
+    for name in names if asks or len(names) > 1 else ():
         one(session, kind, name)
-    return list(args.names)
+    return names
 
 
 def _print_deleted(
@@ -400,7 +384,7 @@ def _print_deleted(
     """Prints the result for each deleted resource. ``told``: names and results."""
     text = "\n".join(f"{kind.name} {name} {word}" for name, word in told)
     if gone:
-        session.answer(gone[0] if len(gone) == 1 else _several(gone), lambda _: text)
+        session.answer(gone[0] if len(gone) == 1 else several(gone), lambda _: text)
     if gone and kind.name == "dataset" and not purge:
         name = told[0][0]
         session.remark(
@@ -415,56 +399,3 @@ def _ended(before: wire.TaskView, gone: wire.ResourceManifest) -> str:
     if gone.status.get("code") == "cancelled":
         return "cancelled"
     return "deleted" if before.declared else f"was {before.state} before"
-
-
-_ENTRIES = (
-    argument("kind", metavar="KIND"),
-    argument("name", metavar="NAME"),
-    argument("entries", nargs="+", metavar="KEY=VALUE|KEY-"),
-)
-_VALUE = " A value is text, or JSON such as 3, true or [1, 2]."
-
-
-@commands.add(
-    "label",
-    *_ENTRIES,
-    description="Set labels, by which odfctl get -l selects. KEY- takes one away." + _VALUE,
-    example="dataset nyc.flights env=prod old-",
-)
-def _label(session: Session, args: argparse.Namespace) -> None:
-    _set(session, args, "labels")
-
-
-@commands.add(
-    "annotate",
-    *_ENTRIES,
-    description="Set annotations, which are not selected by. KEY- takes one away." + _VALUE,
-    example="dataset nyc.flights env=prod old-",
-)
-def _annotate(session: Session, args: argparse.Namespace) -> None:
-    _set(session, args, "annotations")
-
-
-def _set(session: Session, args: argparse.Namespace, which: str) -> None:
-    kind = kinds.find(args.kind)
-    if kind not in kinds.DECLARED:
-        known = ", ".join(each.name for each in kinds.DECLARED)
-        raise Usage(f"{kind.plural} have no {which}", hint=f"these have: {known}")
-    values = dict(_entry(each) for each in args.entries)
-    request = wire.LabelRequest(labels=values) if which == "labels" else wire.LabelRequest(annotations=values)
-    done = session.client.put(f"{kind.declared}/{part(args.name)}/labels", wire.ResourceManifest, request)
-    shown = done.value.headers.get(which, {})
-    session.answer(done, lambda row: f"{row.name}  {resource_tables.labels_text(shown)}")
-
-
-def _entry(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals and text.endswith("-"):
-        return text[:-1], None
-    if not equals or not key:
-        raise Usage(f"not KEY=VALUE or KEY-: {text[:60]!r}", hint="like env=prod, or env- to take it away")
-    try:
-        found = json.loads(value)
-    except ValueError:
-        return key, value
-    return key, value if found is None else found

@@ -478,7 +478,7 @@ async def test_garbage_of_all_datasets_is_collected_once(world: Any) -> None:
 
 @pytest.mark.parametrize(
     ("target", "more", "rule"),
-    [("cities", "a=b", "flow-target"), ("a/%", "", "flow-target"), ("%", "=", "label-selector")],
+    [("cities", "a=b", "flow-target"), ("a/%", "", "name-pattern"), ("%", "=", "label-selector")],
 )
 async def test_selections_that_make_no_sense_are_refused(world: Any, target: str, more: str, rule: str) -> None:
     async with world.running("alice") as alice:

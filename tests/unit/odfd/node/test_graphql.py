@@ -128,6 +128,10 @@ async def test_r60_resources_datasets_blocks_and_rows_are_asked_in_pages(world: 
                 break
             after = data["resources"]["endCursor"]
         assert names == [["a", "b", "c"], ["d"]]
+        data, _ = await ask(alice.api, 'query { resources(type: "vs", name: "B%") { items } }')
+        assert [each["headers"]["name"] for each in data["resources"]["items"]] == ["b"]
+        _, errors = await ask(alice.api, 'query { resources(name: "*") { items } }')
+        assert [each["extensions"]["rule"] for each in errors] == ["name-pattern"]
         await alice.apply(DATASET)
         query = """query ($at: String) { dataset(ref: "raw") { rows(last: 2) schema detail name kind blockCount
             blocks(first: 1, after: $at) { items endCursor hasNextPage } } datasets { items { name } } }"""

@@ -31,6 +31,13 @@ async def test_r57_resources_are_at_their_context_version_and_type(world: Any) -
             assert [each["headers"]["id"] for each in same["items"]] == ids
         _, (some,) = await ask(alice, "GET", "/config/v1alpha1/vs", "labels=env%3Ddev")
         assert [each["headers"]["name"] for each in some["items"]] == ["b"]
+        for query, names in (("name=_", "ab"), ("name=%25B", "b"), ("name=b%25&labels=env%3Dprod", ""), ("name=c", "")):
+            _, (some,) = await ask(alice, "GET", "/config/v1alpha1/vs", query)
+            assert [each["headers"]["name"] for each in some["items"]] == list(names), query
+        _, (every,) = await ask(alice, "GET", "/resource/v1alpha1/resources", "name=_%25&labels=!env")
+        assert [each["headers"]["name"] for each in every] == ["raw"]
+        status, (problem,) = await ask(alice, "GET", "/config/v1alpha1/vs", "name=a*")
+        assert (status, problem["rule"]) == (422, "name-pattern")
         _, (raw,) = await ask(alice, "GET", "/dataset/v1alpha1/datasets", "labels=datasetKind%3DRoot")
         headers = raw["items"][0]["headers"]
         for ref in ("raw", "RAW", headers["id"], headers["did"]):
@@ -380,6 +387,7 @@ async def test_a_parameter_that_is_not_taken_is_refused_with_what_was_meant(worl
             ("/node/v1alpha1/datasets", "x=1", "it takes none"),
             ("/node/v1alpha1/tasks", "brief=perhaps", ""),
             (VS, "watch=true&labels=env%3Dprod", "leave labels out; each change has its own"),
+            (VS, "watch=true&name=a", "leave name out; each change has its own"),
         ):
             status, (problem,) = await ask(alice, "GET", path, query)
             assert (status, problem["rule"], problem.get("hint", "")) == (400, "query", hint)

@@ -21,7 +21,15 @@ from odfd.resources.owners import OwnedPart, PartKeeper
 from odfd.resources.plan import DesiredResource, PlannedResource, Rules, Terms, plan
 from odfd.resources.references import Reference, find_cycle, reference_key, references_of, refers_to
 from odfd.resources.resource import OwnerReference, Resource, fold
-from odfd.resources.selectors import MAX_DEPTH, first_equality, matches, parse_filter, parse_selector, selector_text
+from odfd.resources.selectors import (
+    MAX_DEPTH,
+    first_equality,
+    matches,
+    parse_filter,
+    parse_selector,
+    selecting,
+    selector_text,
+)
 from odfd.resources.store import ResourceStore
 
 NOW = Instant(1_000)
@@ -240,12 +248,12 @@ LABELS = {"env": "prod", "team": "a", "n": 3, "on": True}
     ],
 )  # fmt: skip
 def test_r33_what_people_select_by(text: str, is_so: bool) -> None:
-    assert matches(parse_selector(text), LABELS) is is_so
+    assert matches(parse_selector(text), "a", LABELS) is is_so
 
 
 def test_r33_filters_of_manifests() -> None:
     wanted = {"$or": [{"env": "dev"}, {"$not": {"old": {"$exists": True}}}], "n": 3}
-    assert matches(parse_filter(wanted), LABELS)
+    assert matches(parse_filter(wanted), "a", LABELS)
     assert parse_selector(json.dumps(wanted)) == wanted
     assert parse_selector(selector_text(wanted)) == wanted
     assert selector_text({"env": "prod", "big": True}) == "env=prod,big=true"
@@ -254,15 +262,31 @@ def test_r33_filters_of_manifests() -> None:
     assert first_equality({"$not": {"env": "prod"}}) is None
 
 
+def test_r33_names_are_selected_by_patterns_in_filters_too() -> None:
+    wanted = parse_filter({"$or": [{"$name": "geo.%"}, {"$not": {"$name": "%_%"}}], "env": "prod"})
+    found = [name for name in ("geo.a", "GEO.b", "other", "") if matches(wanted, name, LABELS)]
+    assert found == ["geo.a", "GEO.b", ""]
+    assert not matches(wanted, "geo.a", {"env": "dev"})
+    both = selecting("env=prod,team in (a,b)", "geo.%")
+    assert both is not None
+    assert (matches(parse_selector(both), "geo.a", LABELS), matches(parse_selector(both), "x", LABELS)) == (True, False)
+    assert (selecting(None, None), selecting("env=prod", None)) == (None, "env=prod")
+    assert first_equality(parse_selector(both)) == ("env", "prod")
+    with pytest.raises(Invalid, match="not a pattern of names") as refused:
+        selecting(None, "geo.*")
+    assert refused.value.rule == "name-pattern"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"$name": 1},
         {"$xor": []}, {"env": {"$like": "p%"}}, {"$or": []}, {"$or": {"a": 1}}, {"$not": [1]}, {"a": {"$in": "b"}},
         {"a": {"$exists": 1}}, {"nothing": "here", "$and": [{"$xor": []}]}, [], "env",
     ],
 )  # fmt: skip
 def test_a_malformed_filter_is_refused_wherever_it_is_wrong(wrong: Any) -> None:
-    with pytest.raises(Invalid, match=r"filter|operator"):
+    with pytest.raises(Invalid, match=r"filter|operator|pattern"):
         parse_filter(wrong)
     with pytest.raises(Invalid):
         parse_selector(json.dumps(wrong) if isinstance(wrong, dict) else "{" + json.dumps(wrong))
@@ -272,7 +296,7 @@ def test_a_filter_is_nested_so_deep_and_no_deeper() -> None:
     wanted: Any = {"a": 1}
     for _ in range(MAX_DEPTH):
         wanted = {"$not": wanted}
-    assert matches(parse_filter(wanted), {"a": 1})
+    assert matches(parse_filter(wanted), "a", {"a": 1})
     with pytest.raises(Invalid, match="nested"):
         parse_filter({"$not": {"$not": wanted}})
 
