@@ -18,7 +18,7 @@ commands = Commands()
 
 _ENTRIES = (
     argument("kind", metavar="KIND"),
-    argument("name", metavar="NAME", help="or a pattern: % for any text, _ for a character; none with -l"),
+    argument("name", metavar="NAME", help="or a pattern: %% for any text, _ for a character; none with -l"),
     argument("entries", nargs="*", metavar="KEY=VALUE|KEY-"),
     BY_LABELS,
 )

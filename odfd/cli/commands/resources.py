@@ -75,7 +75,7 @@ def _names(each: wire.ResourceManifest) -> tuple[str, str]:
 @commands.add(
     "get",
     argument("kind", metavar="KIND"),
-    argument("names", nargs="*", default=[], metavar="NAME", help="or a pattern: % for any text, _ for a character"),
+    argument("names", nargs="*", default=[], metavar="NAME", help="or a pattern: %% for any text, _ for a character"),
     BY_LABELS,
     argument("-w", "--watch", action="store_true", help="afterwards print each change as it happens, until ^C"),
     argument(
@@ -300,7 +300,7 @@ def _adopt(session: Session, args: argparse.Namespace) -> None:
 @commands.add(
     "delete",
     argument("kind", metavar="KIND"),
-    argument("names", nargs="*", default=[], metavar="NAME", help="or a pattern: % for any text, _ for a character"),
+    argument("names", nargs="*", default=[], metavar="NAME", help="or a pattern: %% for any text, _ for a character"),
     BY_LABELS,
     argument("--purge", action="store_true", help="delete the data of datasets too, for good"),
     YES,
