@@ -52,10 +52,10 @@ QUIET_SECONDS: Final = 5
 """Seconds after a start until resources that were as declared are checked again, since a start has other work."""
 LOOKS_A_SECOND: Final = 100
 """Checks a second, on average, after a start, so that requests do not wait behind thousands of them."""
-ACTING: Final = ("Flow", "WebhookTarget")
+ACTING: Final = ("Flow", "Task", "WebhookTarget")
 """Types of which what an account has acts on all that it may read, without a reference to that."""
 Named: TypeAlias = tuple[str, str]
-"""Type, and name or DID, of a resource."""
+"""Type, and name, DID or id, of a resource."""
 
 
 class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +195,7 @@ class Reconciler:
             found = [
                 each.id
                 for type_, name in sorted(heard)
-                for each in store.namesakes(type_, name) or filter(None, [store.with_did(type_, name)])
+                for each in store.namesakes(type_, name) or filter(None, [store.with_did(type_, name), store.get(name)])
             ]
             found += [src for each in found for src in self._following(store, each)]
             while events := store.events(cursor, PAGE):

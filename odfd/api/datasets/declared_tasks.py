@@ -16,6 +16,7 @@ import trio
 
 from chain import instant
 from chain.errors import Environment, Fault, NotFound, Refused
+from chain.ids import DatasetId
 from chain.instant import Instant
 from odfd.api.datasets.flow_tasks import FlowTasks, end_of, fault_of
 from odfd.api.resources.desired_state import read_desired_state
@@ -24,10 +25,12 @@ from odfd.api.resources.service import ResourceService
 from odfd.control import wire
 from odfd.control.board import BoardTasks
 from odfd.control.findings import finding
+from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows.plan import FlowPlan, Outcome, Record
 from odfd.flows.selection import EVERY
 from odfd.flows.tasks import TARGET, TYPE, target_of, task_of
 from odfd.obs.events import EventLog
+from odfd.resources.references import FinalState, reference_key
 from odfd.resources.resource import Resource
 from odfd.resources.status import UNRESOLVED, Condition, ConditionValue, ResourceStatus
 from odfd.resources.store import ResourceStore
@@ -86,18 +89,19 @@ class TaskController:
 
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         plan = await trio.to_thread.run_sync(self._plan, resource)
-        with named(resource.name):
+        with named(_board_id(resource)):
             self._begun[resource.id] = await self._tasks.begin(plan, Record(since=self._clock.now()))
 
     async def finalize(self, resource: Resource) -> None:
         self._begun.pop(resource.id, None)
         with suppress(NotFound):
-            self._tasks.board.cancel(resource.name).is_declared = False
+            self._tasks.board.cancel(_board_id(resource)).is_declared = False
 
     def _plan(self, resource: Resource) -> FlowPlan:
         """Returns the task as a plan with one task. Blocking.
 
-        Raises NotFound while its dataset, or something else that it refers to, is not here.
+        Raises NotFound while its dataset, or something else that it refers to, is not here, and Refused while its
+        account may not use it so.
         """
         with self._home.database.read() as connection:
             for key in resource.references:
@@ -105,12 +109,29 @@ class TaskController:
         headers = {"name": resource.name, "annotations": resource.annotations}
         text = json.dumps({"$schema": TYPE, "headers": headers, "spec": resource.spec})
         (draft,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).drafts
+        plan = FlowPlan(id=resource.id, name=resource.name, target=EVERY, tasks=(task_of(draft),))
         target = target_of(resource.annotations)
-        try:
-            dataset = EVERY if target is None else self._home.resolve(target).id
-        except NotFound as fault:
-            raise NotFound(fault.message, rule=UNRESOLVED, hint="it begins when the dataset is here") from fault
-        return FlowPlan(id=resource.id, name=resource.name, target=dataset, tasks=(task_of(draft),))
+        return plan if target is None else msgspec.structs.replace(plan, target=self._target(resource, target, plan))
+
+    def _target(self, resource: Resource, target: str, plan: FlowPlan) -> DatasetId:
+        """Returns the dataset that a task names, as its account means it. Raises NotFound, Refused."""
+        hint = "it begins when the dataset is here"
+        if resource.account is None:
+            try:
+                return self._home.resolve(target).id
+            except NotFound as fault:
+                raise NotFound(fault.message, rule=UNRESOLVED, hint=hint) from fault
+        with self._home.database.read() as connection:
+            found = FinalState((), ResourceStore(connection)).find(reference_key(target, DATASET), resource.account)
+            if found is None or found.did is None:
+                raise NotFound(f"there is no dataset {target[:120]!r} here", rule=UNRESOLVED, hint=hint)
+            self._home.uses.check(resource.account, found, f"Dataset:{target}", plan.needs)
+        return DatasetId.parse(found.did)
+
+
+def _board_id(resource: Resource) -> str:
+    """Returns the id that a declared task has on the board: its name, which only the owner's tasks have alone."""
+    return resource.name if resource.account is None else resource.id
 
 
 def check_unchanged(before: Resource | None, after: Resource | None) -> None:
@@ -242,7 +263,7 @@ class TaskService(BoardTasks):
 
     def _declared(self) -> Mapping[str, wire.TaskView]:
         with self._home.database.read() as connection:
-            return {each.name: _view_of(each) for each in ResourceStore(connection).all(TYPE)}
+            return {_board_id(each): _view_of(each) for each in ResourceStore(connection).all(TYPE)}
 
 
 def _view_of(each: Resource) -> wire.TaskView:
@@ -253,7 +274,7 @@ def _view_of(each: Resource) -> wire.TaskView:
     state = _CANCELLED if status.code == _CANCELLED and outcome is not None else state
     fault = Refused(status.message, rule=status.code, hint=status.hint) if state == "failed" else None
     return wire.TaskView(
-        id=each.name, kind=str(each.spec.get("$schema") or each.spec["kind"]).lower(),
+        id=_board_id(each), kind=str(each.spec.get("$schema") or each.spec["kind"]).lower(),
         target=target_of(each.annotations) or "", state=state,
         message=status.message if status.phase == "Failed" else "", declared=True,
         finished_at=None if outcome is None else instant.render(outcome.updated_at),

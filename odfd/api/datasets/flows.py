@@ -49,8 +49,8 @@ class FlowService:
         if sees is not None:
             return await trio.to_thread.run_sync(self._views, await self._seen(sees))
         views = await trio.to_thread.run_sync(self._views, list(self._worker.scheduler.entries()))
-        there = {each.name.casefold() for each in views if each.kind == "flow"}
-        idle = [each for each in await trio.to_thread.run_sync(self._templates) if each.name.casefold() not in there]
+        there = {entry.plan.id for _, entry in self._worker.scheduler.entries()}
+        idle = [each for each in await trio.to_thread.run_sync(self._templates) if each.id not in there]
         more = [_whole_view(each, ()) for each in idle]
         return sorted((*views, *more), key=lambda view: (view.kind, view.name.casefold(), view.target))
 
@@ -196,9 +196,7 @@ class FlowService:
             return store.templates(connection, self._home.uses)
 
     def _sought(self, name: str) -> str:
-        """Returns the id of the flow that is named with its account, ``account/name``; another name as it is."""
-        if "/" not in name:
-            return name
+        """Returns the id of the flow that a name means; another name, as that of a derived dataset, as it is."""
         with self._home.database.read() as connection:
             held = ResourceStore(connection).sought(store.TYPE, name)
         return name if held is None else held.id

@@ -203,7 +203,7 @@ class TaskView(Value, frozen=True, kw_only=True):
     """What a task that is done found wrong, or could not do for some of what it was asked for; empty: nothing."""
     fault: Problem | None = None
     declared: bool = False
-    """Whether a manifest declares it; its id is the name of the resource."""
+    """Whether a manifest declares it; its id is the name of the resource, or its id if it is of an account."""
 
 
 class LogLineView(Value, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ import pytest
 from chain.store.objects import SMALL
 from odfd.runtime.tasks import Report
 from odfd.state.backup import BackupFolder
-from odfd.state.directory import DATABASE, LOCK_NAME, open_state_directory
+from odfd.state.directory import DATABASE, LOCK_NAME, ROOMS, open_state_directory
 from odfd.state.disk_reserve import RESERVE
 from odfd.state.restore import choose, described
 from odfd.state.upgrade import table_changes
@@ -34,6 +34,7 @@ KEPT: Final = Path(__file__).parents[2] / "golden" / "state"
 OLD: Final = KEPT / "before-resources.tar.gz"
 STANDING: Final = ("name", "id", "kind", "blocks", "records", "head", "owner", "published")
 OBJECTS: Final = 3
+STEPS: Final = {room.ROOM: room.STEPS for room in ROOMS}
 PASSING: Final = (LOCK_NAME, RESERVE, f"{DATABASE}-shm")
 """What only a living process has, and a file of random bytes."""
 
@@ -106,7 +107,9 @@ def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(
             assert outcome(daemon.start()) == wanted, steps
     assert changes
     for change in changes:
-        assert steps.count(f"migrates {change.room}") == change.known - change.here, "it died in each script"
+        # What is new to the state has nothing that a function could convert.
+        run = [each for each in STEPS[change.room][change.here :] if isinstance(each, str) or change.here]
+        assert steps.count(f"migrates {change.room}") == len(run), "it died in each script"
     assert steps.count(f"syncs {DATABASE}-wal") >= 2, "within the commit of all, and after it"
     assert len(seen) > 3
 

@@ -335,3 +335,16 @@ async def test_a_flow_is_paused_by_its_account_and_name_and_none_of_the_same_nam
         bob = (await node.api.declarations.get("Account", "bob")).id
         assert paused == [bob]
         assert (await node.api.flows.get("alice/often")).state != "paused"
+
+
+async def test_a_flow_that_selects_nothing_is_listed_beside_one_of_its_name(world: Any) -> None:
+    text = (
+        "$schema: Flow\nheaders: {{name: wide{more}}}\n"
+        'spec: {{target: "Dataset:{target}", triggers: [{{kind: Schedule, every: 1h}}], tasks: [{{kind: Ingest}}]}}\n'
+    )
+    async with world.running("node", private=True) as node:
+        await settled(node)
+        await node.apply(text.format(more="", target="the%"), text.format(more=", account: bob", target="none.%"))
+        assert [each.target for each in await node.api.flows.list()] == ["none.%", "theirs"]
+        assert (await node.api.flows.get("bob/wide")).target == "none.%"
+        assert (await node.api.flows.get("wide")).target == "the%"

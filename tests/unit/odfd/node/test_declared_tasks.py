@@ -10,7 +10,8 @@ import yaml
 
 from chain.errors import Refused
 from odfd.control import wire
-from worlds.accounts_world import ALICE, BOB, GRANT, settled
+from odfd.runtime.subjects import about
+from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, settled
 from worlds.asking import ask
 from worlds.eventually import PATIENCE
 from worlds.node_world import until
@@ -61,6 +62,41 @@ async def test_a_declared_task_is_done_once(world: Any) -> None:
         await alice.parts.reconciler.settled()
         view = await alice.api.tasks.get("check")
         assert (view.state, view.declared, view.target, begun(alice)) == ("done", True, "raw", [])
+
+
+async def test_tasks_of_one_name_in_two_accounts_are_two(world: Any) -> None:
+    """Each is begun on the dataset that its account means; the end of one ends the other neither."""
+    async with world.running("node", private=True) as node:
+        await settled(node)
+        mine = DATASET.format(name="hers", more=", account: bob")
+        await node.apply(mine, RAW)
+        owned = [
+            check(target="hers").replace("name: check,", f"name: check, account: {who},") for who in ("alice", "bob")
+        ]
+        await node.apply(*owned, check())
+        for name in ("check", "alice/check", "bob/check"):
+            await status(node, name, "Ready")
+        views = {each.id: each for each in await node.api.tasks.list() if each.declared}
+        ids = [(await node.api.declarations.get("task", f"{who}/check")).id for who in ("alice", "bob")]
+        assert views.keys() == {"check", *ids}
+        board = {each.id: each for each in node.board.list()}
+        assert [board[each].about.things for each in ids] == [
+            about(node.dataset(f"{who}/hers")).things for who in ("alice", "bob")
+        ]
+        await node.api.declarations.delete("task", "alice/check")
+        await node.parts.reconciler.settled()
+        assert {each.id for each in await node.api.tasks.list() if each.declared} == {"check", ids[1]}
+
+
+async def test_a_task_of_an_account_does_what_the_account_may(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        await settled(node)
+        task = check(target="alice/hers").replace("name: check,", "name: check, account: bob,")
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="alice/hers"), task)
+        found = await status(node, "bob/check", "Failed")
+        assert found["code"] == "access-use", "to verify needs the role editor"
+        await node.apply(GRANT.format(name="g", who="bob", role="editor", what="alice/hers"))
+        await status(node, "bob/check", "Ready")
 
 
 async def test_it_waits_for_its_dataset(world: Any) -> None:
