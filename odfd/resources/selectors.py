@@ -71,7 +71,7 @@ def parse_selector(text: str) -> LabelFilter:
     if text.lstrip().startswith("{"):
         try:
             return parse_filter(json.loads(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Invalid(f"not a filter in JSON: {error}", rule="label-selector", hint=_JSON_HINT) from error
     terms: list[LabelFilter] = []
     at = 0

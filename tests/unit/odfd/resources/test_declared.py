@@ -299,6 +299,8 @@ def test_a_filter_is_nested_so_deep_and_no_deeper() -> None:
     assert matches(parse_filter(wanted), "a", {"a": 1})
     with pytest.raises(Invalid, match="nested"):
         parse_filter({"$not": {"$not": wanted}})
+    with pytest.raises(Invalid):
+        parse_selector('{"$not":' * 100_000)
 
 
 @pytest.mark.parametrize("text", ["", "=", "a in b", "a=(", ",", "a b", "!!a"])
