@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Final
 
 from chain.errors import NotFound
 from odfd.cli.command import argument
 from odfd.cli.session import Session
 from odfd.control import wire
-from odfd.control.client import part
+from odfd.control.client import Answer, part
 
 RENDITION: Final = argument("--rendition", type=int, metavar="N", help="of this rendition (the active one)")
 _ACTIVE: Final = "Active"
@@ -34,6 +35,22 @@ def read_of(session: Session, ref: str, args: argparse.Namespace) -> str:
         others = "" if meant.state == _ACTIVE else f"; the active one is {_active(views)}"
         session.remark(f"read of {ref}: rendition {meant.number} ({meant.state.lower()}){others}")
     return ref if args.rendition is None else meant.dataset
+
+
+def renditions_of(session: Session, refs: Sequence[str]) -> Answer[list[wire.RenditionView]]:
+    """Returns all renditions of datasets; a name inside one (``NAME.rN``), or the id of a chain, means one rendition.
+
+    Raises NotFound.
+    """
+    pairs: list[tuple[wire.RenditionView, object]] = []
+    for ref in refs:
+        path = f"/dataset/v1alpha1/datasets/{part(ref)}/renditions"
+        answer = session.client.get(path, list[wire.RenditionView])
+        found = list(zip(answer.value, answer.sent, strict=True))
+        whole = [view.dataset for view in answer.value if view.state == _ACTIVE]
+        one = [pair for pair in found if ref in (pair[0].dataset, pair[0].dataset_id, *pair[0].shards)]
+        pairs += found if ref in whole or not one else one
+    return Answer([view for view, _ in pairs], [sent for _, sent in pairs])
 
 
 def _active(views: list[wire.RenditionView]) -> int:

@@ -10,7 +10,7 @@ from chain.errors import Fault, NotFound
 from odfd import output
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
-from odfd.cli.renditions import RENDITION, read_of
+from odfd.cli.renditions import RENDITION, read_of, renditions_of
 from odfd.cli.selection import BY_LABELS, check_declared, is_pattern, labelled, meant_by, several
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.cli.watch_retry import WatchPosition, resumed
@@ -107,6 +107,10 @@ def _get(session: Session, args: argparse.Namespace) -> int:
     args.names = names
     if session.output in MANIFESTS:
         return _manifest(session, kind, args.names)
+    if kind is kinds.RENDITION and names:
+        found = renditions_of(session, names)
+        (kind.show_shaped if session.output in SHAPES else kind.show_all)(session, found)
+        return ExitCode.OK
     if session.output in SHAPES:
         found = several([one(session, kind, name) for name in args.names]) if args.names else _rows(session, kind, args)
         kind.show_shaped(session, found)
