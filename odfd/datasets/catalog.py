@@ -32,6 +32,21 @@ _INNER: Final = re.compile(
 )
 
 
+class NamedId(str):
+    """The id of a dataset that was called by its name.
+
+    It means the whole collection, where an id that was given means one chain. Whoever judged a name passes this on, so
+    that nothing else gets the name in between.
+    """
+
+    __slots__ = ()
+
+
+def is_one_chain(ref: str) -> bool:
+    """Whether a reference is an id, which means one chain; a name means all shards of a collection."""
+    return ref.startswith("did:") and not isinstance(ref, NamedId)
+
+
 class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset in the catalogue: its name, its id, and when it got here."""
 

@@ -162,7 +162,7 @@ class Planner:
                 reads[key] = len(planned)
                 shards = self._shards(table, entry, asker)
                 if len(shards) > 1:
-                    cuts = self._sharded_cuts(entry, shards, table, request)
+                    cuts = self._sharded_cuts(entry, shards, table, request, asker)
                 else:
                     whole = self._cut(entry, table, request, self._limit(entry, table, request, asker, limit))
                     cuts = [self._satisfying(entry, whole, request)]
@@ -302,22 +302,23 @@ class Planner:
             return cut_of(entry.name, chain, dict(table.clauses), pin, limit)
 
     def _shards(self, table: TableNamed, entry: DatasetEntry, asker: Asker) -> list[DatasetEntry]:
-        """Returns the datasets whose rows a name means. An id always means one; only the owner reads several as one."""
+        """Returns the datasets whose rows a name means; an id always means one."""
         shards: tuple[DatasetId, ...] = ()
         ref = _ref(table)
         if asker.bound:
             bound = asker.named(ref, _said(table.clauses))
             shards = () if bound is None else bound.shards
-        elif asker.served is None and not ref.startswith("did:"):
+        elif not ref.startswith("did:"):
             shards = self._home.shards_of(entry.id)
             if len(shards) < 2:
                 self._home.check_united(entry)
         return [entry] if len(shards) < 2 else [self._home.resolve(str(each)) for each in shards]
 
     def _sharded_cuts(
-        self, entry: DatasetEntry, shards: Sequence[DatasetEntry], table: TableNamed, request: wire.QueryRequest
-    ) -> list[Cut]:
-        """Cuts all shards at one time. Raises Refused, Invalid, NotFound."""
+        self, entry: DatasetEntry, shards: Sequence[DatasetEntry], table: TableNamed, request: wire.QueryRequest,
+        asker: Asker,
+    ) -> list[Cut]:  # fmt: skip
+        """Cuts all shards at one time, the last to which all may be read. Raises Refused, Invalid, NotFound."""
         ids = [each.id for each in shards]
         clauses, pins = _said(table.clauses), {}
         if request.pins:
@@ -325,7 +326,7 @@ class Planner:
             if any(str(each) not in pins for each in ids):
                 raise _not_pinned(entry.name, clauses, [], table.place)
         with _placed(table):
-            cuts = cuts_of(self._home, entry.name, ids, dict(table.clauses), pins)
+            cuts = cuts_of(self._home, entry.name, ids, dict(table.clauses), pins, asker.served)
         if not request.require:
             return cuts
         return satisfying(

@@ -36,9 +36,14 @@ def cuts_of(
     shards: Sequence[DatasetId],
     clauses: Mapping[str, str],
     pins: Mapping[str, wire.Pin],
+    served: Callable[[DatasetId], int] | None = None,
 ) -> list[Cut]:
-    """Computes the cut of each shard; ``pins`` by id: of all or of none. Raises Refused, Invalid, NotFound."""
-    complete = home.complete_to(shards)
+    """Computes the cut of each shard; ``pins`` by id: of all or of none. Raises Refused, Invalid, NotFound.
+
+    ``served``: how many blocks of a shard may be read; all are cut at the last time to which each may be. What was
+    asked for exactly, by pins or clauses, is not cut: it is as if it were not here.
+    """
+    complete, is_exact = home.complete_to(shards), bool(clauses or pins)
     views = SqliteShards(home.database, home.chains).read(shards).views
     is_whole = complete is None or bool(pins)  # a pin says itself what is read
     whole = [_size(views[each]) if is_whole else views[each].size_at(complete or 0) for each in shards]
@@ -50,10 +55,16 @@ def cuts_of(
             raise _incomplete(home, name, shards, time)
         whole = [views[each].size_at(time) for each in shards]
         clauses = {kind: value for kind, value in clauses.items() if kind != AT_BLOCK}
-    return [
+    cuts = [
         cut_of(name, home.chains.chain(each), clauses, pins.get(str(each)), size)
         for each, size in zip(shards, whole, strict=True)
     ]
+    if served is None:
+        return cuts
+    found = cut_to(home, shards, cuts, [min(cut.size, served(each)) for each, cut in zip(shards, cuts, strict=True)])
+    if found is None or (is_exact and found != cuts):
+        raise NotFound(f"no such rows of {name} here", rule=_CUT, hint="SHOW TABLES lists datasets")
+    return found
 
 
 def complete_sizes(home: StateDirectory, shards: Sequence[DatasetId]) -> list[int | None]:
@@ -86,20 +97,37 @@ def satisfying(
     """
     reached = [reach(each, cut.size) for each, cut in zip(shards, cuts, strict=True)]
     short = [place for place, cut in enumerate(cuts) if reached[place] < cut.size]
-    if not short:
-        return list(cuts)
-    chains = [home.chains.chain(each.id) for each in shards]
-    if request.cut and all(reached):
-        time = min(to_millis(chains[place].block_at(reached[place]).system_time) for place in short) - 1
-        views = SqliteShards(home.database, home.chains).read([each.id for each in shards]).views
-        sizes = [min(cut.size, views[each.id].size_at(time)) for each, cut in zip(shards, cuts, strict=True)]
-        if all(sizes):
-            return [
-                msgspec.structs.replace(cut, size=size, block=chain.block_at(size - 1).hash)
-                for cut, size, chain in zip(cuts, sizes, chains, strict=True)
-            ]
+    if not short or request.cut:
+        found = cut_to(home, [each.id for each in shards], cuts, reached)
+        if found is not None:
+            return found
     worst = min(short, key=lambda place: reached[place])
     raise unsatisfied(shards[worst].name, reached[worst], cuts[worst].size, request.require or "", cut=request.cut)
+
+
+def cut_to(
+    home: StateDirectory, shards: Sequence[DatasetId], cuts: Sequence[Cut], reached: Sequence[int]
+) -> list[Cut] | None:
+    """Returns the parts of the cuts up to the last time at which each shard has no block after its first ``reached``.
+
+    ``None`` if nothing of a shard is left.
+    """
+    chains = [home.chains.chain(each) for each in shards]
+    ends = [
+        to_millis(chain.block_at(size).system_time)
+        for chain, size, cut in zip(chains, reached, cuts, strict=True)
+        if size < cut.size
+    ]
+    if not ends:
+        return list(cuts)
+    views = SqliteShards(home.database, home.chains).read(shards).views
+    sizes = [min(cut.size, views[each].size_at(min(ends) - 1)) for each, cut in zip(shards, cuts, strict=True)]
+    if not all(reached) or not all(sizes):
+        return None
+    return [
+        msgspec.structs.replace(cut, size=size, block=chain.block_at(size - 1).hash)
+        for cut, size, chain in zip(cuts, sizes, chains, strict=True)
+    ]
 
 
 def _missing(home: StateDirectory, name: str, shard: DatasetId) -> NotFound:

@@ -43,7 +43,7 @@ from odfd.datasets import (
     unmanaged,
     visibility,
 )  # fmt: skip
-from odfd.datasets.catalog import Catalog, DatasetEntry
+from odfd.datasets.catalog import Catalog, DatasetEntry, is_one_chain
 from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
 from odfd.ingest import spool
@@ -254,7 +254,7 @@ class StateDirectory:
 
     def active_at(self, ref: str, entry: DatasetEntry, time: int) -> DatasetEntry:
         """Returns the rendition that a name meant at a time, in milliseconds; an id means one dataset at all times."""
-        if ref.startswith("did:"):
+        if is_one_chain(ref):
             return entry
         with self.database.read() as connection:
             then = renditions.active_at(connection, entry.id, time)
@@ -328,7 +328,7 @@ class StateDirectory:
     def chains_named(self, ref: str) -> Sequence[DatasetEntry]:
         """Returns the chains that a reference means: an id one, a name all shards. Raises NotFound, Invalid."""
         entry = self.resolve(ref)
-        if ref.startswith("did:"):
+        if is_one_chain(ref):
             return [entry]
         self.check_united(entry)
         with self.catalog() as catalog:

@@ -27,6 +27,7 @@ from odfd.api.resources.pages import ResourcePage, no_page, rest_after
 from odfd.api.resources.types import TYPES
 from odfd.api.resources.versions import number_of
 from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry, NamedId, is_one_chain
 from odfd.errors import sole_faults
 from odfd.queries.callers import Crowd, QueryCaller
 from odfd.queries.planning import Asker
@@ -35,6 +36,11 @@ from odfd.resources.label_schemas import ACCESS, short_name
 Operation: TypeAlias = Callable[..., Any]
 Rule: TypeAlias = Callable[[Guard, TaskOwners, Operation], Operation]
 _IN_USE: Final = "dataset-in-use"
+
+
+def _judged(ref: str, entry: DatasetEntry) -> str:
+    """Returns the id of a dataset that was judged, which means all shards if it was called by its name."""
+    return str(entry.id) if is_one_chain(ref) else NamedId(str(entry.id))
 
 
 def free(_: Guard, __: TaskOwners, operation: Operation) -> Operation:
@@ -48,7 +54,7 @@ def on_dataset(action: Action) -> Rule:
     def rule(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
         async def guarded(ref: str, *args: Any, **more: Any) -> Any:
             entry = await guard.dataset(ref, action)
-            return tasks.noted(guard.subject, await operation(str(entry.id), *args, **more))
+            return tasks.noted(guard.subject, await operation(_judged(ref, entry), *args, **more))
 
         return guarded
 
@@ -65,7 +71,7 @@ def on_refs(action: Action) -> Rule:
             if getattr(request, "source", None) is not None:
                 raise guard.owner_only("to pull from a Source")
             entries = [await guard.dataset(each, action) for each in request.refs]
-            known = msgspec.structs.replace(request, refs=tuple(str(each.id) for each in entries))
+            known = msgspec.structs.replace(request, refs=tuple(map(_judged, request.refs, entries)))
             return tasks.noted(guard.subject, await operation(known))
 
         return guarded
@@ -87,7 +93,7 @@ def _graph(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
     async def guarded(ref: str) -> Any:
         entry = await guard.dataset(ref, Action.READ)
-        return await operation(str(entry.id), guard.readable_of)
+        return await operation(_judged(ref, entry), guard.readable_of)
 
     return guarded
 
@@ -98,7 +104,7 @@ def _traced(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
     async def guarded(ref: str, request: wire.LineageRequest) -> Any:
         entry = await guard.dataset(ref, Action.READ)
         guard.identified("to trace a record", Role.READER)
-        return tasks.noted(guard.subject, await operation(str(entry.id), request, guard.readable_of))
+        return tasks.noted(guard.subject, await operation(_judged(ref, entry), request, guard.readable_of))
 
     return guarded
 
@@ -110,7 +116,7 @@ def _renditions(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
         if ref is None:
             raise guard.owner_only("to list the renditions of all datasets")
         entry = await guard.dataset(ref, Action.READ)
-        views = await operation(str(entry.id))
+        views = await operation(_judged(ref, entry))
         readable = await guard.readable([DatasetId.parse(each.dataset_id) for each in views])
         return [each for each in views if DatasetId.parse(each.dataset_id) in readable]
 
@@ -122,7 +128,7 @@ def _described(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
     async def guarded(ref: str, **more: Any) -> Any:
         entry = await guard.dataset(ref, Action.READ)
-        detail = await operation(str(entry.id), **more)
+        detail = await operation(_judged(ref, entry), **more)
         inputs, outputs = await trio.to_thread.run_sync(_known, guard, detail)
         return msgspec.structs.replace(detail, inputs=inputs, outputs=outputs)
 
@@ -145,7 +151,7 @@ def _deleted(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     async def guarded(ref: str, *, purge: bool = False) -> Any:
         entry = await guard.dataset(ref, Action.OWN)
         try:
-            return await operation(str(entry.id), purge=purge)
+            return await operation(_judged(ref, entry), purge=purge)
         except Refused as fault:
             if fault.rule != _IN_USE:
                 raise

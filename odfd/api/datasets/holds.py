@@ -17,7 +17,7 @@ from odfd.api.views.hold_views import hold_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets import read_holds
-from odfd.datasets.catalog import Catalog, DatasetEntry
+from odfd.datasets.catalog import Catalog, DatasetEntry, is_one_chain
 from odfd.datasets.read_holds import ReadHold, ReadHolds
 from odfd.renditions import tables
 from odfd.state.directory import StateDirectory
@@ -67,14 +67,14 @@ class HoldService:
             entry = entry if at is None else self._home.active_at(request.ref, entry, at)
             # The cut is chosen and stored in one write transaction, so no history can be given up in between.
             with self._home.database.write() as connection:
-                time, head = self._chosen(connection, entry, at, named=not request.ref.startswith("did:"))
+                time, head = self._chosen(connection, entry, at, named=not is_one_chain(request.ref))
                 hold = ReadHold(
                     id=self._new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
                     taken=now, expires=now, owner=request.owner,
                 )  # fmt: skip
                 holds = ReadHolds(connection)
                 if request.owner:
-                    among = () if request.ref.startswith("did:") else Catalog(connection).chains_of(entry)
+                    among = () if is_one_chain(request.ref) else Catalog(connection).chains_of(entry)
                     taken = holds.own(hold, now, moves=at is not None, among=among)
                 else:
                     taken = holds.take(hold, _ttl(request.seconds), now)

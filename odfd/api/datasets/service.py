@@ -41,7 +41,7 @@ from odfd.api.views.views import DatasetViews, block_view, newest_of, schema_vie
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets import captures, previews, row_counts, unmanaged, visibility
-from odfd.datasets.catalog import Catalog, DatasetEntry
+from odfd.datasets.catalog import Catalog, DatasetEntry, is_one_chain
 from odfd.datasets.creation import declaration
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.manifest import DatasetSpec
@@ -137,7 +137,7 @@ class DatasetService:
         def look() -> wire.DatasetDetail:
             entry = self._home.resolve(ref)
             detail = self._views.detail(entry)
-            if not profile or (detail.dataset.shards and not ref.startswith("did:")):
+            if not profile or (detail.dataset.shards and not is_one_chain(ref)):
                 return detail
             return msgspec.structs.replace(detail, profile=profile_of(self._home, entry))
 
@@ -336,10 +336,10 @@ class DatasetService:
         if state.schema is None:
             return wire.Records(columns=(), rows=(), dataset=self._views.dataset(entry))
         schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
-        shards = (entry.id,) if ref.startswith("did:") else self._home.shards_of(entry.id)
+        shards = (entry.id,) if is_one_chain(ref) else self._home.shards_of(entry.id)
         if len(shards) == 1:
             end = None
-            if not ref.startswith("did:"):
+            if not is_one_chain(ref):
                 self._home.check_united(entry)
                 end = self._home.unfollowed(entry.id)
             before = None if end is None else end[1]

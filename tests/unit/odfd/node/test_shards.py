@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import trio
 
-from chain.errors import Fault, Invalid, Refused
+from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.instant import SECOND
 from chain.model.events import AddData
 from chain.statements import answer
@@ -18,6 +18,8 @@ from chain.store.shards import SEALED
 from engines.query.frames import ROWS, FrameReader
 from odfd.control import wire
 from odfd.errors import Bug
+from odfd.queries.planning import Asker
+from worlds.accounts_world import ACCOUNT, BOB, GRANT, Asking
 from worlds.eventually import PATIENCE, became
 from worlds.manifests import in_shards
 
@@ -35,14 +37,16 @@ async def hand_over(node: Any, number: int) -> wire.RenditionView:
     return done
 
 
-async def answered(node: Any, request: wire.QueryRequest) -> tuple[list[dict[str, Any]], bytes]:
+async def answered(
+    node: Any, request: wire.QueryRequest, api: Any = None, *more: Any
+) -> tuple[list[dict[str, Any]], bytes]:
     said = bytearray()
 
     async def take(data: bytes) -> None:
         said.extend(data)
 
     with trio.fail_after(PATIENCE):
-        await node.api.queries.answer(request, take)
+        await (api or node.api).queries.answer(request, take, *more)
     frames = list(FrameReader().feed(bytes(said)))
     stream = b"".join(content for kind, content in frames if kind == ROWS)
     rows: list[dict[str, Any]] = pa.ipc.open_stream(stream).read_all().to_pylist()
@@ -254,6 +258,39 @@ async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any,
         assert (await alice.api.datasets.describe(made.shards[1], profile=True)).profile is not None
         for each in made.shards:
             assert (await alice.done(alice.api.verification.verify(each, wire.VerifyRequest()))).ok
+
+
+async def test_a_name_means_all_shards_to_accounts_and_to_others_too(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        made = await shard(alice, 3, "city")
+        await hand_over(alice, 1)
+        await alice.apply(
+            ACCOUNT.format(name="bob", uid=BOB), GRANT.format(name="g", who="bob", role="editor", what="cities")
+        )
+        bobs = await Asking(alice).services(BOB)
+        log = await bobs.datasets.log("cities", (), 100, None)
+        assert {each.shard for each in log} == {"cities", "cities.r1.s1", "cities.r1.s2"}
+        verified = await alice.done(bobs.verification.verify("cities", wire.VerifyRequest()))
+        assert verified.blocks == len(log)
+        assert len((await bobs.datasets.tail("cities", 100)).rows) == 3
+        count = wire.QueryRequest(sql="select count(*) as n from cities")
+        (row,), _ = await answered(alice, count, bobs)
+        assert row["n"] == 3
+        one = await bobs.datasets.log(made.shards[0], (), 100, None)
+        assert len(one) < len(log), "an id means one chain"
+
+        shards = alice.home.shards_of(alice.dataset("cities"))
+        sizes = {each: alice.home.chains.chain(each).head().size for each in shards}
+        served = dict(sizes)
+        (row,), _ = await answered(alice, count, None, Asker(served=lambda each: served[each]))
+        assert row["n"] == 3
+        await pulled(world, alice, 4, "Steyr", 4)
+        (row,), _ = await answered(alice, count, None, Asker(served=lambda each: served[each]))
+        assert row["n"] == 3, "no transaction is read in part"
+        served[shards[1]] = 0
+        with pytest.raises(NotFound):
+            await answered(alice, count, None, Asker(served=lambda each: served[each]))
 
 
 @pytest.mark.parametrize(
