@@ -20,7 +20,7 @@ from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import to_problem
 from odfd.resources.selectors import selecting
-from odfd.resources.types import ResourceType
+from odfd.resources.types import Deletion, ResourceType
 
 if TYPE_CHECKING:
     from odfd.api.services import Services
@@ -221,7 +221,7 @@ def _rename(_: object, info: Info, ref: str, name: str) -> Any:
 
 def _delete(_: object, info: Info, ref: str, purge: bool | None = None) -> Any:
     async def delete(services: Services) -> wire.ResourceManifest:
-        return await operations.delete(services, *_reference(ref), purge=bool(purge))
+        return await operations.delete(services, *_reference(ref), Deletion(purge=bool(purge)))
 
     return _json(_told(info, delete))
 

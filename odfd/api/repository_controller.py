@@ -7,19 +7,20 @@ from typing import Final
 
 from chain import instant
 from chain.instant import Instant
-from odfd.api.controllers import AsDeclared
 from odfd.ipfs.repository import NameRecord, RepositoryPublisher
+from odfd.repositories.catalog import TYPE
 from odfd.repositories.manifest import IPNS, place_of
+from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
-from odfd.workers.reconciler import ObservedState
 
 RECORD: Final = "NameRecord"
 
 
-class RepositoryController(AsDeclared):
+class RepositoryController(Controller):
     """Renews the record of this node's own name, if a repository is declared under it and was pushed to."""
 
+    type = TYPE
     conditions: Collection[str] = (RECORD,)
 
     def __init__(self, shelves: Callable[[], RepositoryPublisher | None], now: Callable[[], Instant]) -> None:

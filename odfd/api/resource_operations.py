@@ -16,7 +16,7 @@ from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.resources.manifest import Draft
-from odfd.resources.types import VERSION, ResourceType
+from odfd.resources.types import VERSION, Deletion, ResourceType
 
 if TYPE_CHECKING:
     # Not imported at run time: tests serve these operations over a fake node, without services.
@@ -243,41 +243,14 @@ async def check_generation(services: Services, kind: ResourceType, ref: str, gen
         await services.declarations.check_generation(kind.name, ref, generation)
 
 
-async def delete(
-    services: Services,
-    kind: ResourceType,
-    ref: str,
-    generation: int | None = None,
-    *,
-    force: bool = False,
-    purge: bool = False,
-) -> wire.ResourceManifest:
-    """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict.
-
-    ``force`` permits one that another resource made; such a Flow is stopped instead. ``purge`` deletes the data of a
-    dataset too, which is kept otherwise.
-    """
+async def delete(services: Services, kind: ResourceType, ref: str, how: Deletion) -> wire.ResourceManifest:
+    """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict."""
     view = await services.declarations.get(kind.name, ref)
-    await check_generation(services, kind, ref, generation)
-    if "ownerReferences" in view.headers and not force:
+    await check_generation(services, kind, ref, how.generation)
+    if "ownerReferences" in view.headers and not how.force:
         raise await services.declarations.owned_fault(kind.name, view.id)
-    match kind.name:
-        case "Dataset":
-            await services.datasets.delete(view.headers.get("did", view.name), purge=purge)
-        case "Flow":
-            await services.flows.delete(view.id, force=force)
-        case "Mirror":
-            await services.mirrors.remove(view.spec["source"])
-        case "Network":
-            await services.networks.leave(view.name)
-        case "Peer":
-            await services.peers.unblock(view.spec["peerId"])
-        case "Task":
-            ended = await services.tasks.cancel(view.name)
-            if ended.state == "cancelled":
-                view = msgspec.structs.replace(view, status=view.status | {"phase": "Failed", "code": "cancelled"})
-        case "Validator":
-            await services.trust.remove_validator(view.spec["did"])
-        case _:
-            await services.declarations.delete(kind.name, view.id, generation, force=force)
-    return manifest_of(view)
+    if kind.delete is None:
+        await services.declarations.delete(kind.name, view.id, how.generation, force=how.force)
+        return manifest_of(view)
+    gone = await kind.delete(services, view, how)
+    return manifest_of(gone if isinstance(gone, wire.ResourceView) else view)

@@ -42,7 +42,7 @@ from odfd.control.responses import NDJSON, answer, body, decoded, flag, lines, p
 from odfd.control.shared_encoding import SharedValue
 from odfd.errors import Usage, http_status
 from odfd.resources.selectors import selecting
-from odfd.resources.types import VERSION, ResourceType
+from odfd.resources.types import VERSION, Deletion, ResourceType
 
 if TYPE_CHECKING:
     from odfd.api.services import Services
@@ -146,9 +146,8 @@ async def _patch(services: Services, request: Request) -> object:
 @asks(GENERATION, FORCE, OBJECTS, answers=wire.ResourceManifest)
 async def _delete(services: Services, request: Request) -> object:
     """Deletes a resource with what it stands for, and returns it as it was."""
-    generation, force = _generation(request), flag(request, FORCE.name)
-    purge = purges(request)
-    return await operations.delete(services, _type(request), path_part(request), generation, force=force, purge=purge)
+    how = Deletion(_generation(request), force=flag(request, FORCE.name), purge=purges(request))
+    return await operations.delete(services, _type(request), path_part(request), how)
 
 
 @asks(

@@ -102,6 +102,7 @@ DATASET_TYPE: Final = ResourceType(
     name="Dataset", context="dataset", plural="datasets", aliases=("ds",),
     about="A dataset of this node: a chain of metadata blocks, and the data that they name.",
     spec=DatasetSpec, prepare=prepare,
+    delete=lambda services, view, how: services.datasets.delete(view.headers.get("did", view.name), purge=how.purge),
     annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec},
     parts=partial(scheduled, uri=f"{ODF}/dataset/{VERSION}/Schedule"),
     check=check_dataset,

@@ -344,6 +344,7 @@ def _catch_up(text: str) -> CatchUp:
 
 FLOW_TYPE: Final = ResourceType(
     name="Flow", context="flow", plural="flows",
+    delete=lambda services, view, how: services.flows.delete(view.id, force=how.force),
     about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
     spec=FlowSpec, prepare=prepare, annotations={POLICY: FlowPolicySpec},
     is_pruned=True,

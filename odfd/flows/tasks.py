@@ -26,7 +26,7 @@ from odfd.flows.spec import (
 from odfd.resources.manifest import Draft, described
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import reference_key
-from odfd.resources.types import ODF, VERSION, ResourceType
+from odfd.resources.types import ODF, VERSION, Deletion, ResourceType
 
 TYPE: Final = "Task"
 SPECS: Final = (IngestTask, CompactionTask, GarbageCollectionTask, WebhookCallTask, ExtensionTask)
@@ -121,11 +121,20 @@ def _extension(draft: Draft, path: str, spec: ExtensionTask) -> FlowTask:
     return Verify(level=(spec.level or VerifyLevel.DATA).value)
 
 
+async def _cancel(services: Any, view: Any, how: Deletion) -> Any:  # noqa: ARG001  as all types
+    """Cancels a task, which deletes it if it is declared."""
+    ended = await services.tasks.cancel(view.name)
+    if ended.state != "cancelled":
+        return view
+    return msgspec.structs.replace(view, status=view.status | {"phase": "Failed", "code": "cancelled"})
+
+
 TASK_TYPE: Final = ResourceType(
     name="Task", context="flow", plural="tasks", spec=SPECS, prepare=prepare_task,
     about="Work that is done once: declared, or started by a command or a flow.",
     annotations={TARGET: TaskTarget},
     check=check_task,
+    delete=_cancel,
     example="""\
 $schema: Task
 headers:

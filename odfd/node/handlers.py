@@ -10,29 +10,24 @@ import hmac
 import os
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import trio
 
 from chain.ids import DatasetId
 from odfd.access.uses import Uses
-from odfd.api.access.accounts import AccountService, account_in_use
+from odfd.api.access.accounts import AccountController, AccountService
 from odfd.api.access.requests import AccessControl
-from odfd.api.controllers import (
-    PortalController,
-    SourceController,
-    TrustPolicyController,
-    controllers_of,
-)
-from odfd.api.datasets.declared_tasks import TaskController, TaskService, check_unchanged
+from odfd.api.datasets.controller import DatasetController
+from odfd.api.datasets.declared_tasks import TaskController, TaskService
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
-from odfd.api.datasets.flows import FlowService
+from odfd.api.datasets.flows import FlowController, FlowService
 from odfd.api.datasets.gaps import GapService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
-from odfd.api.datasets.portals import PortalService
+from odfd.api.datasets.portals import PortalController, PortalService
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
@@ -41,28 +36,32 @@ from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.unmanaged import UnmanagedService
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
-from odfd.api.intents import IntentService, Pruning
 from odfd.api.lineage.service import LineageService
 from odfd.api.maintenance.backups import BackupService
 from odfd.api.maintenance.dependencies import Dependencies
 from odfd.api.maintenance.doctor import Doctor
 from odfd.api.maintenance.probes import ClockProbe, TrustProbes, pins_probe
 from odfd.api.maintenance.status import RunningParts, StatusService
+from odfd.api.network.controllers import MirrorController, NetworkController, PeerController
 from odfd.api.network.invitation_uses import InvitationUses
 from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.api.network.search import SearchService
+from odfd.api.queries.projections import ProjectionController
 from odfd.api.repository_controller import RepositoryController
 from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.endpoints import EndpointService, source_in_use
+from odfd.api.resources.endpoints import EndpointService
 from odfd.api.resources.history import HistoryService
+from odfd.api.resources.pruning import Pruning
 from odfd.api.resources.service import ResourceService
-from odfd.api.resources.sources import SourceReader
+from odfd.api.resources.set_controllers import SecretController, SetController
+from odfd.api.resources.sources import SourceController, SourceReader
 from odfd.api.resources.types import TYPES, SchemaService
 from odfd.api.services import Services
 from odfd.api.smart_backend import NodeSmartBackend
 from odfd.api.trust.authority import AuthorityService
+from odfd.api.trust.controllers import TrustPolicyController, ValidatorController
 from odfd.api.trust.evidence import EvidenceService
 from odfd.api.trust.policies import PolicyService
 from odfd.api.trust.resolutions import ResolutionService
@@ -77,13 +76,14 @@ from odfd.node.parts import NodeParts
 from odfd.node.rendition_parts import holds_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
+from odfd.resources.controller import Controllers
 from odfd.resources.store import ResourceStore
 from odfd.state.access_state import AccessReader
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
 from odfd.transform.pending import ahead
-from odfd.volumes.mover import volume_in_use
-from odfd.workers.reconciler import Controller
+from odfd.workers.volumes import VolumeController
+from odfd.workers.webhooks import WebhookController
 
 
 def services_of(parts: NodeParts) -> Services:
@@ -99,10 +99,9 @@ def services_of(parts: NodeParts) -> Services:
     mirrors.suggested_names, mirrors.adopt = search.suggested_names, parts.import_export.adopt
     networks, peers = _networks(parts, holders, search, mirrors)
     judging, seen = _judging(parts), _visibility(parts)
-    others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
-    told, more = (parts.views, declarations, flows), _more_controllers(parts, performing, portals)
-    _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, more))
-    applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, judging))
+    controllers = _controllers(parts, declarations, (flows, performing), (networks, judging, mirrors, portals))
+    _reconciling(parts, declarations, controllers)
+    applying = _applying(parts, flows, declarations, controllers)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, _remote_state(parts, holders))
     renditions = renditions_of(parts, datasets, seen)
     return Services(
@@ -229,14 +228,35 @@ async def _renamed(parts: NodeParts, dataset: DatasetId) -> None:
     parts.cards.visibility_changed(dataset)
 
 
-def _more_controllers(parts: NodeParts, performing: FlowTasks, portals: PortalService) -> Mapping[str, Controller]:
-    return {
-        "Portal": PortalController(parts.home, portals),
-        "Task": TaskController(parts.home, performing, parts.context.clock),
-        "Source": SourceController(SourceReader(parts.home), lambda: parts.ingest_deps.settings),
-        "Repository": RepositoryController(lambda: parts.remotes.own_shelves, parts.context.clock.now),
-        "TrustPolicy": TrustPolicyController(lambda: parts.policy, parts.policy_changed),
-    }
+def _controllers(
+    parts: NodeParts,
+    declarations: DeclarationService,
+    working: tuple[FlowService, FlowTasks],
+    services: tuple[NetworkService, TrustService, MirrorService, PortalService],
+) -> Controllers:
+    """Makes the controllers; peers, then trust, then mirrors, as an apply prepares them."""
+    (flows, performing), (networks, judging, mirrors, portals) = working, services
+    return Controllers(
+        [
+            NetworkController(networks),
+            PeerController(networks),
+            ValidatorController(judging),
+            MirrorController(mirrors, parts.scheduler),
+            AccountController(parts.home),
+            DatasetController(parts.home, parts.views, parts.volumes, flows),
+            FlowController(flows),
+            PortalController(parts.home, portals),
+            ProjectionController(parts.projections),
+            RepositoryController(lambda: parts.remotes.own_shelves, parts.context.clock.now),
+            SecretController(declarations, parts.home.secrets),
+            SetController(declarations),
+            SourceController(parts.home, lambda: parts.ingest_deps.settings),
+            TaskController(parts.home, performing, parts.context.clock),
+            TrustPolicyController(lambda: parts.policy, parts.policy_changed),
+            VolumeController(parts.home, parts.volumes),
+            WebhookController(parts.webhooks),
+        ]
+    )
 
 
 def _status(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> StatusService:
@@ -257,7 +277,7 @@ def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> Ru
     )  # fmt: skip
 
 
-def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: Mapping[str, Controller]) -> None:
+def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: Controllers) -> None:
     """Gives the reconciler its controllers, and notifies it of all that may have changed."""
     reconciler, board = parts.reconciler, parts.context.board
     declarations.live = own_resources_of(parts)
@@ -277,12 +297,7 @@ def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: M
     parts.flows.ran = partial(reconciler.touch, "Flow")
     board.ended = lambda task: reconciler.touch(TASK, task.id)
     parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
-    declarations.fixed = {
-        "Account": partial(account_in_use, parts.home),
-        "PersistentVolume": partial(volume_in_use, parts.home),
-        "Source": partial(source_in_use, parts.home),
-        "Task": check_unchanged,
-    }
+    declarations.controllers = controllers
 
     def written() -> None:
         parts.views.refresher.loop.poke()
@@ -348,7 +363,7 @@ def _judging(parts: NodeParts) -> TrustService:
 
 
 def _applying(
-    parts: NodeParts, flows: FlowService, declarations: DeclarationService, intents: IntentService
+    parts: NodeParts, flows: FlowService, declarations: DeclarationService, controllers: Controllers
 ) -> ApplyOperation:
     applying = ApplyOperation(
         parts.home,
@@ -357,7 +372,7 @@ def _applying(
         parts.context,
         lambda: parts.ingest_deps.settings,
         (flows.changed, partial(_renamed, parts)),
-        (declarations, intents.prepare, Pruning(declarations, flows.delete).prune),
+        (declarations, controllers, Pruning(declarations, flows.delete).prune),
     )
     applying.adopt = UnmanagedService(parts.home, parts.import_export, parts.context).adopt
     return applying

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -58,6 +58,17 @@ class Remarks(NamedTuple):
         return Node(node.line, f"{str(kind).removesuffix(SUFFIX).rpartition('/')[2]}:{name}{part}")
 
 
+class Deletion(NamedTuple):
+    """How a resource is deleted."""
+
+    generation: int | None = None
+    """The generation that it must have, or ``None`` for any."""
+    force: bool = False
+    """Whether one that another resource made may be deleted; such a Flow is stopped instead."""
+    purge: bool = False
+    """Whether the data of a dataset is deleted too, and not only kept as unmanaged."""
+
+
 class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """A type of resource. One without a ``spec`` is known by name and refused."""
 
@@ -97,6 +108,12 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Whether other resources or the node make its resources, so that a manifest is refused."""
     made_by: str = "other resources"
     """Who makes the resources of a derived type."""
+    delete: Callable[[Any, Any, Deletion], Awaitable[Any]] | None = None
+    """Deletes what a resource stands for, and the resource with it, by the operation that its caller may use.
+
+    Is given ``odfd.api.services.Services`` as the caller has them, the ``wire.ResourceView`` and how; may return the
+    view with what became of it. ``None``: only the declaration is deleted.
+    """
     example: str = ""
     instead: str = ""
     """What to do instead of a manifest, for a type that takes none."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from chain.errors import Environment, Fault, NotFound, Refused
+from chain.errors import Environment, Fault, NotFound
 from chain.ids import DatasetId
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import Multihash
@@ -21,13 +21,12 @@ from chain.store.base import Step, no_step
 from chain.store.objects import staged_in
 from chain.store.volumes import VolumeEntry
 from chain.walk import newest_first
-from chain.wording import plural
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.manifest import VOLUME
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
 from odfd.state.directory import StateDirectory
-from odfd.volumes.manifest import FIXED, policy_of, size_of
+from odfd.volumes.manifest import policy_of, size_of
 from odfd.volumes.volume_paths import damaged
 from odfd.volumes.volumes import OpenVolume, Volumes
 
@@ -226,20 +225,3 @@ def _volume_of(dataset: Resource | None) -> str | None:
         return None
     handle = dataset.references.get(reference_key(dataset.spec["volume"], VOLUME))
     return "" if handle is None else handle.id
-
-
-def volume_in_use(home: StateDirectory, before: Resource, after: Resource | None) -> None:
-    """Raises Refused if a volume that holds data would be deleted (``after``: ``None``) or get another place."""
-    usage = home.objects.volumes.usage(before.id)
-    changed = [key for key in FIXED if after is not None and after.spec.get(key) != before.spec.get(key)]
-    if (after is not None and not changed) or not (usage.objects or usage.remains):
-        return
-    name, what = before.name, "is not deleted" if after is None else f"keeps its {', '.join(changed)}"
-    slices, remains = plural(usage.objects, "slice"), plural(usage.remains, "copy", "copies")
-    raise Refused(
-        f"volume {name} {what}: {slices} of datasets and {remains} to be deleted lie there",
-        rule="volume-in-use",
-        hint=f"take the datasets out of its volumePolicy: odfctl edit volume {name}; their slices come back first"
-        if usage.objects
-        else "odfctl gc deletes the copies, the second time at the latest",
-    )

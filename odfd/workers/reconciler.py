@@ -9,8 +9,8 @@ again. The result is stored as the resource's status, which only this worker wri
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Collection, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Awaitable, Collection, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 import trio
@@ -21,6 +21,7 @@ from odfd.access.manifest import RELATIONS
 from odfd.control.assembly import Context
 from odfd.errors import Bug, sole_fault
 from odfd.obs.events import Event
+from odfd.resources.controller import Controller, Controllers, ObservedState
 from odfd.resources.references import SETS
 from odfd.resources.resource import ACCOUNT, Resource, ResourceEvent
 from odfd.resources.status import (
@@ -58,47 +59,12 @@ Named: TypeAlias = tuple[str, str]
 """Type, and name, DID or id, of a resource."""
 
 
-class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that a controller observed."""
-
-    is_drift: bool = True
-    """Whether steps that are needed without a new declaration mean that the state has drifted from it."""
-    goes_on: bool | None = None
-    """Whether long work that was begun still goes on; the worker that does it touches the resource at its end."""
-    steps: tuple[str, ...] = ()
-    """Steps that remain until everything is as declared; may be empty."""
-    told: Mapping[str, ConditionValue] = {}
-    fault: Fault | None = None
-    """Why it is not as declared, if no step would help."""
-
-
-class Controller(Protocol):
-    """Observes and changes the resources of one type."""
-
-    @property
-    def conditions(self) -> Collection[str]:
-        """Returns the names of the conditions that it reports."""
-        ...
-
-    async def observe(self, resource: Resource) -> ObservedState:
-        """Observes a resource, without changing anything. Raises Fault."""
-        ...
-
-    async def perform(self, resource: Resource, step: str) -> None:
-        """Performs one step; it may have been performed before. Raises Fault."""
-        ...
-
-    async def finalize(self, resource: Resource) -> None:
-        """Undoes the effects of a deleted resource. Raises Fault."""
-        ...
-
-
 class Reconciler:
     """Reconciles all resources of one node."""
 
     def __init__(self, home: StateDirectory, context: Context) -> None:
-        self.controllers: Mapping[str, Controller] = {}
-        """The controllers by type; set by the provider of the API's operations."""
+        self.controllers = Controllers()
+        """Set by the provider of the API's operations."""
         self.silent: Collection[str] = ()
         """Types that are checked at intervals, because no event reports their changes."""
         self.followers: Collection[str] = ()
@@ -189,8 +155,7 @@ class Reconciler:
         with self._home.database.read() as connection:
             store, cursor = ResourceStore(connection), self._cursor
             if cursor is None:
-                there = [each for each in store.all() if each.type in self.controllers]
-                return store.newest(), [*(each.id for each in store.deleting()), *self._at_start(there)]
+                return store.newest(), [*(each.id for each in store.deleting()), *self._at_start(store.all())]
             gone: list[str] = []
             found = [
                 each.id
@@ -219,8 +184,7 @@ class Reconciler:
 
     async def _finalize(self, gone: Resource) -> None:
         """Undoes the effects of a deleted resource, or says why it cannot, and tries again later."""
-        controller = self.controllers.get(gone.type)
-        fault = None if controller is None else await self._fault_of(gone, controller.finalize(gone))
+        fault = await self._fault_of(gone, self.controllers.of(gone.type).finalize(gone))
         now = self._clock.now()
         if fault is not None:
             retry_at = Instant(now + (self.queue.pause(fault, gone.status.failures) or HOURLY))
@@ -268,9 +232,9 @@ class Reconciler:
         if resource is not None and is_deleted:
             await self._finalize(resource)
             return
-        controller = None if resource is None else self.controllers.get(resource.type)
-        if resource is None or controller is None:
+        if resource is None:
             return
+        controller = self.controllers.of(resource.type)
         seen = _with_dangling(await self._tried(controller, resource, ()), dangling)
         self._note_waiting(resource_id, seen)
         if _is_as_it_was(resource, seen):

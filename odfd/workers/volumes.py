@@ -6,22 +6,27 @@ Works while ``run`` runs; work that a stop interrupts continues after the next s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
 import trio
 
-from chain.errors import Fault
+from chain.errors import Fault, Refused
 from chain.ids import DatasetId
+from chain.store.volumes import VolumeUsage
 from chain.wording import plural
 from odfd.control.assembly import Context
+from odfd.datasets.manifest import VOLUME
+from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.resource import Resource
+from odfd.resources.status import ConditionValue
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
+from odfd.volumes.manifest import FIXED
 from odfd.volumes.mover import VolumeMover, VolumeState
 from odfd.volumes.volumes import Volumes
 
@@ -122,3 +127,47 @@ class VolumeWorker:
 
 def _cancellable(_: str) -> None:
     end_if_unwanted()
+
+
+class VolumeController(Controller):
+    """Reports how much is in a volume, and why it cannot be used."""
+
+    type = VOLUME
+    conditions: Collection[str] = ("Usage",)
+
+    def __init__(self, home: StateDirectory, volumes: VolumeWorker) -> None:
+        self._index, self._volumes = home.objects.volumes, volumes
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        """Checks that a volume that holds data keeps its place. Blocking. Raises Refused."""
+        usage = self._index.usage(before.id)
+        changed = [key for key in FIXED if after is not None and after.spec.get(key) != before.spec.get(key)]
+        if (after is not None and not changed) or not (usage.objects or usage.remains):
+            return
+        name, what = before.name, "is not deleted" if after is None else f"keeps its {', '.join(changed)}"
+        slices, remains = plural(usage.objects, "slice"), plural(usage.remains, "copy", "copies")
+        raise Refused(
+            f"volume {name} {what}: {slices} of datasets and {remains} to be deleted lie there",
+            rule="volume-in-use",
+            hint=f"take the datasets out of its volumePolicy: odfctl edit volume {name}; their slices come back first"
+            if usage.objects
+            else "odfctl gc deletes the copies, the second time at the latest",
+        )
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        state = self._volumes.state(resource)
+        usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
+        if state is None:  # the worker reports after its first look: until then its place is asked here
+            await trio.to_thread.run_sync(self._volumes.volumes.claimed, resource)
+            return ObservedState(told={"Usage": _usage_condition(usage, 0)})
+        return ObservedState(told={"Usage": _usage_condition(usage, state.waiting)}, fault=state.fault)
+
+    async def finalize(self, resource: Resource) -> None:
+        await trio.to_thread.run_sync(self._volumes.volumes.release, resource)
+
+
+def _usage_condition(usage: VolumeUsage, waiting: int) -> ConditionValue:
+    value = {"slices": usage.objects, "bytes": usage.bytes, "waiting": waiting, "remains": usage.remains}
+    still = f", {waiting:,} also here still, since somebody may be reading them" if waiting else ""
+    remains = f", {plural(usage.remains, 'copy', 'copies')} to be deleted" if usage.remains else ""
+    return ConditionValue(value=value, message=f"{plural(usage.objects, 'slice')}{still}{remains}")

@@ -5,24 +5,27 @@ Failed calls are repeated after growing pauses; a failing target gets one call a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import trio
 
-from chain.errors import Fault
+from chain.errors import Fault, Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND
+from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.flows.plan import FlowPlan, Record, WebhookCall
+from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.resource import Resource
+from odfd.resources.status import ConditionValue
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
 from odfd.webhooks.call import call, judge, reach
 from odfd.webhooks.delivery import CallRecord, signed_headers, signing_key
-from odfd.workers.webhook_deliveries import FAILING, CallTarget, DueCall, WebhookDeliveries, WebhookState
+from odfd.workers.webhook_deliveries import FAILING, TYPE, CallTarget, DueCall, WebhookDeliveries, WebhookState
 from p2p.ip import IpNetwork
 
 START_SECONDS: Final = 5.0
@@ -148,3 +151,31 @@ class WebhookWorker:
             self._events.emit("webhook.retried", name, after.said, about=told)
         if after.failures == 0 and (before.failures or not before.delivered):
             self._events.emit("webhook.answered", name, after.said, about=told)
+
+
+class WebhookController(Controller):
+    """Reports whether the target answers, and which deliveries were given up."""
+
+    type = TYPE
+    conditions: Collection[str] = ("Answers",)
+
+    def __init__(self, webhooks: WebhookWorker) -> None:
+        self._webhooks = webhooks
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        calls, waiting = await self._webhooks.state(resource)
+        failing, silence = calls.failures >= FAILING, ""
+        if not calls.delivered and not failing:  # whether it answers is not known before somebody asks
+            silence = await self._webhooks.reach(resource)
+        lost = f"{plural(calls.dead, 'delivery', 'deliveries')} given up" if calls.dead else ""
+        repeated = f"a call failed, and is repeated: {calls.said}" if calls.failures and not failing else ""
+        unknown = f"it took the connection, but gave no answer to HEAD: {silence}; a call will tell" if silence else ""
+        message = "; ".join(each for each in (unknown, repeated, lost) if each)
+        told = {"Answers": ConditionValue(value=not (failing or silence), message=message)}
+        if not failing:
+            return ObservedState(told=told)
+        text = f"{calls.said}; {plural(waiting, 'delivery waits', 'deliveries wait')}"
+        return ObservedState(told=told, fault=Remote(text, rule="webhook-failed", hint="it is tried again by itself"))
+
+    async def finalize(self, resource: Resource) -> None:
+        await self._webhooks.remove(resource)

@@ -15,7 +15,8 @@ from odfd.access.tokens import TokenGrant
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.flows.schedule import parse_duration
-from odfd.resources.resource import Resource
+from odfd.resources.controller import Controller
+from odfd.resources.resource import ACCOUNT, Resource
 from odfd.resources.store import ResourceStore
 from odfd.runtime.subjects import Subjects
 from odfd.state.access_tokens import TokenStore
@@ -91,14 +92,22 @@ def _length(request: wire.TokenRequest) -> int:
     return length
 
 
-def account_in_use(home: StateDirectory, before: Resource, after: Resource | None) -> None:
-    """Raises Refused for the deletion of an account that has resources. Blocking."""
-    if after is not None:
-        return
-    with home.database.read() as connection:
-        theirs = [each for each in ResourceStore(connection).all() if each.account == before.id and not each.owners]
-    if theirs:
-        named = ", ".join(f"{each.type} {each.name}" for each in theirs[:_SHOWN])
-        more = f" and {plural(len(theirs) - _SHOWN, 'other')}" if len(theirs) > _SHOWN else ""
-        hint = "delete them first, or give them to another: headers.account"
-        raise Refused(f"Account {before.name} has {named}{more}", rule="account-in-use", hint=hint)
+class AccountController(Controller):
+    """Keeps an account while it has resources."""
+
+    type = ACCOUNT
+
+    def __init__(self, home: StateDirectory) -> None:
+        self._home = home
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        if after is not None:
+            return
+        with self._home.database.read() as connection:
+            every = ResourceStore(connection).all()
+        theirs = [each for each in every if each.account == before.id and not each.owners]
+        if theirs:
+            named = ", ".join(f"{each.type} {each.name}" for each in theirs[:_SHOWN])
+            more = f" and {plural(len(theirs) - _SHOWN, 'other')}" if len(theirs) > _SHOWN else ""
+            hint = "delete them first, or give them to another: headers.account"
+            raise Refused(f"Account {before.name} has {named}{more}", rule="account-in-use", hint=hint)

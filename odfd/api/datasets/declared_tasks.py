@@ -30,6 +30,7 @@ from odfd.flows.plan import FlowPlan, Outcome, Record
 from odfd.flows.selection import EVERY
 from odfd.flows.tasks import TARGET, TYPE, target_of, task_of
 from odfd.obs.events import EventLog
+from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import FinalState, reference_key
 from odfd.resources.resource import Resource
 from odfd.resources.status import UNRESOLVED, Condition, ConditionValue, ResourceStatus
@@ -38,7 +39,6 @@ from odfd.runtime.clock import Clock
 from odfd.runtime.subjects import Sees
 from odfd.runtime.tasks import Task, TaskBoard, TaskState, named
 from odfd.state.directory import StateDirectory
-from odfd.workers.reconciler import ObservedState
 
 OUTCOME: Final = "Outcome"
 _CANCELLED: Final = "cancelled"
@@ -55,15 +55,28 @@ _STATES: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-class TaskController:
+class TaskController(Controller):
     """Begins each declared task once, and reports how it ended."""
 
+    type = TYPE
     conditions: Collection[str] = (OUTCOME,)
 
     def __init__(self, home: StateDirectory, tasks: FlowTasks, clock: Clock) -> None:
         self._home, self._tasks, self._clock = home, tasks, clock
         self._begun: dict[str, Task] = {}
         """Running and ended tasks by id of the resource; an ended one is removed once its outcome is stored."""
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        """Checks that a task keeps its name, its spec and its target. Raises Refused."""
+        if after is None:
+            return
+        is_same = (before.name, before.spec, target_of(before.annotations)) == (
+            after.name, after.spec, target_of(after.annotations)
+        )  # fmt: skip
+        if not is_same:
+            text = f"the task {before.name} is done once, as it was declared"
+            hint = f"give another one another name, or delete it first: odfctl delete task {before.name}"
+            raise Refused(text, rule="immutable", hint=hint)
 
     async def observe(self, resource: Resource) -> ObservedState:
         held = resource.status.conditions.get(OUTCOME)
@@ -132,19 +145,6 @@ class TaskController:
 def _board_id(resource: Resource) -> str:
     """Returns the id that a declared task has on the board: its name, which only the owner's tasks have alone."""
     return resource.name if resource.account is None else resource.id
-
-
-def check_unchanged(before: Resource | None, after: Resource | None) -> None:
-    """Raises Refused if a declared task would change its name, its spec or its target."""
-    if before is None or after is None:
-        return
-    is_same = (before.name, before.spec, target_of(before.annotations)) == (
-        after.name, after.spec, target_of(after.annotations)
-    )  # fmt: skip
-    if not is_same:
-        text = f"the task {before.name} is done once, as it was declared"
-        hint = f"give another one another name, or delete it first: odfctl delete task {before.name}"
-        raise Refused(text, rule="immutable", hint=hint)
 
 
 def _outcome(task: Task, fault: Fault | None) -> ConditionValue:

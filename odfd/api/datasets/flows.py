@@ -19,8 +19,10 @@ from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
 from odfd.flows.selection import EVERY
+from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.plan import PlannedResource
 from odfd.resources.resource import Resource
+from odfd.resources.status import ConditionValue
 from odfd.resources.store import ResourceStore
 from odfd.runtime.subjects import Sees
 from odfd.state.directory import StateDirectory
@@ -332,3 +334,22 @@ def _is_named(entry: Entry, name: str) -> bool:
 
 def _text(time: Instant | None) -> str | None:
     return None if time is None else instant.render(time)
+
+
+class FlowController(Controller):
+    """Reports whether a flow is in force, and how its last run ended."""
+
+    type = store.TYPE
+    conditions: Collection[str] = ("LastRun",)
+
+    def __init__(self, flows: FlowService) -> None:
+        self._flows = flows
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        view = await self._flows.in_force(resource)
+        if view.outcome is None:
+            return ObservedState()
+        return ObservedState(told={"LastRun": ConditionValue(value=view.outcome, message=view.message)})
+
+    async def finalize(self, resource: Resource) -> None:
+        await self._flows.removed(resource)

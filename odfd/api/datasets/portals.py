@@ -6,7 +6,7 @@ who may read that dataset too learn what is withheld or left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -31,9 +31,10 @@ from odfd.portals import commitment
 from odfd.portals.manifest import TYPE, PortalSpec, rule_of, spec_of
 from odfd.portals.publication import PortalInput, PortalTake, check_portal_chain, plan_take
 from odfd.portals.recheck import Audited, audited_blocks
+from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
-from odfd.resources.status import UNRESOLVED
+from odfd.resources.status import UNRESOLVED, ConditionValue
 from odfd.resources.store import ResourceStore
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
@@ -248,3 +249,40 @@ def _target(resource: Resource, text: str) -> DatasetId | None:
 
 def _gives(resource: Resource, dataset: DatasetId) -> bool:
     return _target(resource, spec_of(resource.spec).dataset) == dataset
+
+
+class PortalController(Controller):
+    """Takes rows into a portal when its private dataset has more, and reports what the rule withholds."""
+
+    type = TYPE
+    conditions: Collection[str] = ("Rows",)
+
+    def __init__(self, home: StateDirectory, portals: PortalService) -> None:
+        self._home, self._portals = home, portals
+        self._last: dict[str, tuple[str, ConditionValue]] = {}
+        """The head of the private dataset when rows were last taken, and the result, by id of the Portal."""
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        portal = await trio.to_thread.run_sync(self._portals.resolved, resource)
+        is_due = await trio.to_thread.run_sync(self._portals.check, portal)
+        head, said = self._last.get(resource.id, ("", None))
+        told = {} if said is None else {"Rows": said}
+        if not is_due or head == self._head(portal):
+            return ObservedState(told=told)
+        return ObservedState(told=told, steps=("take rows",), is_drift=False)
+
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
+        portal = await trio.to_thread.run_sync(self._portals.resolved, resource)
+        async with self._home.turns.of(portal.dataset):
+            head = self._head(portal)
+            taken = await self._portals.take(portal)
+        value = {"rows": taken.rows, "leftOut": taken.left_out, "withheld": bool(taken.withheld)}
+        text = taken.withheld or f"{plural(taken.rows, 'row')} taken, {taken.left_out:,} left out"
+        self._last[resource.id] = head, ConditionValue(value=value, message=text)
+
+    async def finalize(self, resource: Resource) -> None:
+        self._last.pop(resource.id, None)
+
+    def _head(self, portal: Portal) -> str:
+        head = self._home.chains.chain(portal.input).head()
+        return "" if head is None else str(head.hash)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import trio
 
 from chain.data.parquet import open_slice
-from chain.errors import NotFound
+from chain.errors import Fault, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.wording import plural
 from odfd.api.queries.service import QueryService
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog
@@ -24,9 +25,10 @@ from odfd.queries.projections import (
     fingerprint,
     spec_of,
 )
+from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
-from odfd.resources.status import UNRESOLVED
+from odfd.resources.status import UNRESOLVED, ConditionValue
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
 from odfd.state.directory import PROJECTIONS, StateDirectory
@@ -135,3 +137,43 @@ class ProjectionTables:
             recorded = RecordedInput(name=entry.name, dataset=str(entry.id), size=head.size, block=str(head.hash))
             found.append((recorded, names))
         return found
+
+
+class ProjectionController(Controller):
+    """Keeps the table of a projection, and reports how far it is behind its inputs."""
+
+    type = TYPE
+    conditions: Collection[str] = ("Table",)
+
+    def __init__(self, tables: ProjectionTables) -> None:
+        self._tables = tables
+        self._faults: dict[str, Fault] = {}
+        """Faults of computations, by id of the Projection, until they are reported beside the present table."""
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        fault = self._faults.pop(resource.id, None)
+        state = await trio.to_thread.run_sync(self._tables.state, resource)
+        told = {} if state.record is None else {"Table": _table_condition(state, state.record)}
+        if state.is_current or fault is not None:
+            return ObservedState(told=told, fault=fault)
+        return ObservedState(told=told, steps=("compute the table",), is_drift=False)
+
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
+        try:
+            await self._tables.compute(resource)
+        except Fault as fault:
+            self._faults[resource.id] = fault
+
+    async def finalize(self, resource: Resource) -> None:
+        self._faults.pop(resource.id, None)
+        await trio.to_thread.run_sync(self._tables.remove, resource)
+
+
+def _table_condition(state: ProjectionState, record: TableRecord) -> ConditionValue:
+    inputs = [
+        {"name": each.name, "did": each.dataset, "head": {"hash": each.block, "sequenceNumber": each.size - 1}}
+        for each in record.inputs
+    ]
+    value = {"rows": record.rows, "bytes": record.size, "lag": state.lag, "inputs": inputs}
+    behind = f", {plural(state.lag, 'block')} behind" if state.lag else ""
+    return ConditionValue(value=value, message=f"{plural(record.rows, 'row')}{behind}")

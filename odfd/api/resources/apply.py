@@ -24,7 +24,7 @@ from odfd.api.resources.dataset_batch import DatasetBatch
 from odfd.api.resources.dataset_planning import DatasetPlanning
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
-from odfd.api.resources.prepared_intents import PreparedIntent, taken_up
+from odfd.api.resources.prepared_intents import PreparedIntent, prepared, taken_up
 from odfd.api.resources.skipping import Possible, possible, terms_of
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -34,6 +34,7 @@ from odfd.datasets.engine_pins import Engines
 from odfd.errors import sole_faults
 from odfd.flows.store import TYPE as FLOW
 from odfd.ingest.settings import IngestSettings
+from odfd.resources.controller import Controllers
 from odfd.resources.plan import PlannedResource
 from odfd.resources.references import dids_of
 from odfd.resources.resource import Resource
@@ -58,14 +59,6 @@ class Renamed(Protocol):
     """Lets what runs for a dataset go on under its new name."""
 
     async def __call__(self, dataset: DatasetId) -> None: ...
-
-
-class PrepareIntents(Protocol):
-    """Prepares the planned intents: networks, peers, mirrors. A failed one becomes an item too."""
-
-    async def __call__(
-        self, planned: Sequence[PlannedResource], refusals: Mapping[str, Fault]
-    ) -> list[PreparedIntent]: ...
 
 
 class Prune(Protocol):
@@ -97,14 +90,14 @@ class ApplyOperation:
         context: Context,
         ingestion: Callable[[], IngestSettings],
         followers: tuple[FlowsChanged, Renamed],
-        declarations: tuple[DeclarationService, PrepareIntents, Prune],
+        declarations: tuple[DeclarationService, Controllers, Prune],
     ) -> None:
         """``ingestion`` returns what sources may do here, and is called each time.
 
         ``followers`` put applied flows in force, and follow new names. ``declarations``: keeps resources, prepares
-        intents, and deletes what an apply leaves out.
+        what they intend, and deletes what an apply leaves out.
         """
-        self._declarations, self._prepare_intents, self._prune = declarations
+        self._declarations, self._controllers, self._prune = declarations
         self._flows_changed, self._renamed = followers
         self._home = home
         self._committer = committer
@@ -254,10 +247,10 @@ class ApplyOperation:
         self, planned: Sequence[PlannedResource], batch: DatasetBatch, refusals: Mapping[str, Fault]
     ) -> list[PreparedIntent]:
         """Prepares the intents, and makes the names of mirrors known to the datasets of the same apply."""
-        intents = await self._prepare_intents(planned, refusals)
+        intents = await prepared(self._controllers, planned, refusals)
         for each in intents:
-            if each.dataset is not None:
-                batch.promise(each.item.name, each.dataset)
+            if each.intent is not None and each.intent.dataset is not None:
+                batch.promise(each.item.name, each.intent.dataset)
         return intents
 
     def _snapshots(self, wanted: DesiredState, planned: Sequence[PlannedResource]) -> Iterator[DesiredSnapshot]:
@@ -322,9 +315,9 @@ class ApplyOperation:
                 except Fault as fault:
                     raise _Refusals({one.desired.name: fault}) from fault
         for each in intents:
-            if each.first is not None:
+            if each.intent is not None and each.intent.first is not None:
                 try:
-                    await each.first()
+                    await each.intent.first()
                 except Fault as fault:
                     raise _Refusals({each.key: fault}) from fault
 
@@ -334,8 +327,8 @@ def _record(connection: sqlite3.Connection, intents: Sequence[PreparedIntent]) -
     faults: dict[str, Fault] = {}
     for each in intents:
         try:
-            if each.record is not None:
-                each.record(connection)
+            if each.intent is not None:
+                each.intent.record(connection)
         except Fault as fault:
             faults[each.key] = fault
     if faults:

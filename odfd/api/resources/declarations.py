@@ -24,6 +24,7 @@ from odfd.control.assembly import Context
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.datasets.catalog import Catalog, DatasetResources
 from odfd.mirrors.mirror_spec import TYPE as MIRROR
+from odfd.resources.controller import Controllers
 from odfd.resources.manifest import Draft, check_name, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
 from odfd.resources.plan import (
@@ -47,7 +48,9 @@ from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
-ELSEWHERE: Final = frozenset({DATASET, *(each.name for each in TYPES if each.kept is not None)})
+INTENDED: Final = frozenset(each.name for each in TYPES if each.kept is not None)
+"""Types that an apply prepares (``Controller.prepare``): networks, peers, validators and mirrors."""
+ELSEWHERE: Final = frozenset({DATASET, *INTENDED})
 """Types with their own commands and checks, whose truth is not their declaration."""
 
 
@@ -72,8 +75,8 @@ class DeclarationService:
         )  # fmt: skip
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
         """Types that are listed only if asked for by name: the elements of sets."""
-        self.fixed: Mapping[str, Callable[[Resource, Resource | None], None]] = {}
-        """By type: raises Refused for a change or deletion that is not allowed now; set where services are joined."""
+        self.controllers = Controllers()
+        """They judge changes and deletions; set where services are joined."""
         self.applied: Sequence[Callable[[], None]] = ()
         """Called in the event loop after an apply, whose events may have arrived before it was recorded."""
 
@@ -154,8 +157,8 @@ class DeclarationService:
             for fault in rename_faults(each, planned, catalog):
                 fault.place = said.place
                 faults.append(fault)
-            if each.before is not None and each.after.type in self.fixed:
-                self.fixed[each.after.type](each.before, each.after)
+            if each.before is not None:
+                self.controllers.check(each.before, each.after)
         return planned, faults
 
     def _gone_on(self, spec: Any, before: Resource | None) -> Any:
@@ -407,8 +410,7 @@ class DeclarationService:
                 check_generation(found, generation, found.name)
             if found.owners and not force:
                 raise owned_fault(found)
-            if kind.name in self.fixed:
-                self.fixed[kind.name](found, None)
+            self.controllers.check(found, None)
             store.delete(found, self._clock.now())
             if kind.name == SECRET_SET:
                 store.blank(found.id)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from chain import instant
-from chain.errors import Environment, Fault, Invalid, Refused
+from chain.errors import Environment, Fault, Invalid
 from chain.wording import plural
 from odfd.api.resources.sources import TYPE, OpenedSource, SourceReader
 from odfd.control import wire
@@ -17,7 +17,6 @@ from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
 from odfd.ingest.hook_signature import check_signature, key_of, secret_name, unknown_source
 from odfd.ingest.push import MAX_ID
 from odfd.ingest.spool import Backlog, Pushed, Receipt
-from odfd.resources.resource import Resource
 from odfd.runtime.shared_calls import SharedCalls
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
@@ -167,17 +166,6 @@ class EndpointService:
             hint = f"odfctl pull NAME --source {opened.name}"
             raise Invalid(f"the {TYPE} {opened.name} is fetched, not pushed to", rule="source-endpoint", hint=hint)
         return opened, opened.endpoint
-
-
-def source_in_use(home: StateDirectory, before: Resource, after: Resource | None) -> None:
-    """Raises Refused if a Source would be deleted while pushes wait that some dataset has not taken."""
-    waiting = home.spool.waiting(before.id)
-    if after is None and waiting.pushes:
-        raise Refused(
-            f"{plural(waiting.records, 'record')} that were pushed to {before.name} wait",
-            rule="source-waits",
-            hint=f"odfctl pull DATASET --source {before.name} takes them; or odfctl source drop {before.name} --all",
-        )
 
 
 def _view(name: str, waiting: Backlog) -> wire.EndpointView:

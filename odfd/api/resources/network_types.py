@@ -122,6 +122,7 @@ MIRROR_TYPE: Final = ResourceType(
     about="A verified copy of another node's dataset that is kept up to date here.",
     spec=MirrorResourceSpec,
     kept=kept_mirror, stands_for="source",
+    delete=lambda services, view, _: services.mirrors.remove(view.spec["source"]),
     example="""\
 $schema: Mirror
 headers:
@@ -140,6 +141,7 @@ NETWORK_TYPE: Final = ResourceType(
     spec=NetworkResourceSpec,
     is_silent=True,
     kept=kept_network, judged_at="spec.bootstrap",
+    delete=lambda services, view, _: services.networks.leave(view.name),
     example="""\
 $schema: Network
 headers:
@@ -154,6 +156,7 @@ PEER_TYPE: Final = ResourceType(
     about="This node's rule for a peer: blocked or not. A peer without a rule is no resource.",
     spec=PeerResourceSpec,
     kept=kept_peer, stands_for="peerId", object_named=peer_id,
+    delete=lambda services, view, _: services.peers.unblock(view.spec["peerId"]),
     example="""\
 $schema: Peer
 headers:

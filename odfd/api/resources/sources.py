@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
+import trio
 
 from chain.codec.yaml_tree import parse
 from chain.errors import Environment, Invalid, NotFound, Refused
@@ -16,6 +17,7 @@ from chain.model.events import DatasetKind, SetPollingSource
 from chain.model.source import traits
 from chain.rules.snapshot import normalise_event
 from chain.state import load_state
+from chain.wording import plural
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.datasets.creation import with_columns
@@ -25,6 +27,7 @@ from odfd.ingest.given_source import GivenSource
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.source_manifest import ConfigValue, config_value, endpoint_of, polling_source
 from odfd.ingest.templates import redacted
+from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.manifest import read_resource
 from odfd.resources.resource import Resource
 from odfd.resources.sets import binding
@@ -151,3 +154,26 @@ def _parsed(text: str, name: str) -> tuple[SetPollingSource, RestEndpoint | None
     event = with_columns(normalise_event(polling_source(draft.spec)))
     assert isinstance(event, SetPollingSource)
     return event, endpoint_of(draft.spec)
+
+
+class SourceController(Controller):
+    """Reports whether a Source could be fetched from, without fetching: its values are here, and settings allow it."""
+
+    type = TYPE
+
+    def __init__(self, home: StateDirectory, settings: Callable[[], IngestSettings]) -> None:
+        self._home, self._sources, self._settings = home, SourceReader(home), settings
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        waiting = self._home.spool.waiting(before.id)
+        if after is None and waiting.pushes:
+            text = f"{plural(waiting.records, 'record')} that were pushed to {before.name} wait"
+            hint = f"odfctl pull DATASET --source {before.name} takes them; or odfctl source drop {before.name} --all"
+            raise Refused(text, rule="source-waits", hint=hint)
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        await trio.to_thread.run_sync(self._sources.check, resource.id, self._settings())
+        return ObservedState()
+
+    async def finalize(self, resource: Resource) -> None:
+        await trio.to_thread.run_sync(self._sources.forget, resource.id)

@@ -102,6 +102,7 @@ VALIDATOR_TYPE: Final = ResourceType(
     name="Validator", context="trust", base=OURS, plural="validators",
     about="A validator whose verdicts count here.",
     spec=ValidatorResourceSpec,
+    delete=lambda services, view, _: services.trust.remove_validator(view.spec["did"]),
     is_silent=True,
     kept=kept_validator, judged_at="spec.did", stands_for="did",
     example="""\

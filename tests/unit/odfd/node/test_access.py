@@ -17,6 +17,7 @@ import trio
 from chain.errors import Fault
 from chain.ids import DatasetId
 from odfd.api.access.rules import RULES
+from odfd.api.resources.types import TYPES
 from odfd.api.routes import application
 from odfd.control import wire
 from odfd.control.endpoint import CALLER, OWNED, Caller
@@ -406,14 +407,16 @@ API = Path(__file__).parents[4] / "odfd" / "api"
 
 
 def test_each_operation_that_endpoints_call_has_a_rule_and_a_way_or_is_the_owners() -> None:
-    sources = (
+    names = (
         *("actions", "routes", "resource_protocol", "resource_operations", "endpoints"),
         *("graphql", "graphql_schema", "graphql_subscriptions"),
     )
+    deletions = {each.delete.__module__.replace(".", "/") for each in TYPES if each.delete is not None}
+    sources = [*(API / f"{name}.py" for name in names), *(API.parents[1] / f"{name}.py" for name in deletions)]
     called = {
         found
-        for name in sources
-        for found in re.findall(r"\b(?:s|services)\.([a-z_]+\.[a-z_]+)\b", (API / f"{name}.py").read_text())
+        for source in sources
+        for found in re.findall(r"\b(?:s|services)\.([a-z_]+\.[a-z_]+)\b", source.read_text())
     } - {"services.services"}
     owners = [each for operations in OF_THE_OWNER.values() for each in operations.split()]
     assert sorted(called) == sorted([*RULES, *owners])

@@ -15,9 +15,9 @@ from odfd.api.repository_controller import RepositoryController
 from odfd.control import wire
 from odfd.ipfs.publishing import LIFETIME, repository_folder
 from odfd.ipfs.repository import RENEW
+from odfd.resources.controller import ObservedState
 from odfd.resources.store import ResourceStore
 from odfd.verify import objects
-from odfd.workers.reconciler import ObservedState
 from p2p.ipfs import record
 from worlds.memory_ipfs import MemoryIpfs, Swarm
 from worlds.sftp import PASSWORD, Served, sftp_served

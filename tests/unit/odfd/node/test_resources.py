@@ -13,19 +13,21 @@ import trio
 from chain import instant
 from chain.errors import Invalid, NotFound
 from chain.statements.card import CARD
-from odfd.api.controllers import DatasetController, NetworkController, SetController
+from odfd.api.datasets.controller import DatasetController
+from odfd.api.network.controllers import NetworkController
+from odfd.api.resources.set_controllers import SetController
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.network import joined_networks
 from odfd.network.membership import Membership
+from odfd.resources.controller import ObservedState
 from odfd.resources.status import moved, pending
 from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.workers import reconciler
-from odfd.workers.reconciler import ObservedState
 from p2p.ports import PeerId
 from worlds.eventually import PATIENCE
 

@@ -1,0 +1,54 @@
+"""Observes declared datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import trio
+
+from chain.errors import Environment
+from chain.ids import DatasetId
+from odfd.access.uses import NOT_GRANTED
+from odfd.api.datasets.flows import FlowService
+from odfd.api.views.views import DatasetViews
+from odfd.datasets.catalog import TYPE
+from odfd.resources.controller import Controller, ObservedState
+from odfd.resources.reader import ResourceReader
+from odfd.resources.resource import Resource
+from odfd.resources.status import ConditionValue
+from odfd.state.directory import StateDirectory
+from odfd.workers.volumes import VolumeWorker
+
+
+class DatasetController(Controller):
+    """Reports the state of a dataset's chain on this node, not how far it may be relied on."""
+
+    type = TYPE
+    conditions: Collection[str] = ("DatasetState",)
+
+    def __init__(self, home: StateDirectory, views: DatasetViews, volumes: VolumeWorker, flows: FlowService) -> None:
+        self._home = home
+        self._views = views
+        self._volumes = volumes
+        self._flows = flows
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        if resource.did is not None and resource.status.observed_generation != resource.generation:
+            self._volumes.touch(DatasetId.parse(resource.did))
+            await self._flows.look([DatasetId.parse(resource.did)])  # its name and labels may select it for others
+        seen = await trio.to_thread.run_sync(self._observe, resource)
+        was_refused = resource.status.code == NOT_GRANTED
+        if was_refused and resource.did is not None and (seen.fault is None or seen.fault.rule != NOT_GRANTED):
+            self._flows.touch(DatasetId.parse(resource.did))  # its account may read its inputs again
+        return seen
+
+    def _observe(self, resource: Resource) -> ObservedState:
+        entry = self._home.resolve(resource.did or resource.name)
+        view = self._views.dataset(entry)
+        state = ConditionValue(value=view.state, message=", ".join(view.conditions))
+        if view.state != "damaged":
+            with self._home.database.read() as connection:
+                fault = self._home.uses.fault(ResourceReader(connection), resource)
+            return ObservedState(told={"DatasetState": state}, fault=fault)
+        why = view.rely_on.fact if view.rely_on is not None else "it cannot be read"
+        return ObservedState(told={"DatasetState": state}, fault=Environment(why, rule="damaged", hint="odfctl doctor"))

@@ -1,0 +1,98 @@
+"""Prepares and observes declared networks, peers and mirrors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from chain.errors import Refused
+from chain.ids import DatasetId
+from odfd.api.network.mirrors import MirrorService
+from odfd.api.network.networks import NetworkService
+from odfd.control import wire
+from odfd.mirrors.mirror_spec import TYPE as MIRROR
+from odfd.mirrors.mirror_state import SchedulerState
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.network.joined_networks import NETWORK, PEER, Network
+from odfd.resources.controller import Controller, Intent, ObservedState
+from odfd.resources.plan import PlannedResource
+from odfd.resources.resource import Resource
+from odfd.resources.status import ConditionValue
+from p2p.ports import PeerId
+
+
+class NetworkController(Controller):
+    """Reports whether this node is in the network and connected to a peer."""
+
+    type = NETWORK
+    conditions: Collection[str] = ("Joined",)
+
+    def __init__(self, networks: NetworkService) -> None:
+        self._networks = networks
+
+    async def prepare(self, planned: PlannedResource) -> Intent:
+        after = planned.after
+        if any(each is not None and "policyKey" in each.spec for each in (planned.before, after)):
+            text = f"{after.name} is joined by an invitation, which says whose policies hold there"
+            raise Refused(text, rule="immutable", hint="leave it first: odfctl network leave NAME")
+        network = Network(name=after.name, bootstrap=tuple(after.spec["bootstrap"]))
+        self._networks.prepare(network)
+        return Intent(lambda connection: self._networks.record(connection, network), self._networks.take_up)
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        if not self._networks.is_joined(resource.name):
+            # Its declaration is committed before the network is joined.
+            return ObservedState(steps=("join the network",))
+        view = await self._networks.show(resource.name)
+        return ObservedState(
+            told={"Joined": ConditionValue(value=True, message="" if view.peers else "no peer is connected")}
+        )
+
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
+        await self._networks.take_up()
+
+
+class PeerController(Controller):
+    """Blocks the peers of which that is declared."""
+
+    type = PEER
+
+    def __init__(self, networks: NetworkService) -> None:
+        self._networks = networks
+
+    async def prepare(self, planned: PlannedResource) -> Intent:
+        peer = PeerId(planned.after.spec["peerId"])
+        return Intent(lambda connection: self._networks.record_block(connection, peer), self._networks.take_up)
+
+
+class MirrorController(Controller):
+    """Reports whether all that is announced is here."""
+
+    type = MIRROR
+    conditions: Collection[str] = ("Synced",)
+    _REFUSED: Final = (SchedulerState.REFUSED, SchedulerState.FAILED)
+
+    def __init__(self, service: MirrorService, mirrors: MirrorScheduler) -> None:
+        self._service, self._mirrors = service, mirrors
+
+    async def prepare(self, planned: PlannedResource) -> Intent:
+        name, more = planned.after.name, dict(planned.after.spec)
+        request = wire.MirrorRequest(source=more.pop("source"), as_name=name, **more)
+        mirror = await self._service.prepare(request, is_new=planned.action == "created")
+        return Intent(
+            lambda connection: self._service.record(connection, mirror),
+            lambda: self._service.take_up(mirror),
+            (lambda: self._service.adopt(mirror.spec.id, name)) if mirror.is_kept else None,
+            mirror.spec.id,
+        )
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        mirror = self._mirrors.find(DatasetId.parse(resource.spec["source"]))
+        if mirror is None:
+            # The scheduler adopts an intent shortly after its commit; a deleted mirror deletes its resource too.
+            return ObservedState(told={"Synced": ConditionValue(value=False, code="waiting", message="not begun yet")})
+        synced = ConditionValue(
+            value=mirror.state is SchedulerState.CURRENT, code=mirror.state.value, message=mirror.message
+        )
+        fault = mirror.fault if mirror.state in self._REFUSED else None
+        return ObservedState(told={"Synced": synced}, fault=fault)

@@ -1,0 +1,51 @@
+"""Deletes what an apply with labels leaves out: resources that a manifest made, and none names now.
+
+Datasets, and intents to hold data of others, are deleted only by commands of their own, since it is too easy to leave a
+file out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+
+from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.types import TYPES
+from odfd.control import wire
+
+
+class Pruning:
+    """Finds and deletes the resources that an apply left out."""
+
+    def __init__(self, declarations: DeclarationService, delete_flow: Callable[[str], Awaitable[object]]) -> None:
+        self._declarations = declarations
+        self._delete_flow = delete_flow
+
+    async def prune(
+        self, selector: str, named: Collection[tuple[str, str]], *, manager: str, dry_run: bool
+    ) -> list[wire.ApplyItem]:
+        """Deletes resources with these labels that this manager wrote; returns an item for each found.
+
+        ``named``: types and names in lower case of those that the apply names. Raises Invalid for a bad selector.
+        """
+        items = []
+        writers = await self._declarations.writers()
+        for each in await self._declarations.list(None, selector):
+            if (each.type, each.name.casefold()) in named or each.spec is None:
+                continue
+            if "ownerReferences" in each.headers:  # it is deleted with its owner
+                continue
+            kind = each.type.lower()
+            wrote = writers.get(each.id, manager)
+            if not TYPES.named(each.type).is_pruned or wrote != manager:
+                by = f"{wrote} wrote it, and not {manager}: " if wrote != manager else ""
+                text = f"{by}it is not pruned: odfctl delete {kind} {each.name}"
+                items.append(
+                    wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(text,))
+                )
+                continue
+            if not dry_run and each.type == "Flow":
+                await self._delete_flow(each.name)
+            elif not dry_run:
+                await self._declarations.delete(each.type, each.name)
+            items.append(wire.ApplyItem(kind=kind, name=each.name, action="deleted", id=each.id))
+        return items

@@ -1,0 +1,60 @@
+"""Prepares and observes declared validators and trust policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from chain.errors import NotFound, Refused
+from chain.ids import KeyDid
+from odfd.api.trust.service import TrustService
+from odfd.resources.controller import Controller, Intent, ObservedState
+from odfd.resources.plan import PlannedResource
+from odfd.resources.resource import Resource
+from odfd.resources.status import ConditionValue
+from odfd.state.effective_policy import VALIDATOR
+from odfd.trust.policy.manifest import TYPE as TRUST_POLICY
+from odfd.trust.policy.manifest import unreachable
+from odfd.trust.policy.policy import Policy
+
+
+class ValidatorController(Controller):
+    """Reports whether the word of a validator counts."""
+
+    type = VALIDATOR
+    conditions: Collection[str] = ("Counts",)
+
+    def __init__(self, trust: TrustService) -> None:
+        self._trust = trust
+
+    async def prepare(self, planned: PlannedResource) -> Intent:
+        key, group = KeyDid.parse(planned.after.spec["did"]), planned.after.spec["group"]
+        return Intent(lambda connection: self._trust.record_validator(connection, key, group), self._trust.take_up)
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        did = resource.spec["did"]
+        for each in await self._trust.validators():
+            if each.key == did:
+                return ObservedState(told={"Counts": ConditionValue(value=not each.suspended, message=each.reason)})
+        raise NotFound("no policy names it", rule="validator", hint="apply it again")
+
+
+class TrustPolicyController(Controller):
+    """Puts a policy in force, and reports a quorum that cannot be reached."""
+
+    type = TRUST_POLICY
+
+    def __init__(self, policy: Callable[[], Policy], changed: Callable[[], None]) -> None:
+        """``changed`` judges all datasets anew, by the policies as they are declared."""
+        self._policy, self._changed = policy, changed
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        if resource.status.observed_generation != resource.generation:
+            self._changed()
+        unmet = unreachable(resource, self._policy())
+        if not unmet:
+            return ObservedState()
+        hint = "odfctl trust validator add lists more, or ask for fewer; until then nothing of it is used or served"
+        return ObservedState(fault=Refused("; ".join(unmet), rule="quorum-unreachable", hint=hint))
+
+    async def finalize(self, resource: Resource) -> None:  # noqa: ARG002  the others are judged by too
+        self._changed()

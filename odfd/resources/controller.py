@@ -1,0 +1,97 @@
+"""Defines what the node does for a type of resource: how it is prepared, observed, changed, checked and finalized.
+
+A type of which nothing but the declaration exists needs no controller of its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain.errors import Fault
+from chain.ids import DatasetId
+from odfd.resources.plan import PlannedResource
+from odfd.resources.resource import Resource
+from odfd.resources.status import ConditionValue
+
+
+class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state that a controller observed."""
+
+    is_drift: bool = True
+    """Whether steps that are needed without a new declaration mean that the state has drifted from it."""
+    goes_on: bool | None = None
+    """Whether long work that was begun still goes on; the worker that does it touches the resource at its end."""
+    steps: tuple[str, ...] = ()
+    """Steps that remain until everything is as declared; may be empty."""
+    told: Mapping[str, ConditionValue] = {}
+    fault: Fault | None = None
+    """Why it is not as declared, if no step would help."""
+
+
+class Intent(NamedTuple):
+    """Holds what an apply does for a resource beside its declaration."""
+
+    record: Callable[[sqlite3.Connection], None]
+    """Writes it in the transaction of the apply. Raises Invalid, Refused."""
+    take_up: Callable[[], Awaitable[object]]
+    """Brings it into force after the transaction. Raises Fault; the next start does it then."""
+    first: Callable[[], Awaitable[object]] | None = None
+    """What has to be done before the transaction: deleted data of a mirror is taken back."""
+    dataset: DatasetId | None = None
+    """The dataset that becomes known by the name of the resource."""
+
+
+class Controller:
+    """Observes and changes the resources of one type."""
+
+    type: str
+    conditions: Collection[str] = ()
+    """The names of the conditions that it reports."""
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused."""
+
+    async def prepare(self, planned: PlannedResource) -> Intent | None:  # noqa: ARG002  most types are only declared
+        """Prepares what an apply does beside the declaration, and changes nothing. Raises Fault."""
+        return None
+
+    async def observe(self, resource: Resource) -> ObservedState:  # noqa: ARG002  see above
+        """Observes a resource, without changing anything. Raises Fault."""
+        return ObservedState()
+
+    async def perform(self, resource: Resource, step: str) -> None:
+        """Performs one of the observed steps; it may have been performed before. Raises Fault."""
+
+    async def finalize(self, resource: Resource) -> None:
+        """Undoes the effects of a deleted resource. May have been called before a crash. Raises Fault."""
+
+
+class Controllers:
+    """The controllers of a node, by type, in the order in which an apply prepares their resources."""
+
+    def __init__(self, controllers: Iterable[Controller] = ()) -> None:
+        """Raises ValueError if two report the same condition, which is a bug."""
+        self._by_type = {each.type: each for each in controllers}
+        owners: dict[str, str] = {}
+        for type_, each in self._by_type.items():
+            for key in each.conditions:
+                if owners.setdefault(key, type_) != type_:
+                    raise ValueError(f"{key} is told of by both {owners[key]} and {type_}")
+
+    def __iter__(self) -> Iterator[Controller]:
+        return iter(self._by_type.values())
+
+    def of(self, type_: str) -> Controller:
+        """Returns the controller of a type; for one that has none, one that finds everything as declared."""
+        return self._by_type.get(type_, _DECLARED)
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused."""
+        self.of(before.type).check(before, after)
+
+
+_DECLARED: Final = Controller()
