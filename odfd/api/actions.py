@@ -72,14 +72,14 @@ _name = path_part
 
 @asks(
     KIND, LIMIT,
-    Parameter("before", "number", "Only blocks with a smaller sequence number."),
+    Parameter("before", "text", "Only blocks that come after this one: its hash, or of one chain its sequence number."),
     Parameter("epoch", "number", "Blocks of this epoch, which a later one gave up."),
     answers=Sequence[wire.BlockView],
 )  # fmt: skip
 async def _log(services: Services, request: Request) -> object:
     """Lists blocks of a dataset, newest first."""
     kinds = request.query_params.getlist("kind")
-    before, epoch = number(request, "before", None), number(request, "epoch", None)
+    before, epoch = request.query_params.get("before"), number(request, "epoch", None)
     return await services.datasets.log(_name(request), kinds, _rows(request), before, epoch)
 
 

@@ -18,6 +18,7 @@ from odfd.api import resource_operations as operations
 from odfd.api.graphql_limits import DEFAULT_PAGE, MAX_PAGE
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
+from odfd.datasets.catalog import NamedId
 from odfd.errors import to_problem
 from odfd.resources.selectors import selecting
 from odfd.resources.types import Deletion, ResourceType
@@ -177,18 +178,20 @@ def _blocks(
     kinds: Sequence[str] = (),
 ) -> Page:  # fmt: skip
     most = _bounded(first, "first")
-    if after is not None and not (after.isascii() and after.isdigit() and len(after) <= 18):
-        raise _error(Invalid(f"{after[:40]!r} is no cursor", rule="query", hint="endCursor of the page before"))
-    before = None if after is None else int(after)
-    found = _told(info, lambda services: services.datasets.log(view.id, tuple(kinds or ()), most + 1, before))
+    found = _told(info, lambda services: services.datasets.log(_whole(view), tuple(kinds or ()), most + 1, after))
     shown = found[:most]
-    cursor = str(shown[-1].sequence_number) if shown else None
+    cursor = shown[-1].hash if shown else None
     return {"items": [_json(each) for each in shown], "endCursor": cursor, "hasNextPage": len(found) > most}
+
+
+def _whole(view: wire.DatasetView) -> str:
+    """Returns what a view is of: all shards, or the chain with its id."""
+    return NamedId(view.id) if view.shards else view.id
 
 
 def _rows(view: wire.DatasetView, info: Info, last: int | None = None) -> Any:
     most = _bounded(last, "last")
-    return _json(_told(info, lambda services: services.datasets.tail(view.id, most)))
+    return _json(_told(info, lambda services: services.datasets.tail(_whole(view), most)))
 
 
 def _apply(

@@ -26,7 +26,7 @@ from chain.store import rewriting
 from chain.store.base import ChainReader, FormerEpochs
 from chain.store.rewriting import RewritePlan
 from chain.wording import plural
-from odfd.api.datasets.service import named_block
+from odfd.api.datasets.blocks import named_block
 from odfd.api.trust.authority import draft_of, draft_view, signatures_of
 from odfd.control import wire
 from odfd.control.assembly import Context

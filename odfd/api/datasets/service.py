@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -14,21 +13,17 @@ import trio
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.bind import plain_of
-from chain.codec.manifest import block_to_builtins, to_builtins
+from chain.codec.manifest import to_builtins
 from chain.data.arrow_schema import to_arrow
 from chain.data.json_values import plain_rows
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.state import load_state
-from chain.store.append import BLOCK_UNKNOWN
-from chain.store.base import ChainReader
-from chain.store.schema import KINDS
-from chain.store.sqlite import SqliteChain
 from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
+from odfd.api.datasets.blocks import BlockReader
 from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import ApplyOperation
@@ -37,7 +32,7 @@ from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.api.resources.types import TYPES
 from odfd.api.views.data_sizes import PAUSE_SECONDS, DataSizes
 from odfd.api.views.holder_counts import HolderCounts
-from odfd.api.views.views import DatasetViews, block_view, newest_of, schema_view
+from odfd.api.views.views import DatasetViews, schema_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets import captures, previews, row_counts, unmanaged, visibility
@@ -57,7 +52,6 @@ from odfd.queries.sharded_cuts import complete_sizes
 from odfd.renditions import tables as renditions
 from odfd.resources import records
 from odfd.resources.label_query import labels_by_did, labels_of
-from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
@@ -65,10 +59,6 @@ from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 
 _TYPE: Final = TYPES.written("Dataset")
-MAX_LOG = 10_000
-"""Most blocks that one call of ``log`` returns."""
-MAX_DIGITS: Final = 18
-"""Most digits of a sequence number: the largest that SQLite holds has 19."""
 T = TypeVar("T")
 
 
@@ -96,6 +86,7 @@ class DatasetService:
         self._home = home
         self._scheduler = scheduler
         self._views, self._sizes = views, DataSizes(home)
+        self._blocks = BlockReader(home, views)
         self.summing = ReconcileLoop(self._sum)
         """Sums the sizes of long chains in the background; rests until a view needs one."""
         self._applying = applying
@@ -201,17 +192,17 @@ class DatasetService:
         return await self.get(str(entry.id))
 
     async def log(
-        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
+        self, ref: str, kinds: Sequence[str], limit: int, before: str | None, epoch: int | None = None
     ) -> Sequence[wire.BlockView]:
-        """Lists blocks, newest first, below number ``before`` and only of the events ``kinds``.
+        """Lists blocks, newest first, after the block ``before`` and only of the events ``kinds``.
 
-        ``epoch``: lists those that a later epoch gave up.
+        ``before``: its hash, or in one chain its number. ``epoch``: lists those that a later epoch gave up.
         """
-        return await _in_thread(lambda: self._log(ref, kinds, min(limit, MAX_LOG), before, epoch))
+        return await _in_thread(lambda: self._blocks.log(ref, kinds, limit, before, epoch))
 
     async def block(self, ref: str, at: str) -> wire.BlockDetail:
-        """Shows a block. ``at`` is its hash or its sequence number in digits."""
-        return await _in_thread(lambda: self._block(ref, at))
+        """Shows a block. ``at`` is its hash, or in one chain its sequence number in digits."""
+        return await _in_thread(lambda: self._blocks.block(ref, at))
 
     async def tail(self, ref: str, limit: int) -> wire.Records:
         """Returns the last records in the order of their offsets."""
@@ -266,66 +257,6 @@ class DatasetService:
         views = look()
         datasets = [DatasetId.parse(view.id) for view in views]
         return views, datasets, self._labels(views), self._sizes.of(datasets)
-
-    def _log(
-        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None
-    ) -> Sequence[wire.BlockView]:
-        entry, *others = self._home.chains_named(ref)
-        if others and before is None and epoch is None:
-            logs = {str(each.name): self._log(str(each.id), kinds, limit, None, None) for each in (entry, *others)}
-            return newest_of(logs, limit)
-        entry = self._home.one_chain(ref)
-        chain = self._home.chains.chain(entry.id) if epoch is None else self._former(entry, epoch)
-        head = chain.head()
-        if head is None:
-            return []
-        end = head.size if before is None else min(before, head.size)
-        if not kinds:
-            first = max(0 if epoch is None else chain.first(), end - limit)
-            blocks = [chain.block_at(number) for number in range(end - 1, first - 1, -1)]
-        else:
-            blocks = list(islice(_back(chain, kinds, end), limit))
-        return self._views.blocks(entry.id, blocks) if epoch is None else [block_view(block) for block in blocks]
-
-    def _former(self, entry: DatasetEntry, epoch: int) -> SqliteChain:
-        """Returns the kept blocks of a former epoch as a chain. Raises NotFound."""
-        kept = self._home.chains.former_epochs(entry.id)
-        if epoch not in kept:
-            known = (
-                f"kept are those of {', '.join(map(str, kept))}" if kept else "none are; see policy.rewrite.keep-epochs"
-            )
-            raise NotFound(
-                f"no blocks of epoch {epoch} of {entry.name} are kept that a later one gave up",
-                rule="former-epoch",
-                hint=known,
-            )
-        return self._home.chains.former(entry.id, epoch)
-
-    def _block(self, ref: str, at: str) -> wire.BlockDetail:
-        block, epoch = self._found(self._home.one_chain(ref), at)
-        return wire.BlockDetail(
-            former_epoch=epoch,
-            hash=str(block.hash),
-            manifest_version=block.version,
-            size=len(block.raw),
-            manifest=block_to_builtins(block),
-            unknown_fields=block.unknown_fields,
-        )
-
-    def _found(self, entry: DatasetEntry, at: str) -> tuple[Block, int | None]:
-        """Returns a block of the chain, or else of the newest former epoch that has it, with that epoch.
-
-        Raises NotFound.
-        """
-        try:
-            return named_block(self._home.chains.chain(entry.id), at), None
-        except NotFound as fault:
-            if fault.rule != BLOCK_UNKNOWN:
-                raise
-            for epoch in reversed(self._home.chains.former_epochs(entry.id)):
-                with suppress(NotFound):
-                    return named_block(self._home.chains.former(entry.id, epoch), at), epoch
-            raise
 
     def _tail(self, ref: str, limit: int) -> wire.Records:
         entry = self._home.resolve(ref)
@@ -446,37 +377,6 @@ def known_dataset(home: StateDirectory, ref: str) -> DatasetId:
             if ref.startswith("did:"):
                 return DatasetId.parse(ref)
             raise
-
-
-def named_block(chain: ChainReader, at: str) -> Block:
-    """Returns a block by its hash, or by its number as ``#N`` or ``N``. Raises NotFound, Invalid."""
-    number = at.removeprefix("#")
-    if number.isascii() and number.isdecimal():
-        return _numbered(chain, number)
-    if number != at:
-        raise Invalid(f"not a block number: {at[:40]!r}", rule="block-number", hint="#0 is the first block")
-    return chain.block_by_hash(Multihash.parse(at))
-
-
-def _numbered(chain: ChainReader, digits: str) -> Block:
-    head = chain.head()
-    size = head.size if head else 0
-    if len(digits) > MAX_DIGITS or int(digits) >= size:
-        raise NotFound(
-            f"there is no block #{digits[:40]}", rule="block-number", hint=f"the chain has {plural(size, 'block')}"
-        )
-    return chain.block_at(int(digits))
-
-
-def _back(chain: ChainReader, kinds: Sequence[str], before: int) -> Iterator[Block]:
-    """Yields blocks of these kinds, newest first. Raises Invalid for an unknown kind."""
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown:
-        raise Invalid(f"{unknown[0]!r} is not an event", rule="event-kind", hint=f"one of {', '.join(KINDS)}")
-    while (block := chain.last_of(kinds, before)) is not None:
-        end_if_unwanted()
-        before = block.sequence_number
-        yield block
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

@@ -40,7 +40,7 @@ _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
     REF,
     argument("--kind", action="append", default=[], metavar="EVENT", help="only events of this kind; repeatable"),
     argument("--limit", type=at_most(MOST_ROWS), default=20, metavar="N", help="number of blocks (20)"),
-    argument("--before", type=int, metavar="N", help="only blocks below this sequence number"),
+    argument("--before", metavar="BLOCK", help="only blocks that come after this one: its number, or its hash"),
     argument("--epoch", type=int, metavar="N", help="blocks that a later epoch dropped, if the node keeps them"),
     RENDITION,
     description="Blocks of a dataset, newest first.",

@@ -112,6 +112,8 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
     beside = {"hash": detail.hash, "manifestVersion": detail.manifest_version, "size": detail.size}
     if detail.former_epoch is not None:
         beside["formerEpoch"] = detail.former_epoch
+    if detail.shard is not None:
+        beside["shard"] = detail.shard
     return _described(detail.manifest_version, detail.manifest, beside, detail.unknown_fields)
 
 

@@ -250,6 +250,8 @@ class BlockDetail(Value, frozen=True, kw_only=True):
     """Fields of a newer schema, which a manifest cannot express."""
     former_epoch: int | None = None
     """The former epoch that it belongs to, if a later one dropped it; else ``None``."""
+    shard: str | None = None
+    """The name of the shard that has the block. ``None``: one chain was asked."""
 
 
 class Column(Value, frozen=True, kw_only=True):

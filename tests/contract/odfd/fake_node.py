@@ -112,7 +112,7 @@ class FakeNode:
         return gone
 
     async def log(
-        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
+        self, ref: str, kinds: Sequence[str], limit: int, before: str | None, epoch: int | None = None
     ) -> Sequence[wire.BlockView]:
         self.asked.append((ref, kinds, limit, before) if epoch is None else (ref, kinds, limit, before, epoch))
         return []

@@ -118,9 +118,9 @@ async def test_unknown_paths_methods_and_fields_are_told(serve: Serve) -> None:
 
 async def test_queries_arrive(serve: Serve) -> None:
     async with serve() as served:
-        query = {"kind": ["AddData", "Seed"], "limit": 7, "before": 9}
+        query = {"kind": ["AddData", "Seed"], "limit": 7, "before": "9"}
         await served.ask("get", "/dataset/v1alpha1/datasets/x/blocks", list[wire.BlockView], query)
-        assert served.node.asked == [("x", ["AddData", "Seed"], 7, 9)]
+        assert served.node.asked == [("x", ["AddData", "Seed"], 7, "9")]
 
 
 async def followed(served: Any, ref: Answer[wire.TaskRef]) -> list[wire.TaskView]:

@@ -135,18 +135,18 @@ async def test_r60_resources_datasets_blocks_and_rows_are_asked_in_pages(world: 
         await alice.apply(DATASET)
         query = """query ($at: String) { dataset(ref: "raw") { rows(last: 2) schema detail name kind blockCount
             blocks(first: 1, after: $at) { items endCursor hasNextPage } } datasets { items { name } } }"""
-        numbers, cursor = [], None
-        while cursor != "0":
+        numbers, cursor, more = [], None, True
+        while more:
             data, errors = await ask(alice.api, query, at=cursor)
             raw = data["dataset"]
             numbers += [each["sequenceNumber"] for each in raw["blocks"]["items"]]
-            cursor = raw["blocks"]["endCursor"]
-            assert (errors, raw["blocks"]["hasNextPage"]) == ([], cursor != "0")
+            cursor, more = raw["blocks"]["endCursor"], raw["blocks"]["hasNextPage"]
+            assert (errors, more) == ([], numbers[-1] != 0)
         assert numbers == list(reversed(range(raw["blockCount"])))
         assert (raw["name"], raw["kind"], raw["rows"]["rows"]) == ("raw", "root", [])
         assert (raw["detail"]["dataset"]["name"], data["datasets"]["items"]) == ("raw", [{"name": "raw"}])
         _, (error,) = await ask(alice.api, '{ dataset(ref: "raw") { blocks(after: "x") { items } } }')
-        assert (error["extensions"]["rule"], error["path"]) == ("query", ["dataset", "blocks"])
+        assert (error["extensions"]["rule"], error["path"]) == ("multibase", ["dataset", "blocks"])
 
 
 async def test_r60_the_schema_may_be_asked_for(world: Any) -> None:
