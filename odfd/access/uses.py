@@ -92,6 +92,11 @@ class Uses:
             f"its account {self._rights.account_name(account)} may not {verb} {what}", rule=NOT_GRANTED, hint=hint
         )
 
+    def nodes_own(self, account: str, what: str) -> Refused:
+        """Builds the fault for what acts on the node itself, to which no account has a right."""
+        hint = "the node's owner declares it in their own name"
+        return Refused(f"its account {self._rights.account_name(account)} may not {what}", rule=NOT_GRANTED, hint=hint)
+
     def check_inputs(self, store: DatasetLookup, dataset: DatasetId, inputs: Iterable[DatasetId]) -> None:
         """Raises Refused if the account of a dataset may not read one of the datasets that it takes from."""
         user = store.declared(dataset)

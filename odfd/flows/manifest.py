@@ -28,7 +28,7 @@ from odfd.flows.plan import (
     Retry,
     Selection,
 )
-from odfd.flows.schedule import UTC, Schedule, duration_text, parse_cron, parse_duration, parse_every, parse_zone
+from odfd.flows.schedule import UTC, Every, Schedule, duration_text, parse_cron, parse_duration, parse_every, parse_zone
 from odfd.flows.selection import EVERY
 from odfd.flows.spec import (
     DatasetSchedule,
@@ -55,7 +55,7 @@ _MOST_ATTEMPTS: Final = 100
 _MOST_TASKS: Final = 8
 _MOST_RECORDS: Final = 10_000_000
 ACCOUNT_INTERVAL: Final = MINUTE
-"""Shortest interval of the schedule of a dataset that an account owns: each run takes a turn of the node's engine."""
+"""Shortest interval and cooldown that an account may declare: each run takes a turn of the node's engine."""
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
 SCHEDULE: Final = "schedule"
@@ -183,6 +183,21 @@ def flow_of(draft: Draft) -> DesiredFlow | None:
     """Reads a draft; returns ``None`` for an invalid flow, whose mistakes are added to the draft."""
     flow = _Reading(draft).flow()
     return None if draft.binding.mistakes else flow
+
+
+def paces(flow: DesiredFlow) -> Iterator[tuple[str, str]]:
+    """Yields the place and the words of what makes a flow run more often than an account may."""
+    least, policy = duration_text(ACCOUNT_INTERVAL), flow.policy
+    if isinstance(flow.schedule, Every) and flow.schedule.nanoseconds < ACCOUNT_INTERVAL:
+        yield "spec.triggers", f"an account's flow runs every {least} at the most often, and not {flow.schedule}"
+    follows = flow.on_update or any(flow.inputs)
+    if follows and policy.cooldown < ACCOUNT_INTERVAL:
+        text = f"an account's flow has a cooldown of {least} at the least, and not {duration_text(policy.cooldown)}"
+        yield "spec.triggers", text
+    if policy.retry.least < Retry().least:
+        least, pause = duration_text(Retry().least), duration_text(policy.retry.least)
+        text = f"an account's flow is tried again after {least} at the least, and not {pause}"
+        yield f"{_POLICY}.retry.minDelay", text
 
 
 def declared_flow(name: str, spec: Any, annotations: Mapping[str, Any]) -> DesiredFlow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -89,6 +90,31 @@ class WebhookCall(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCall"):
 FlowTask: TypeAlias = Ingest | Verify | PushTo | Compaction | GarbageCollection | WebhookCall
 
 
+def needed_on_target(tasks: Sequence[FlowTask]) -> Action:
+    """Returns the action on the target to which the account of some tasks needs a right."""
+    if any(isinstance(each, Compaction | PushTo) for each in tasks):
+        return Action.OWN
+    return Action.WRITE if any(isinstance(each, Ingest | Verify) for each in tasks) else Action.READ
+
+
+def acted_on(tasks: Sequence[FlowTask]) -> Iterator[tuple[str, Action]]:
+    """Yields the keys of what tasks act on beside their target, each with the action on it that needs a right.
+
+    What else tasks refer to, they read. A call is signed with the target's secret, which is more than to read that.
+    """
+    for each in tasks:
+        match each:
+            case PushTo(to=key) | WebhookCall(target=key):
+                yield key, Action.WRITE
+            case _:
+                pass
+
+
+def collects(tasks: Sequence[FlowTask]) -> bool:
+    """Whether a task frees objects of the whole node, which no account has a right to."""
+    return any(isinstance(each, GarbageCollection) for each in tasks)
+
+
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """The condition on records pushed to a Source under which a flow runs."""
 
@@ -142,10 +168,8 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> Action:
-        """The action on the target to which the account of the flow needs a right, by its tasks."""
-        if any(isinstance(each, Compaction | PushTo) for each in self.tasks):
-            return Action.OWN
-        return Action.WRITE if any(isinstance(each, Ingest | Verify) for each in self.tasks) else Action.READ
+        """The action on the target to which the account of the flow needs a right."""
+        return needed_on_target(self.tasks)
 
     @property
     def pulls(self) -> bool:

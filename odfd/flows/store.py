@@ -18,7 +18,7 @@ from chain.store.seals import Sealed
 from odfd.access.relations import Action
 from odfd.access.uses import Uses
 from odfd.flows.manifest import DesiredFlow, declared_flow
-from odfd.flows.plan import FlowPlan, Record
+from odfd.flows.plan import FlowPlan, Record, acted_on, collects
 from odfd.flows.selection import EVERY, is_template
 from odfd.resources.resource import Resource, canonical
 from odfd.resources.status import UNRESOLVED
@@ -82,11 +82,14 @@ def check_uses(connection: sqlite3.Connection, flow: Resource, plan: FlowPlan, u
     """Raises Refused if the account of a flow, or of a task, may not use now what its plan names."""
     if flow.account is None:
         return
-    store = ResourceStore(connection)
+    if collects(plan.tasks):
+        raise uses.nodes_own(flow.account, "collect garbage, which is of the whole node")
+    store, acted = ResourceStore(connection), dict(acted_on(plan.tasks))
     for key, handle in flow.references.items():
         found = None if handle is None else store.row(handle.id)
         if found is not None:
-            uses.check(flow.account, found, key, plan.needs if found.did == str(plan.target) else Action.READ)
+            needed = plan.needs if found.did == str(plan.target) else acted.get(key, Action.READ)
+            uses.check(flow.account, found, key, needed)
     if plan.selection is not None and plan.target != EVERY:  # no reference of the flow names it
         found = store.row_with_did("Dataset", str(plan.target))
         if found is not None:

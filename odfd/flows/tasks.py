@@ -123,7 +123,7 @@ def _extension(draft: Draft, path: str, spec: ExtensionTask) -> FlowTask:
 
 async def _cancel(services: Any, view: Any, how: Deletion) -> Any:  # noqa: ARG001  as all types
     """Cancels a task, which deletes it if it is declared."""
-    ended = await services.tasks.cancel(view.name)
+    ended = await services.tasks.cancel(view.id if "account" in view.headers else view.name)
     if ended.state != "cancelled":
         return view
     return msgspec.structs.replace(view, status=view.status | {"phase": "Failed", "code": "cancelled"})

@@ -18,6 +18,7 @@ from chain.errors import Fault, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
+from odfd.access.relations import Action
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.datasets.catalog import Catalog
 from odfd.flows.payload import filled
@@ -162,7 +163,7 @@ class WebhookDeliveries:
         """Returns the call that a task of a flow's run makes. Raises NotFound for its target, and as ``state`` does."""
         with self._home.database.read() as connection:
             resources = ResourceStore(connection)
-            target = self._home.uses.meant(resources, resources.get(plan.id), task.target)
+            target = self._home.uses.meant(resources, resources.get(plan.id), task.target, Action.WRITE)
             secret = self._secret(connection, target)
             entry = Catalog(connection).find(plan.target)
         run = FlowRun(

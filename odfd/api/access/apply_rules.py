@@ -1,7 +1,8 @@
-"""Decides what accounts may apply: their own datasets, sets and sources over what they read, and relations.
+"""Decides what accounts may apply: what is their own matter, over what they may use, and relations.
 
-The decision comes before planning, because a plan reveals what exists. An account has names of its own, so it learns
-nothing of those of others.
+What acts by itself, as a Flow, acts with the rights of the account that has it, which are asked again at each use
+(``odfd.access.uses``). The decision comes before planning, because a plan reveals what exists. An account has names of
+its own, so it learns nothing of those of others.
 """
 
 from __future__ import annotations
@@ -21,17 +22,24 @@ from odfd.api.resources.apply_terms import ApplyTerms
 from odfd.api.resources.desired_state import DesiredState
 from odfd.control import wire
 from odfd.datasets.catalog import TYPE as DATASET
+from odfd.flows.manifest import flow_of, paces
+from odfd.flows.plan import FlowTask, acted_on, collects, needed_on_target
+from odfd.flows.store import TYPE as FLOW
+from odfd.flows.tasks import TARGET, target_of, task_of
+from odfd.flows.tasks import TYPE as TASK
 from odfd.ingest.source_manifest import SourceSpec, endpoint_of
 from odfd.resources.label_schemas import ACCESS
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY
 from odfd.resources.references import ANY, SETS, FinalState, reference_key, references_of
 from odfd.resources.resource import Resource
+from odfd.resources.selectors import is_pattern
 from odfd.resources.store import ResourceStore
 
-APPLIED: Final = frozenset({DATASET, GROUP, RELATIONS, "Secret", "Source", "Variable", *SETS})
-"""Types that accounts may apply: what comes of them is bounded by the rights of the account. What acts by itself, such
-as a Flow or a Projection, acts with the rights of the node, and so only the node's owner may give it to an account."""
+ACTING: Final = frozenset({FLOW, TASK})
+"""Types of what acts by itself, with the rights of the account that has it: nobody else of an account changes it."""
+APPLIED: Final = frozenset({DATASET, GROUP, RELATIONS, "Secret", "Source", "Variable", *SETS}) | ACTING
+"""Types that accounts may apply: what comes of them is bounded by the rights of the account."""
 
 
 def apply(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
@@ -132,9 +140,11 @@ def _faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
         yield _account_fault(by, draft)
     if isinstance(draft.spec, RelationsSpec):
         yield from _relation_faults(by, draft)
-    else:
-        yield from _source_faults(draft)
-        yield from _reference_faults(by, draft)
+        return
+    if kind in ACTING:
+        yield from _acting_faults(by, draft, held)
+    yield from _source_faults(draft)
+    yield from _reference_faults(by, draft)
 
 
 def _standing_faults(by: _Judged, draft: Draft, held: Resource) -> Iterator[Fault]:
@@ -150,6 +160,47 @@ def _standing_faults(by: _Judged, draft: Draft, held: Resource) -> Iterator[Faul
         yield denied
     if by.guard.account(account) is None:
         yield _account_fault(by, draft)
+
+
+def _acting_faults(by: _Judged, draft: Draft, held: Resource | None) -> Iterator[Fault]:
+    """Yields the faults of what acts by itself: on the node, too often, or for another account."""
+    kind = draft.type.name
+    if held is not None and (held.account is None or by.guard.account(held.account) is None):
+        yield acts_for_others(by.guard, held)
+    if collects(_tasks_of(draft)):
+        fault = by.guard.owner_only("to collect the garbage of the node")
+        fault.place = draft.place("spec")
+        yield fault
+    flow = flow_of(draft) if kind == FLOW else None
+    for path, text in () if flow is None else paces(flow):
+        hint = "the node's owner may declare a Flow that runs more often"
+        yield Invalid(text, rule="flow-duration", hint=hint, place=draft.place(path))
+
+
+def acts_for_others(guard: Guard, held: Resource) -> Refused:
+    """Builds the fault for a change of what acts with rights that the subject need not have."""
+    text = f"the {held.type} {held.name} acts with the rights of whoever has it, and you act as {guard.subject.name}"
+    return Refused(text, rule="access-account", hint="apply one of your own")
+
+
+def _tasks_of(draft: Draft) -> Sequence[FlowTask]:
+    """Returns the tasks that a Flow or a Task declares; none for other types."""
+    if draft.type.name == TASK:
+        return (task_of(draft),)
+    flow = flow_of(draft) if draft.type.name == FLOW else None
+    return () if flow is None else flow.tasks
+
+
+def _uses_of(draft: Draft) -> Iterator[tuple[str, str, Action]]:
+    """Yields the key and the text of what a manifest does more to than read, or names outside of its spec, with the
+    action."""
+    tasks = _tasks_of(draft)
+    yield from ((key, key.partition(":")[2], action) for key, action in acted_on(tasks))
+    target = target_of(draft.headers.annotations or {}) if draft.type.name == TASK else None
+    if draft.type.name == FLOW and not is_pattern(draft.spec.target):
+        target = draft.spec.target
+    if target is not None:
+        yield reference_key(target, DATASET), target, needed_on_target(tasks)
 
 
 def _changes_access(draft: Draft, held: Resource) -> bool:
@@ -183,18 +234,34 @@ def _source_faults(draft: Draft) -> Iterator[Fault]:
 
 
 def _reference_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
-    """Yields a fault for what may not be read, in the words for what is not here (R31)."""
-    for each in references_of(type(draft.spec), plain_of(draft.spec)):
-        is_new, found = by.target(each.key, by.home(draft))
-        if is_new or found is not None:
+    """Yields a fault for what may not be read, in the words for what is not here (R31), or not be used."""
+    used = {key: (text, action) for key, text, action in _uses_of(draft)}
+    named = [
+        (each.key, each.text, draft.place(each.path)) for each in references_of(type(draft.spec), plain_of(draft.spec))
+    ]
+    outside = used.keys() - {key for key, _, _ in named}
+    named += [(key, used[key][0], draft.place(f"headers.annotations.{TARGET}")) for key in sorted(outside)]
+    for key, text, place in named:
+        is_new, found = by.target(key, by.home(draft))
+        if is_new:
             continue
-        place, kind = draft.place(each.path), each.key.partition(":")[0]
-        if kind == DATASET:
-            yield NotFound(f"no dataset {each.text[:120]!r} here", rule="dataset-ref", place=place,
-                           hint="odfctl get datasets lists what you may read")  # fmt: skip
-        else:
-            yield NotFound(f"there is no {each.text[:120]!r} that you may read", rule="resource", place=place,
-                           hint="odfctl get lists what you may read")  # fmt: skip
+        if found is None:
+            yield _missing(key, text, place)
+        elif key in used:
+            denied = by.guard.denial(by.state, found.id, used[key][1], f"{found.type}:{found.name}")
+            if denied is not None:
+                denied.place = place
+                yield denied
+
+
+def _missing(key: str, text: str, place: str) -> NotFound:
+    """Builds the fault for what is not here, and for what may not be read."""
+    if key.partition(":")[0] == DATASET:
+        name = text.removeprefix(f"{DATASET}:")[:120]
+        return NotFound(f"no dataset {name!r} here", rule="dataset-ref", place=place,
+                        hint="odfctl get datasets lists what you may read")  # fmt: skip
+    return NotFound(f"there is no {text[:120]!r} that you may read", rule="resource", place=place,
+                    hint="odfctl get lists what you may read")  # fmt: skip
 
 
 def _relation_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:

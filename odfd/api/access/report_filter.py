@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 import trio
 
+from odfd.access.relations import Role
 from odfd.api.access.account_watch import Rights
 from odfd.api.access.guard import Guard
 from odfd.api.access.item_visibility import ItemVisibility
@@ -16,6 +17,7 @@ from odfd.api.access.tasks import TaskOwners, no_task
 from odfd.control import wire
 from odfd.control.board import account_event, is_of
 from odfd.obs.log_lines import LineFilter
+from odfd.resources.resource import UUID
 from odfd.runtime.ring import Lagged
 
 RESET: Final = "reset"
@@ -46,7 +48,7 @@ def seen(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 async def _check_task(guard: Guard, tasks: TaskOwners, task: str) -> None:
     """Raises NotFound for a task that the subject may not see, as for one that does not exist."""
-    if not (await ItemVisibility(guard, tasks)([tasks.about(task)]))[0]:
+    if not any(await ItemVisibility(guard, tasks)(tasks.abouts(task))):
         raise no_task(task)
 
 
@@ -61,11 +63,12 @@ def task(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 
 def cancelled(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """Restricts ``tasks.cancel``: the account that began a task can cancel it."""
+    """Restricts ``tasks.cancel``: the account that began a task, or owns its declaration, can cancel it."""
 
     async def guarded(id_: str) -> Any:
         await _check_task(guard, tasks, id_)
-        if not tasks.has(guard.subject, id_):
+        role = await trio.to_thread.run_sync(lambda: guard.role_of(guard.state(), id_)) if UUID.match(id_) else None
+        if not tasks.has(guard.subject, id_) and role is not Role.OWNER:
             raise guard.owner_only("to cancel a task that others began")
         guard.identified("to cancel a task")
         return await operation(id_)

@@ -18,7 +18,7 @@ from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action, Role
 from odfd.api.access import changes, report_filter
 from odfd.api.access.account_watch import news, readable, readable_views
-from odfd.api.access.apply_rules import apply
+from odfd.api.access.apply_rules import acts_for_others, apply
 from odfd.api.access.guard import Guard, not_meant
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.network.search import MAX_FOUND
@@ -29,9 +29,11 @@ from odfd.api.resources.versions import number_of
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry, NamedId, is_one_chain
 from odfd.errors import sole_faults
+from odfd.flows.store import TYPE as FLOW
 from odfd.queries.callers import Crowd, QueryCaller
 from odfd.queries.planning import Asker
 from odfd.resources.label_schemas import ACCESS, short_name
+from odfd.resources.store import ResourceStore
 
 Operation: TypeAlias = Callable[..., Any]
 Rule: TypeAlias = Callable[[Guard, TaskOwners, Operation], Operation]
@@ -186,6 +188,46 @@ def _resource(action: Action) -> Rule:
         return guarded
 
     return rule
+
+
+def _flow(action: Action) -> Rule:
+    """Judges the Flow that the first argument names; the operation gets its id.
+
+    It acts with the rights of the account that has it, so nobody else of an account changes when it runs.
+    """
+
+    def rule(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+        async def guarded(name: str, *args: Any, **more: Any) -> Any:
+            id_ = await trio.to_thread.run_sync(_flow_meant, guard, name, action)
+            return await operation(id_, *args, **more)
+
+        return guarded
+
+    return rule
+
+
+def _flow_meant(guard: Guard, name: str, action: Action) -> str:
+    with guard.home.database.read() as connection:
+        found = ResourceStore(connection).called(FLOW, name, guard.subject.account)
+    state = guard.state()
+    if found is None or guard.role_of(state, found.id) is None:
+        text = f"there is no flow {name[:120]!r} that you may read"
+        raise NotFound(text, rule="flow-name", hint="odfctl get flows lists those")
+    if (denied := guard.denial(state, found.id, action, f"{FLOW}:{found.name}")) is not None:
+        raise denied
+    if action is not Action.OWN and (found.account is None or guard.account(found.account) is None):
+        raise acts_for_others(guard, found)
+    return found.id
+
+
+def _backfilled(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(name: str, request: wire.BackfillRequest) -> Any:
+        if request.target is not None:
+            entry = await guard.dataset(request.target, Action.READ)
+            request = msgspec.structs.replace(request, target=str(entry.id))
+        return await _flow(Action.MAINTAIN)(guard, tasks, operation)(name, request)
+
+    return guarded
 
 
 def _labelled(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
@@ -420,7 +462,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "about.status": report_filter.status,
     "events.kept": report_filter.seen,
     "events.follow": report_filter.followed_events,
+    "flows.backfill": _backfilled,
+    "flows.delete": _flow(Action.OWN),
     "flows.list": report_filter.seen,
+    "flows.pause": _flow(Action.MAINTAIN),
+    "flows.resume": _flow(Action.MAINTAIN),
     "history.last": changes.last,
     "history.follow": changes.followed,
     "log_lines.last": report_filter.lines,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cachetools import LRUCache
@@ -10,7 +10,8 @@ from cachetools import LRUCache
 from chain.errors import NotFound
 from odfd.access.relations import Principal
 from odfd.control import wire
-from odfd.runtime.subjects import NODE, Subjects
+from odfd.resources.resource import UUID
+from odfd.runtime.subjects import NODE, Subjects, about
 
 MOST: Final = 10_000
 """Recorded tasks at most; the task board keeps fewer."""
@@ -39,6 +40,13 @@ class TaskOwners:
             return self._about(task)
         except NotFound:
             return NODE
+
+    def abouts(self, task: str) -> Sequence[Subjects]:
+        """Returns what lets a subject see a task: what it is about, or its declaration, whose id it has.
+
+        One that is declared is seen by who may read that, also where it waits for a right on what it is about.
+        """
+        return self.about(task), *((about(task.lower()),) if UUID.match(task) else ())
 
 
 def no_task(task: str) -> NotFound:

@@ -26,17 +26,18 @@ from odfd.control import wire
 from odfd.control.board import BoardTasks
 from odfd.control.findings import finding
 from odfd.datasets.catalog import TYPE as DATASET
+from odfd.flows import store
 from odfd.flows.plan import FlowPlan, Outcome, Record
 from odfd.flows.selection import EVERY
 from odfd.flows.tasks import TARGET, TYPE, target_of, task_of
 from odfd.obs.events import EventLog
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import FinalState, reference_key
-from odfd.resources.resource import Resource
+from odfd.resources.resource import UUID, Resource
 from odfd.resources.status import UNRESOLVED, Condition, ConditionValue, ResourceStatus
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
-from odfd.runtime.subjects import Sees
+from odfd.runtime.subjects import Sees, about
 from odfd.runtime.tasks import Task, TaskBoard, TaskState, named
 from odfd.state.directory import StateDirectory
 
@@ -116,13 +117,14 @@ class TaskController(Controller):
         Raises NotFound while its dataset, or something else that it refers to, is not here, and Refused while its
         account may not use it so.
         """
-        with self._home.database.read() as connection:
-            for key in resource.references:
-                self._home.uses.meant(ResourceStore(connection), resource, key)
         headers = {"name": resource.name, "annotations": resource.annotations}
         text = json.dumps({"$schema": TYPE, "headers": headers, "spec": resource.spec})
         (draft,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).drafts
         plan = FlowPlan(id=resource.id, name=resource.name, target=EVERY, tasks=(task_of(draft),))
+        with self._home.database.read() as connection:
+            for key in resource.references:
+                self._home.uses.meant(ResourceStore(connection), resource, key)
+            store.check_uses(connection, resource, plan, self._home.uses)
         target = target_of(resource.annotations)
         return plan if target is None else msgspec.structs.replace(plan, target=self._target(resource, target, plan))
 
@@ -213,12 +215,17 @@ class TaskService(BoardTasks):
         self._home, self._resources, self._events = home, resources, events
 
     async def list(self, *, brief: bool = False, sees: Sees | None = None) -> Sequence[wire.TaskView]:
-        """Lists tasks. ``brief`` leaves out the results of finished ones, which may be large."""
+        """Lists tasks. ``brief`` leaves out the results of finished ones, which may be large.
+
+        ``sees``: the rights of an account, which gets the declared tasks of accounts that it may read, besides others.
+        """
         views = await super().list(brief=brief, sees=sees)
-        if sees is not None:
-            return views
         there = {view.id for view in views}
         declared = await trio.to_thread.run_sync(self._declared)
+        if sees is not None:
+            of_accounts = [id_ for id_ in declared if UUID.match(id_)]
+            told = await sees([about(each) for each in of_accounts])
+            declared = {id_: declared[id_] for id_, is_told in zip(of_accounts, told, strict=True) if is_told}
         marked = [msgspec.structs.replace(each, declared=each.id in declared) for each in views]
         return [*(view for name, view in declared.items() if name not in there), *marked]
 

@@ -150,8 +150,7 @@ SIGNED = (
 )
 FETCH = ", ingress: {kind: FilesGlob, path: /etc/passwd}"
 REFUSED: list[tuple[str, str]] = [
-    ("$schema: Flow\nheaders: {name: mine}\nspec: {target: hers, triggers: [{kind: Schedule, every: 1h}], "
-     "tasks: [{kind: Ingest}]}\n", "access-owner"),
+    ("$schema: Repository\nheaders: {name: mine}\nspec: {url: 'https://example.org/'}\n", "access-owner"),
     ("$schema: Account\nheaders: {name: carol}\nspec: {email: c@example.com}\n", "access-owner"),
     (GRANT.format(name="r", who="bob", role="reader", what="theirs"), "resource"),
     (GRANT.format(name="r", who="bob", role="reader", what="owner/theirs"), "resource"),
@@ -331,6 +330,12 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "flow.advance": [("PUT", "/dataset/v1alpha1/datasets/{}/upper", None)],
     "flow.set_watermark": [("PUT", "/dataset/v1alpha1/datasets/{}/watermark", {"time": "2020-01-01T00:00:00Z"})],
     "flow.pull": [("POST", "/node/v1alpha1/pull", {"refs": ["{}"]})],
+    "flows.backfill": [("POST", "/flow/v1alpha1/flows/{}/backfill", {"from": "2024-01-01", "to": "2024-01-02"}),
+                       ("POST", "/flow/v1alpha1/flows/hers/backfill",
+                        {"from": "2024-01-01", "to": "2024-01-02", "target": "{}"})],
+    "flows.delete": [("DELETE", "/flow/v1alpha1/flows/{}", None)],
+    "flows.pause": [("PUT", "/node/v1alpha1/flows/{}/pause", None)],
+    "flows.resume": [("DELETE", "/node/v1alpha1/flows/{}/pause", None)],
     "verification.verify": [("POST", "/dataset/v1alpha1/datasets/{}/verify", {"level": "chain"})],
     "visibility.publish": [("POST", "/node/v1alpha1/publish", {"refs": ["{}"]})],
     "visibility.unpublish": [("POST", "/node/v1alpha1/unpublish", {"refs": ["{}"]})],
@@ -390,8 +395,6 @@ OF_THE_OWNER: dict[str, str] = {
         "publications.list publications.publish publications.withdraw pushing.push visibility.share",
     "reads or writes files with the rights of the node's user":
         "backups.backup flow.export flow.import_ page.open queries.slices",
-    "changes what the node does by itself; flows act in the name of who declares them, and accounts declare none":
-        "flows.backfill flows.delete flows.pause flows.resume",
     "holds or frees room of the disk, which all share":
         "collection.collect holds.list holds.release holds.renew holds.take",
     "tells of the private input of a portal, and signs in the node's name what was found of it":
@@ -436,6 +439,8 @@ async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Any,
     """Of one node, since a refused operation changes nothing of it."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
+        await node.apply("$schema: Flow\nheaders: {name: theirs}\n"
+                         "spec: {target: theirs, triggers: [{kind: Schedule, every: 1h}]}\n")  # fmt: skip
         before = await asking.ask(0, "GET", "/node/v1alpha1/datasets"), node.size("theirs")
         hidden, absent = str(node.dataset("theirs")), str(DatasetId.from_public_key(bytes([7] * 32)))
         short = {hidden: DatasetId.parse(hidden).short, absent: DatasetId.parse(absent).short}

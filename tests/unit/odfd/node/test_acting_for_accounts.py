@@ -1,0 +1,265 @@
+"""Accounts apply what acts by itself: it acts with their rights, over what they may use, and on nothing of the node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+from unit.odfd.node.test_uses import FLOW, REVOKED, flows_in_force, status
+
+from chain.errors import Fault
+from odfd.access.uses import NOT_GRANTED
+from odfd.errors import to_problem
+from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, settled
+from worlds.eventually import PATIENCE
+
+HIS = FLOW.replace(", account: bob", "").format
+CHECK = "$schema: Task\nheaders: {{name: check, annotations: {{taskTarget: {{dataset: {target}}}}}}}\nspec: {spec}\n"
+VERIFY = "{kind: Ext, $schema: Verify}"
+
+
+def check(target: str, spec: str = VERIFY) -> str:
+    return CHECK.format(target=target, spec=spec)
+
+
+async def refused(asking: Any, uid: int, *texts: str) -> Fault:
+    with pytest.raises(Fault) as caught:
+        await asking.apply(uid, *texts)
+    assert caught.value.hint
+    return caught.value
+
+
+async def ended(node: Any, ref: str) -> dict[str, Any]:
+    """Returns the status of a declared task once it ended, or waits for a right."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            grown = node.parts.context.events.grown
+            found = await status(node, "Task", ref)
+            if found["phase"] in ("Ready", "Failed"):
+                return found
+            await grown.wait()
+
+
+@pytest.mark.parametrize("text", [HIS(target="{}"), check("{}")], ids=["flow", "task"])
+async def test_what_acts_on_what_may_not_be_read_is_refused_as_on_what_is_not_here(world: Any, text: str) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        told = []
+        for name in ("theirs", "alice/hers", "absent", "alice/absent"):
+            fault = await refused(asking, BOB, text.replace("{}", name))
+            told.append(json.dumps(to_problem(fault)).replace(name, "REF"))
+        assert len(set(told)) == 1
+        # What may be read, and not be acted on, is refused by the role that it needs.
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"))
+        text = text.replace("{}", str(node.dataset("theirs")))
+        fault = await refused(asking, BOB, text)
+        assert (fault.rule, "needs the role editor" in fault.message) == ("access-role", True)
+        await node.apply(GRANT.format(name="g", who="bob", role="editor", what="theirs"))
+        (made,) = (await asking.apply(BOB, text)).items
+        assert made.action == "created"
+
+
+async def test_an_account_applies_flows_that_run_with_its_rights(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="his", more=""), HIS(target="his"))
+        assert (await status(node, "Flow", "bob/often"))["phase"] == "Ready"
+        (again,) = (await asking.apply(BOB, HIS(target="his"))).items
+        assert again.action == "unchanged"
+        assert flows_in_force(node) == ["often"]
+        # Alice has one of the same name, and neither learns of the other's.
+        await asking.apply(ALICE, HIS(target="hers"))
+        assert flows_in_force(node) == ["often"] * 2
+        for uid, target in ((ALICE, "hers"), (BOB, "his")):
+            _, listed = await asking.ask(uid, "GET", "/node/v1alpha1/flows")
+            assert [each["target"] for each in listed] == [target]
+        # A grant that ends stops it, and it goes on with the next one.
+        granted = GRANT.format(name="g", who="bob", role="editor", what="theirs")
+        for word, is_there in ((granted, True), (REVOKED, False), (granted, True)):
+            await node.apply(word)
+            if is_there:
+                await asking.apply(BOB, HIS(target=node.dataset("theirs")).replace("often", "more"))
+            seen = await status(node, "Flow", "bob/more")
+            assert (seen["phase"], seen.get("code") or "") == (("Ready", "") if is_there else ("Failed", NOT_GRANTED))
+            assert flows_in_force(node).count("more") == is_there
+
+
+async def test_a_selection_of_an_account_is_of_what_it_may_use(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="his", more=", labels: {env: prod}"))
+        await node.apply(DATASET.format(name="prod", more=", labels: {env: prod}"))
+        all_prod = HIS(target="X").replace("Dataset:X", "'Dataset:%'\n  targetLabels: env=prod")
+        await asking.apply(BOB, all_prod)
+        await status(node, "Flow", "bob/often")
+
+        def targets() -> set[Any]:
+            return {entry.plan.target for _, entry in node.parts.flows.scheduler.entries() if entry.plan.declared}
+
+        his, prod = node.home.resolve("bob/his").id, node.dataset("prod")
+        assert targets() == {his}
+        for word, found in ((GRANT.format(name="g", who="bob", role="editor", what="prod"), {his, prod}),
+                            (REVOKED, {his})):  # fmt: skip
+            await node.apply(word)
+            await status(node, "Flow", "bob/often")
+            await node.parts.flows.look([prod])
+            assert targets() == found
+
+
+COLLECT = ["$schema: Task\nheaders: {name: sweep}\nspec: {kind: GarbageCollection}\n",
+           HIS(target="his") + "  tasks: [{kind: GarbageCollection}]\n",
+           HIS(target="X").replace("Dataset:X", "'Dataset:%'") + "  tasks: [{kind: GarbageCollection}]\n"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", COLLECT, ids=["task", "flow", "flow-of-all"])
+async def test_no_account_collects_the_garbage_of_the_node(world: Any, text: str) -> None:
+    """Not by a manifest of the node's owner either, which acts with the rights of its account."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="his", more=""))
+        assert (await refused(asking, BOB, text)).rule == "access-owner"
+        name, kind = ("often", "Flow") if "often" in text else ("sweep", "Task")
+        await node.apply(text.replace(f"name: {name}", f"name: {name}, account: bob"))
+        assert (await status(node, kind, f"bob/{name}"))["code"] == NOT_GRANTED
+        assert (flows_in_force(node), [each.kind for each in node.board.list() if each.kind == "gc"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("every: 1min", "every: 59s"),
+        ("{kind: Schedule, every: 1min}", "{kind: Dataset, dataset: his2, cooldown: 1s}"),
+        ("headers: {name: often", "headers: {name: often, annotations: {flowPolicy: {retry: {minDelay: 1s}}}"),
+    ],
+    ids=["every", "cooldown", "retry"],
+)
+async def test_a_flow_of_an_account_does_not_take_every_turn(world: Any, more: tuple[str, str]) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="his", more=""), DATASET.format(name="his2", more=""))
+        text = HIS(target="his").replace(*more)
+        if "cooldown" in text:
+            text = text.replace(", cooldown: 1s", "").replace(
+                "{name: often", "{name: often, annotations: {flowPolicy: {cooldown: 1s}}"
+            )
+        assert (await refused(asking, BOB, text)).rule == "flow-duration"
+        await node.apply(text.replace("name: often", "name: often, account: bob"))
+        assert (await status(node, "Flow", "bob/often"))["phase"] == "Ready"
+
+
+async def test_what_acts_for_others_is_not_changed_by_who_maintains_it(world: Any) -> None:
+    """It would act with rights that who changed it has not."""
+    grant = GRANT.replace("Dataset:{what}", "Flow:{what}")
+
+    async def paused(name: str, uid: int = BOB) -> tuple[int, str]:
+        status_, said = await asking.ask(uid, "PUT", f"/node/v1alpha1/flows/{name}/pause")
+        return status_, said.get("rule") or said["state"]
+
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="his", more=""))
+        await asking.apply(ALICE, HIS(target="hers"))
+        await node.apply(HIS(target="theirs").replace("often", "seldom"))
+        for name in ("alice/often", "seldom"):
+            await node.apply(grant.format(name="g", who="bob", role="owner", what=name))
+            held = (await node.api.declarations.get("Flow", name)).id
+            plain = name.rpartition("/")[2]
+            text = HIS(target=node.dataset("bob/his")).replace("name: often", f"name: {plain}, id: {held}")
+            assert (await refused(asking, BOB, text)).rule == "access-account"
+            assert await paused(held) == (403, "access-account")
+        await node.apply(REVOKED)
+        assert await paused(held) == await paused("absent") == (404, "flow-name")
+        assert await paused("often", ALICE) == (200, "paused")
+        assert (await asking.ask(ALICE, "DELETE", "/node/v1alpha1/flows/often/pause"))[1]["state"] == "waiting"
+        span = {"from": "2024-01-01", "to": "2024-01-02", "target": "theirs"}
+        hidden, missing = [
+            await asking.ask(ALICE, "POST", "/flow/v1alpha1/flows/often/backfill", {**span, "target": each})
+            for each in ("theirs", "absent")
+        ]
+        assert (hidden[0], hidden[1]["detail"].replace("theirs", "absent")) == (404, missing[1]["detail"])
+        assert (await asking.ask(ALICE, "DELETE", "/flow/v1alpha1/flows/often"))[0] == 200
+        assert flows_in_force(node) == ["seldom"]
+
+
+async def test_an_account_sees_and_cancels_the_tasks_that_it_declares(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        granted = GRANT.format(name="g", who="bob", role="editor", what="theirs")
+        await node.apply(granted)
+        await asking.apply(BOB, DATASET.format(name="his", more=""), check("his"))
+        assert (await ended(node, "bob/check"))["phase"] == "Ready"
+        await asking.apply(ALICE, check("hers").replace("check", "look"))
+        assert (await ended(node, "alice/look"))["phase"] == "Ready"
+
+        async def seen(uid: int) -> list[tuple[str, str, bool]]:
+            _, listed = await asking.ask(uid, "GET", "/node/v1alpha1/tasks")
+            return [(each["target"], each["state"], each["declared"]) for each in listed if each["kind"] == "verify"]
+
+        assert (await seen(BOB), await seen(ALICE)) == ([("his", "done", True)], [("hers", "done", True)])
+        # One that waits is on no board, and is the account's all the same.
+        await node.apply(REVOKED)
+        await node.apply(check(str(node.dataset("theirs"))).replace("name: check", "name: later, account: bob"))
+        assert (await ended(node, "bob/later"))["code"] == NOT_GRANTED
+        assert [state for _, state, _ in await seen(BOB)] == ["waiting", "done"]
+        id_ = (await node.api.declarations.get("Task", "bob/later")).id
+        assert (await asking.ask(BOB, "GET", f"/node/v1alpha1/tasks/{id_}"))[1]["state"] == "waiting"
+        for method in ("GET", "DELETE"):
+            hidden, missing = [await asking.ask(ALICE, method, f"/node/v1alpha1/tasks/{each}") for each in (id_, "t9")]
+            assert (hidden[0], hidden[1]["detail"].replace(id_, "t9")) == (missing[0], missing[1]["detail"])
+        await node.apply(granted)
+        assert (await ended(node, "bob/later"))["phase"] == "Ready"
+        assert (await asking.ask(BOB, "DELETE", f"/flow/v1alpha1/tasks/{id_}"))[0] == 200
+        assert [target for target, _, is_declared in await seen(BOB) if is_declared] == ["his"]
+
+
+async def test_a_renamed_account_keeps_what_acts_for_it_and_one_with_such_is_not_deleted(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="his", more=""), HIS(target="his"), check("his"))
+        assert (await ended(node, "bob/check"))["phase"] == "Ready"
+        held = (await node.api.declarations.get("Account", "bob")).id
+        await node.apply(ACCOUNT.format(name="robert", uid=BOB).replace("name: robert", f"name: robert, id: {held}"))
+        assert flows_in_force(node) == ["often"]
+        assert (await status(node, "Flow", "robert/often"))["phase"] == "Ready"
+        assert (await status(node, "Task", "robert/check"))["phase"] == "Ready"
+        begun = [each.id for each in node.board.list() if each.kind == "verify"]
+        for text in (HIS(target="his"), check("his")):
+            (again,) = (await asking.apply(BOB, text)).items
+            assert again.action == "unchanged"
+        assert [each.id for each in node.board.list() if each.kind == "verify"] == begun
+        for word, name, left in (
+            ("dataset", "his", "Flow often"),
+            ("flow", "often", "Task check"),
+            ("task", "check", ""),
+        ):
+            (one,) = [each for each in await node.api.declarations.list(word, None) if each.name == name]
+            await (
+                node.api.datasets.delete("robert/his")
+                if word == "dataset"
+                else node.api.declarations.delete(word, one.id)
+            )
+            status_, problem = await asking.ask(0, "DELETE", "/auth/v1alpha1/accounts/robert")
+            assert (status_, left in problem.get("detail", "")) == (403 if left else 200, True), problem
+
+
+async def test_a_flow_calls_no_webhook_that_its_account_only_reads(world: Any) -> None:
+    """The call is signed with the secret of the webhook, whatever its body is."""
+    secret = "$schema: SecretSet\nheaders: {name: hooks}\nspec: {secrets: {k: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}}\n"
+    hook = "$schema: WebhookTarget\nheaders: {name: hook}\nspec: {url: 'https://example.org/', secret: hooks#k}\n"
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(secret, hook)
+        held = (await node.api.declarations.get("WebhookTarget", "hook")).id
+        calls = HIS(target="his") + f"  tasks: [{{kind: WebhookCall, target: {held}}}]\n"
+        await asking.apply(BOB, DATASET.format(name="his", more=""))
+        assert (await refused(asking, BOB, calls)).rule == "resource"
+        grant = GRANT.replace("Dataset:{what}", "WebhookTarget:{what}")
+        await node.apply(grant.format(name="g", who="bob", role="reader", what="hook"))
+        assert (await refused(asking, BOB, calls)).rule == "access-role"
+        await node.apply(grant.format(name="g", who="bob", role="editor", what="hook"))
+        await asking.apply(BOB, calls)
+        assert (await status(node, "Flow", "bob/often"))["phase"] == "Ready"
+        await node.apply(grant.format(name="g", who="bob", role="reader", what="hook"))
+        assert (await status(node, "Flow", "bob/often"))["code"] == NOT_GRANTED
