@@ -18,6 +18,7 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, render, to_millis
 from chain.multihash import Multihash
+from chain.store.base import Head
 from chain.store.shards import Shard, View
 from chain.store.sqlite_shards import SqliteShards
 from engines.query.temporal import AS_OF, AT_BLOCK
@@ -74,6 +75,12 @@ def complete_sizes(home: StateDirectory, shards: Sequence[DatasetId]) -> list[in
         return [None for _ in shards]
     views = SqliteShards(home.database, home.chains).read(shards).views
     return [views[each].size_at(complete) for each in shards]
+
+
+def heads_of(home: StateDirectory, shards: Sequence[DatasetId]) -> list[Head | None]:
+    """Returns the last block of each shard at one time, the last that is complete in all. Raises NotFound."""
+    cuts = cuts_of(home, home.name_of(shards[0]), shards, {}, {})
+    return [Head(cut.block, cut.size - 1) for cut in cuts]
 
 
 def pin_at(home: StateDirectory, name: str, dataset: DatasetId, time: int) -> wire.Pin:

@@ -77,14 +77,16 @@ def export_dataset(
     directory: Path,
     progress: OnProgress | None = None,
     step: Step = no_step,
+    head: Head | None = None,
 ) -> Transfer:
     """Writes a dataset to a folder, or updates one. Returns the head and the amounts that were written.
 
+    ``head``: the block up to which it is written; ``None``: all blocks. A folder that has more is left as it is.
     Raises NotFound when there is no such dataset or an object of it is missing, Conflict when the folder holds another
     dataset or has parted from this one, Environment when the disk refuses.
     """
     chain = chains.chain(dataset)
-    head = chain.head()
+    head = head or chain.head()
     if head is None:
         raise NotFound(f"no dataset {dataset.short}", rule="dataset-unknown", hint="odfctl get datasets")
     make_folder(directory)
@@ -97,6 +99,8 @@ def export_dataset(
                 hint="name a new or an empty folder",
             )
         start = 0 if there is None else _continues(chain, directory)
+        if start >= head.size:
+            return Transfer(dataset=dataset, head=head.hash)
         writer = DirectoryWriter(directory, step)
         return write_dataset(Missing(chain, objects, dataset, start, head, there), writer, progress)
 

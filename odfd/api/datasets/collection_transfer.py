@@ -21,9 +21,10 @@ from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import to_millis
 from chain.statements.card import Card
-from chain.store.base import Append, UpperMove
+from chain.store.base import Append, Head, UpperMove
 from chain.store.layout import BLOCKS, HEAD
-from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.import_export import ImportExport, Work
+from odfd.api.datasets.local_folder import local_folder
 from odfd.api.datasets.pull_remarks import failed_pull
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry, inner_name
@@ -39,9 +40,12 @@ from odfd.published.collection import (
     collection_state,
 )
 from odfd.published.signed import MAX_STATEMENT
+from odfd.queries.sharded_cuts import heads_of
 from odfd.repositories.catalog import Target
 from odfd.repositories.folder import Folder
+from odfd.repositories.manifest import Place
 from odfd.repositories.port import ConditionalFiles
+from odfd.runtime.shared_folders import check_shared
 from odfd.runtime.slots import KeyedLocks
 from odfd.runtime.tasks import Report, outside
 from odfd.transfer.folders import Transfer
@@ -59,6 +63,41 @@ class CollectionTransfer(ImportExport):
     """Imports and exports, also of collections of several shards."""
 
     _pushing = KeyedLocks()
+
+    def export_collection(self, entries: Sequence[DatasetEntry], request: wire.ExportRequest) -> Work:
+        """Returns the work that exports all shards to one folder, as a repository has them: each in a folder of its id.
+
+        What says which belong together is written if it is signed. Raises Refused for a place that is not a folder.
+        """
+        folder, ids = local_folder(request.to), [each.id for each in entries]
+        target = Target(str(folder), Place("folder", str(folder)), str(entries[0].name))
+
+        def begin() -> tuple[PublishedCollection | None, Sequence[Head | None]]:
+            check_shared(folder)
+            if (folder / HEAD).exists():
+                text, hint = f"{folder} is a dataset of one chain", "name a new or an empty folder"
+                raise Conflict(text, rule="export-target", hint=hint)
+            try:  # read first: the blocks of these heads are written by the time that the file names them
+                found, _ = collection_state(self._home.database, self._home.chains, ids)
+                return found, [None] * len(ids)
+            except Refused:
+                # Nothing signed will say how far the shards belong together, so all are of one time.
+                return None, heads_of(self._home, ids)
+
+        async def work(report: Report) -> wire.TransferResult:
+            found, heads = await trio.to_thread.run_sync(begin)
+            done: list[wire.TransferResult] = []
+            for each, head in zip(entries, heads, strict=True):
+                place = folder / beside("", each.id)
+                done.append(await self._export_chain(each, place, request, report, head))
+            if found is not None:
+                await trio.to_thread.run_sync(self._name_together, target, found)
+            return msgspec.structs.replace(
+                done[0], place=str(folder), blocks=sum(each.blocks for each in done),
+                objects=sum(each.objects for each in done), bytes=sum(each.bytes for each in done),
+            )  # fmt: skip
+
+        return work
 
     async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
         if target.place.kind in HOLDING and await self._read(target, COLLECTION, MAX_COLLECTION) is not None:

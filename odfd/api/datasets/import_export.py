@@ -17,7 +17,7 @@ from chain.model.events import Seed
 from chain.statements import envelope, statement
 from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.base import ChainReader
+from chain.store.base import ChainReader, Head
 from chain.store.former_epochs import SET_ASIDE
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.api.datasets.local_folder import local_folder
@@ -98,19 +98,25 @@ class ImportExport:
 
         async def work(report: Report) -> wire.TransferResult:
             await trio.to_thread.run_sync(check_shared, folder)
-            await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
-            if request.table is not None:
-                await trio.to_thread.run_sync(check_types, self._home.chains.chain(entry.id))
-            report.begin(f"writing {folder}", None, "blocks")
-            show = partial(_show, report)
-            done = await trio.to_thread.run_sync(lambda: self._exported(entry.id, folder, show))
-            result = _result(entry.name, str(folder), done)
-            if request.table is None:
-                return result
-            version = await trio.to_thread.run_sync(self._table, entry, folder)
-            return msgspec.structs.replace(result, table_version=version)
+            return await self._export_chain(entry, folder, request, report)
 
         return work
+
+    async def _export_chain(
+        self, entry: DatasetEntry, folder: Path, request: wire.ExportRequest, report: Report, head: Head | None = None
+    ) -> wire.TransferResult:
+        """Exports one chain up to ``head``; ``None``: all of it."""
+        await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
+        if request.table is not None:
+            await trio.to_thread.run_sync(check_types, self._home.chains.chain(entry.id))
+        report.begin(f"writing {folder}", None, "blocks")
+        show = partial(_show, report)
+        done = await trio.to_thread.run_sync(lambda: self._exported(entry.id, folder, show, head))
+        result = _result(entry.name, str(folder), done)
+        if request.table is None:
+            return result
+        version = await trio.to_thread.run_sync(self._table, entry, folder)
+        return msgspec.structs.replace(result, table_version=version)
 
     async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
         """Pushes a dataset to a repository. Raises Conflict if that has another history, or gets one meanwhile."""
@@ -152,9 +158,9 @@ class ImportExport:
         assert head is not None, "what is in the catalogue has a head"
         return Missing(chain, self._home.objects, dataset, 0, head, None)
 
-    def _exported(self, dataset: DatasetId, folder: Path, show: OnProgress) -> Transfer:
+    def _exported(self, dataset: DatasetId, folder: Path, show: OnProgress, head: Head | None = None) -> Transfer:
         with whole_or_gone(folder):
-            done = export_dataset(self._home.chains, self._home.objects, dataset, folder, show)
+            done = export_dataset(self._home.chains, self._home.objects, dataset, folder, show, head=head)
             self._export_beside(dataset, folder)
         return done
 

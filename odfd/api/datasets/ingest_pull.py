@@ -22,8 +22,8 @@ from chain.model.events import DatasetKind
 from chain.state import ChainState, load_state
 from chain.wording import plural
 from odfd.access.uses import NOT_GRANTED
+from odfd.api.datasets.collection_transfer import CollectionTransfer
 from odfd.api.datasets.correction import CorrectionOperations
-from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.promises import Promises
@@ -80,7 +80,7 @@ class IngestPullParts(NamedTuple):
     """The parts that the service uses: uploads, import and export, repair, values, promises, portals."""
 
     uploads: Uploads
-    import_export: ImportExport
+    import_export: CollectionTransfer
     repairing: Repair
     values: Callable[[DatasetId], Mapping[str, str]]
     """Returns the values that sources of a named dataset may read, besides those that the settings let all read."""
@@ -246,9 +246,13 @@ class IngestPullService:
         return task_ref(self._board.submit("pull", target, work, told))
 
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
-        """Exports a dataset to a folder. Result: TransferResult."""
-        entry = await trio.to_thread.run_sync(self._home.one_chain, ref)
-        return task_ref(self._board.submit("export", entry.name, self._import_export.export(entry, request)))
+        """Exports a dataset, with all its shards, to a folder. Result: TransferResult."""
+        entries = await trio.to_thread.run_sync(self._home.chains_named, ref)
+        if len(entries) > 1:
+            work = self._import_export.export_collection(entries, request)
+        else:
+            work = self._import_export.export(entries[0], request)
+        return task_ref(self._board.submit("export", entries[0].name, work))
 
     async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
         """Imports a dataset from a folder or a published copy. Result: TransferResult."""

@@ -15,6 +15,7 @@ from unit.odfd.node.test_repositories import BUCKET
 from unit.odfd.node.test_shards import shard, standing
 
 from chain import instant
+from chain.errors import Conflict
 from chain.statements import envelope, statement
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.api.network.site_library import NodeSiteLibrary
@@ -133,6 +134,47 @@ def continued(repository: Repository, saved: str) -> None:
     assert (update.batch.column("city").to_pylist(), update.complete) == (["Krems"], True)
     assert len(current(repository)) == 6
     assert [type(each) for each in repository.open("cities").cross(saved, follow=False)] == [Update]
+
+
+async def test_an_export_of_all_shards_is_what_a_repository_has(world: Any, worlds: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    async def exported(node: Any, to: Path, table: Any = None) -> wire.TransferResult:
+        request = wire.ExportRequest(to=str(to), table=table)
+        done: wire.TransferResult = await node.done(node.api.flow.export("cities", request))
+        return done
+
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await sharded(world, worlds, alice)
+        ids = alice.home.shards_of(alice.dataset("cities"))
+        done = await exported(alice, out, "delta")
+        heads = [alice.home.chains.chain(each).head() for each in ids]
+        assert (done.ref, done.place, done.blocks) == ("cities", str(out), sum(each.size for each in heads))
+        assert done.table_version == 0
+        assert sorted(each.name for each in out.iterdir() if not each.name.startswith(".")) == sorted(
+            ["cities", *(each.multibase for each in ids)]
+        )
+        assert len(await away(lambda: current(open_repository(out)))) == 5
+        await brought(world, alice, 2, "Krems")
+        assert (await exported(alice, out)).blocks > 0
+        assert (await exported(alice, out)).blocks == 0
+        assert len(await away(lambda: current(open_repository(out)))) == 6
+        await bob.apply(ARCHIVE % out.as_uri())
+        (item,) = await bob.pull("archive/cities")
+        assert item.fault is None
+        assert await standing(bob, "cities") == await standing(alice, "cities")
+        single = tmp_path / "single"
+        await alice.done(alice.api.flow.export(str(ids[0]), wire.ExportRequest(to=str(single))))
+        with pytest.raises(Conflict, match="one chain"):
+            await exported(alice, single)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        mine = tmp_path / "mine"
+        await exported(alice, mine)
+        assert {each.name for each in mine.iterdir()} == {each.multibase for each in ids}
+        for each in ids:
+            chain, objects = DirectoryChain(mine / each.multibase), DirectoryObjects(mine / each.multibase)
+            assert verify_chain(chain, objects, VerificationRequest(ref="mine", start=0)).ok
+            assert chain.head() == alice.home.chains.chain(each).head()
 
 
 async def test_a_shard_that_is_missing_stale_or_foreign_is_refused_by_name(
