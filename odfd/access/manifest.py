@@ -17,13 +17,12 @@ from odfd.resources.label_schemas import ANONYMOUS_READ, PUBLIC_READ
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import ANY, reference_key, refers_to
 from odfd.resources.resource import Resource
-from odfd.resources.types import ODF, VERSION, Remarks, ResourceType
+from odfd.resources.types import Remarks, ResourceType, annotated
 
 ACCOUNT: Final = "Account"
 GROUP: Final = "Group"
 RELATIONS: Final = "Relations"
 UNIX_CALLERS: Final = "unixCallers"
-_CALLERS_URI: Final = f"{ODF}/auth/{VERSION}/UnixCallers"
 MAX_STATEMENTS: Final = 10_000
 MAX_CALLERS: Final = 256
 
@@ -228,7 +227,7 @@ def callers_of(accounts: Iterable[Resource]) -> list[AccountCallers]:
 def _callers(annotations: Mapping[str, Any]) -> UnixCallers:
     """Returns the callers in annotations, also if set by hand; unreadable ones name nobody."""
     try:
-        return msgspec.convert(annotations.get(UNIX_CALLERS) or annotations.get(_CALLERS_URI) or {}, UnixCallers)
+        return msgspec.convert(annotated(annotations, "auth", UNIX_CALLERS) or {}, UnixCallers)
     except msgspec.ValidationError:
         return UnixCallers()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -18,7 +17,7 @@ from odfd.flows.manifest import DERIVATION, SCHEDULE, scheduled
 from odfd.flows.spec import DatasetSchedule, DerivationPolicySpec
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
-from odfd.resources.types import ODF, VERSION, Remarks, ResourceType
+from odfd.resources.types import OWN, Remarks, ResourceType
 
 _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"
@@ -50,7 +49,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
         described("The metadata events that the chain is to contain, without events of data."),
     ]
     did: Annotated[str, described("Id of an existing dataset, or of a deleted one whose data is kept.")] | None = None
-    shards: Annotated[ShardsSpec, described("Shards of a new root. Default: one chain.")] | None = None
+    shards: Annotated[ShardsSpec, described("Shards of a new root. Default: one chain."), OWN] | None = None
     volume: (
         Annotated[
             str,
@@ -104,7 +103,7 @@ DATASET_TYPE: Final = ResourceType(
     spec=DatasetSpec, prepare=prepare,
     delete=lambda services, view, how: services.datasets.delete(view.headers.get("did", view.name), purge=how.purge),
     annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec},
-    parts=partial(scheduled, uri=f"{ODF}/dataset/{VERSION}/Schedule"),
+    parts=scheduled,
     check=check_dataset,
     example="""\
 $schema: Dataset

@@ -48,7 +48,7 @@ from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
 from odfd.resources.selectors import is_pattern, parse_pattern, parse_selector
-from odfd.resources.types import ResourceType, TypeRegistry
+from odfd.resources.types import ResourceType, TypeRegistry, annotated
 
 _TARGET: Final = "Dataset:"
 _MOST_ATTEMPTS: Final = 100
@@ -120,11 +120,11 @@ class DerivationPolicy(NamedTuple):
 
 def derivation_policy(owner: Resource) -> DerivationPolicy | None:
     """Reads the annotation of a dataset; ``None`` if it has none. Raises Invalid."""
-    annotated = owner.annotations.get(DERIVATION)
-    if annotated is None:
+    said = annotated(owner.annotations, "dataset", DERIVATION)
+    if said is None:
         return None
     try:
-        policy = msgspec.convert(annotated, DerivationPolicySpec)
+        policy = msgspec.convert(said, DerivationPolicySpec)
     except msgspec.ValidationError as error:
         hint = "derivationPolicy: {cooldown: 10min}, or {when: Manual}"
         raise Invalid(f"{DERIVATION}: {error}", rule="flow-policy", hint=hint) from error
@@ -136,17 +136,14 @@ def derivation_policy(owner: Resource) -> DerivationPolicy | None:
     return DerivationPolicy(policy.when == "Manual", cooldown)
 
 
-def scheduled(owner: Resource, uri: str) -> Iterator[OwnedPart]:
-    """Yields the flow of a dataset with a schedule, and checks its other annotations of this kind. Raises Invalid.
-
-    ``uri``: the long name of the annotation.
-    """
+def scheduled(owner: Resource) -> Iterator[OwnedPart]:
+    """Yields the flow of a dataset with a schedule, and checks its other annotations of this kind. Raises Invalid."""
     derivation_policy(owner)
-    annotated = owner.annotations.get(SCHEDULE, owner.annotations.get(uri))
-    if annotated is None:
+    said = annotated(owner.annotations, "dataset", SCHEDULE)
+    if said is None:
         return
     try:
-        schedule = msgspec.convert(annotated, DatasetSchedule)
+        schedule = msgspec.convert(said, DatasetSchedule)
     except msgspec.ValidationError as error:
         hint = "schedule: {every: 1h}, or {cron: '@daily', timeZone: Europe/Vienna}"
         raise Invalid(f"{SCHEDULE}: {error}", rule="flow-trigger", hint=hint) from error

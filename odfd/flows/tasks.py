@@ -26,13 +26,12 @@ from odfd.flows.spec import (
 from odfd.resources.manifest import Draft, described
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import reference_key
-from odfd.resources.types import ODF, VERSION, Deletion, ResourceType
+from odfd.resources.types import Deletion, ResourceType, annotated
 
 TYPE: Final = "Task"
 SPECS: Final = (IngestTask, CompactionTask, GarbageCollectionTask, WebhookCallTask, ExtensionTask)
 TARGET: Final = "taskTarget"
 """Name of a Task's annotation with the dataset that it is for."""
-_TARGET_URI: Final = f"{ODF}/flow/{VERSION}/TaskTarget"
 VERIFY: Final = "Verify"
 PUSH: Final = "Push"
 REPOSITORY: Final = "Repository"
@@ -68,7 +67,7 @@ def task_of(draft: Draft) -> FlowTask:
 
 def target_of(annotations: Any) -> str | None:
     """Returns the dataset that the annotations of a Task name, without its type."""
-    given = annotations.get(TARGET) or annotations.get(_TARGET_URI)
+    given = annotated(annotations, "flow", TARGET)
     text = given.get("dataset") if isinstance(given, dict) else None
     return text.removeprefix("Dataset:") if isinstance(text, str) else None
 

@@ -24,6 +24,7 @@ from chain.wording import size
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks
 from odfd.resources.manifest import described
+from odfd.resources.types import OWN
 
 STATE: Final = "w3id.org/odfd/push"
 """Kind of a source state: the id of a Source, and the number of the last push that was taken."""
@@ -68,6 +69,7 @@ class RestEndpoint(msgspec.Struct, frozen=True, kw_only=True, tag="RestEndpoint"
         Annotated[
             StandardWebhooks | HmacSignature,
             described("Accepts calls signed in this way at /hooks/NAME, without a token."),
+            OWN,
         ]
         | None
     ) = None

@@ -193,7 +193,7 @@ def _texts(value: Any, path: str) -> list[tuple[str, str]]:
 SOURCE_TYPE: Final = ResourceType(
     name="Source", context="source", plural="sources",
     about="A source of records of root datasets, stored apart from their chains, for flows and odfctl pull.",
-    spec=SourceSpec, prepare=prepare,
+    spec=SourceSpec, prepare=prepare, own_kinds=frozenset({"EthereumLogs"}),
     is_silent=True,
     check=check_source_resource,
     example="""\

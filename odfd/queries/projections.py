@@ -28,7 +28,7 @@ from odfd.queries.planning import KeptInput, KeptTable
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
 from odfd.resources.resource import canonical
-from odfd.resources.types import ResourceType
+from odfd.resources.types import NEEDED, ResourceType
 
 TYPE: Final = "Projection"
 ENGINE: Final = "duckdb"
@@ -62,7 +62,7 @@ class SqlProject(msgspec.Struct, frozen=True, kw_only=True, tag="Sql"):
     """The query of a projection."""
 
     query: Annotated[str, described("One SELECT over the inputs. current.NAME is the current rows of a changelog.")]
-    engine: Annotated[str, described(f"{ENGINE}, the engine of odfctl sql (default).")] | None = None
+    engine: Annotated[str, described(f"{ENGINE}, the engine of odfctl sql (default)."), NEEDED] | None = None
 
 
 class ProjectionSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -199,13 +199,13 @@ def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[s
         return {}
     values: dict[str, Any] = {}
     for key, cls in kind.annotations.items():
-        short, long = written.value.get(key), written.value.get(kind.annotation_uri(key))
+        found = [node for name in (key, *kind.annotation_uris(key)) if (node := written.value.get(name)) is not None]
         path = f"headers.annotations.{key}"
-        if short is not None and long is not None:
+        if len(found) > 1:
             text = f"{key} stands twice, by its short name and by its URI"
-            binding.mistakes.append(Mistake(path, long.line, text, "annotation-twice", "remove one of them"))
-        elif (node := short or long) is not None and node.value is not None:
-            values[key] = binding.bind(Table(cls), node, path)
+            binding.mistakes.append(Mistake(path, found[-1].line, text, "annotation-twice", "remove one of them"))
+        elif found and found[0].value is not None:
+            values[key] = binding.bind(Table(cls), found[0], path)
     return values
 
 

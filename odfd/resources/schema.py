@@ -32,18 +32,19 @@ def schema_of(kind: ResourceType) -> JsonSchema:
     assert kind.spec is not None
     making = _Making()
     headers, spec = making.ref(ResourceHeaders), making.of(kind.layout)
+    names = [kind.name, kind.uri, *({kind.own_uri} - {kind.uri})]
     known = {key: making.ref(cls) for key, cls in sorted(kind.annotations.items())}
     if known:
         annotations = making.defs[ResourceHeaders.__name__]["properties"]["annotations"]
         annotations["properties"] = known
     return {
         "$schema": DIALECT,
-        "$id": kind.uri,
+        "$id": kind.own_uri,
         "title": kind.name,
         "description": kind.about,
         "type": "object",
         "properties": {
-            "$schema": {"enum": [kind.name, kind.uri], "description": "The type of the resource."},
+            "$schema": {"enum": names, "description": "The type of the resource."},
             "headers": headers,
             "spec": spec,
             "status": {"type": "object", "description": "Written by the node; ignored when the manifest is applied."},

@@ -19,7 +19,7 @@ from odfd.resources.manifest import Draft, described
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key, refers_to
 from odfd.resources.resource import Resource
-from odfd.resources.types import ResourceType
+from odfd.resources.types import OURS, ResourceType
 
 KEY: Final = re.compile(r"[A-Za-z_][\w.-]{0,127}\Z", re.ASCII)
 MAX_KEYS: Final = 256
@@ -254,13 +254,13 @@ spec:
 )  # fmt: skip
 
 VARIABLE_TYPE: Final = ResourceType(
-    name="Variable", context="config", plural="variables", spec=VariableSpec, is_derived=True,
+    name="Variable", context="config", base=OURS, plural="variables", spec=VariableSpec, is_derived=True,
     about="One value of a VariableSet, without the value; named NAME#KEY.",
     instead="apply the VariableSet that has it: odfctl edit variableset NAME",
 )  # fmt: skip
 
 SECRET_TYPE: Final = ResourceType(
-    name="Secret", context="config", plural="secrets", spec=SecretSpec, is_derived=True,
+    name="Secret", context="config", base=OURS, plural="secrets", spec=SecretSpec, is_derived=True,
     about="One value of a SecretSet, without the value; named NAME#KEY.",
     instead="apply the SecretSet that has it: odfctl edit secretset NAME",
 )  # fmt: skip

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from chain.codec.bind import Mistake
-from chain.codec.layout import Table, Union
+from chain.codec import layout
+from chain.codec.bind import TAG, Mistake
+from chain.codec.layout import Kind, Table, Union, Vector
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.wording import a
@@ -25,6 +26,14 @@ OURS: Final = "https://w3id.org/odfd/schemas"
 VERSION: Final = "v1alpha1"
 SUFFIX: Final = ".json"
 JsonSchema: TypeAlias = dict[str, Any]
+IS_OWN: Final = "x-odfd"
+NEEDED_BY_ODF: Final = "x-odf-required"
+OWN: Final = msgspec.Meta(extra_json_schema={IS_OWN: True})
+"""Marks a field that the format does not have: a manifest with it names our own schema."""
+NEEDED: Final = msgspec.Meta(extra_json_schema={NEEDED_BY_ODF: True})
+"""Marks a field that may be left out here, and which the format's schema requires."""
+ATTRIBUTE: Final = b'"w3id.org/odfd/'
+"""How attributes of columns begin that hold options which the format has no fields for."""
 _LONG: Final = frozenset({"type", "id", "did", "name", "account", "path"})
 _ACCOUNT: Final = frozenset({"type", "id", "did", "name"})
 
@@ -82,6 +91,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     spec: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...] | None = None
     """The class of the spec; several classes are told apart by ``kind``."""
+    own_kinds: frozenset[str] = frozenset()
+    """Members of unions in its spec, by ``kind``, that the format does not have."""
     annotations: Mapping[str, type[msgspec.Struct]] = {}
     """The classes of the annotations that it understands, by their keys."""
     prepare: Callable[[Node, Remarks], Node] | None = None
@@ -123,6 +134,18 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.base}/{self.context}/{VERSION}/{self.name}"
 
     @property
+    def own_uri(self) -> str:
+        """The URI of the schema that this node has for the type: the format's, and more."""
+        return f"{OURS}/{self.path}"
+
+    def schema_of(self, spec: Any) -> str:
+        """Returns the URI of the schema that a spec, in plain form, is valid by: the format's if that is one."""
+        if self.spec is None or self.base == OURS:
+            return self.uri
+        is_own = spec is None or _has_own(self.layout, spec, self.own_kinds) or ATTRIBUTE in msgspec.json.encode(spec)
+        return self.own_uri if is_own else self.uri
+
+    @property
     def path(self) -> str:
         """The path of the type's schema."""
         return f"{self.context}/{VERSION}/{self.name}"
@@ -133,9 +156,9 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
         assert self.spec is not None
         return Union(self.spec) if isinstance(self.spec, tuple) else Table(self.spec)
 
-    def annotation_uri(self, key: str) -> str:
-        """Returns the long name of an annotation of this type."""
-        return f"{self.base}/{self.context}/{VERSION}/{key[:1].upper()}{key[1:]}"
+    def annotation_uris(self, key: str) -> tuple[str, str]:
+        """Returns the long name of an annotation of this type, which is our own, and the one that it had before."""
+        return annotation_uris(self.context, key)
 
 
 class TypeRegistry:
@@ -146,7 +169,7 @@ class TypeRegistry:
         self._written: dict[str, ResourceType] = {}
         self._words: dict[str, ResourceType] = {}
         for each in self._types:
-            self._claim(self._written, (each.name, each.uri), each)
+            self._claim(self._written, {each.name, each.uri, each.own_uri}, each)
             self._claim(self._words, {word.lower() for word in (each.name, each.plural, *each.aliases)}, each)
 
     def __iter__(self) -> Iterator[ResourceType]:
@@ -202,6 +225,72 @@ class TypeRegistry:
             if name in names:
                 raise ValueError(f"{name} is both {names[name].uri} and {by.uri}")
             names[name] = by
+
+
+def annotation_uris(context: str, key: str) -> tuple[str, str]:
+    """Returns the long name of an annotation that types of a context understand, and the one that it had before."""
+    path = f"{context}/{VERSION}/{key[:1].upper()}{key[1:]}"
+    return f"{OURS}/{path}", f"{ODF}/{path}"
+
+
+def annotated(annotations: Mapping[str, Any], context: str, key: str) -> Any:
+    """Returns the value of an annotation under whichever of its names it stands; ``None`` if it does not."""
+    return next((annotations[each] for each in (key, *annotation_uris(context, key)) if each in annotations), None)
+
+
+def _has_own(kind: Kind, value: Any, own_kinds: frozenset[str]) -> bool:
+    """Whether a value has what the format has no field for, or lacks what its schema requires."""
+    if not _may_have_own(kind, own_kinds):
+        return False
+    match kind:
+        case Table(of):
+            return _struct_has_own(of, value, own_kinds)
+        case Union(variants):
+            cls = next((each for each in variants if each.__struct_config__.tag == value[TAG]), None)
+            return value[TAG] in own_kinds or (cls is not None and _struct_has_own(cls, value, own_kinds))
+        case Vector(item):
+            return any(_has_own(item, each, own_kinds) for each in value)
+        case _:
+            return False
+
+
+@functools.cache
+def _may_have_own(kind: Kind, own_kinds: frozenset[str]) -> bool:
+    """Whether a value of a layout may have such, so that long lists of events are not looked through in vain."""
+    return any(
+        each.__struct_config__.tag in own_kinds
+        or any(note.get(IS_OWN) or note.get(NEEDED_BY_ODF) for note in notes_of(each).values())
+        for each in _within(kind, set())
+    )
+
+
+def _within(kind: Kind, seen: set[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]:
+    """Adds the classes of a layout, and of all within it, to those that were seen."""
+    match kind:
+        case Table(of):
+            members: tuple[type[msgspec.Struct], ...] = (of,)
+        case Union(variants):
+            members = variants
+        case Vector(item):
+            return _within(item, seen)
+        case _:
+            members = ()
+    for cls in set(members) - seen:
+        seen.add(cls)
+        for each in layout.fields_of(cls):
+            _within(each.kind, seen)
+    return seen
+
+
+def _struct_has_own(cls: type[msgspec.Struct], value: Mapping[str, Any], own_kinds: frozenset[str]) -> bool:
+    notes = notes_of(cls)
+    for each in layout.fields_of(cls):
+        child, note = value.get(each.key), notes.get(each.name, {})
+        if child is None and note.get(NEEDED_BY_ODF):
+            return True
+        if child is not None and (note.get(IS_OWN) or _has_own(each.kind, child, own_kinds)):
+            return True
+    return False
 
 
 @functools.cache

@@ -17,12 +17,11 @@ from odfd.resources.manifest import Draft, described
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
-from odfd.resources.types import ODF, VERSION, ResourceType
+from odfd.resources.types import OWN, ResourceType, annotated
 from odfd.runtime.buckets import REGION
 
 TYPE: Final = VOLUME
 POLICY: Final = "volumePolicy"
-_URI: Final = f"{ODF}/storage/{VERSION}/VolumePolicy"
 CACHE: Final = 10 << 30
 """Bytes of a bucket that are cached beside the state directory, unless the policy names another size."""
 _OF_FOLDERS: Final = ("path",)
@@ -55,7 +54,7 @@ class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The place of a volume, and its size."""
 
     kind: Annotated[VolumeKind, Scalar("int32"), described("A bucket, or a folder of this machine.")]
-    path: Annotated[str, described("For a HostPath: absolute path of a folder on another disk.")] | None = None
+    path: Annotated[str, described("For a HostPath: absolute path of a folder on another disk."), OWN] | None = None
     bucket: Annotated[str, described("For S3: the bucket.")] | None = None
     endpoint: Annotated[str, described("For S3: https://HOST. Default: Amazon's.")] | None = None
     region: Annotated[str, described(f"For S3: the region. Default: {REGION}.")] | None = None
@@ -91,7 +90,7 @@ class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
 def policy_of(annotations: Mapping[str, Any]) -> VolumePolicy:
     """Parses a policy, also from annotations set by hand. Raises Invalid."""
     try:
-        policy = msgspec.convert(annotations.get(POLICY) or annotations.get(_URI) or {}, VolumePolicy)
+        policy = msgspec.convert(annotated(annotations, "storage", POLICY) or {}, VolumePolicy)
     except msgspec.ValidationError as error:
         hint = "{datasets: [NAME], cache: 10Gi}"
         raise Invalid(f"{POLICY}: {error}", rule="volume-policy", hint=hint) from error

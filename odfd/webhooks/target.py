@@ -15,10 +15,9 @@ from chain.errors import Invalid
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
-from odfd.resources.types import ODF, VERSION, ResourceType
+from odfd.resources.types import ResourceType, annotated
 
 POLICY: Final = "webhookPolicy"
-_URI: Final = f"{ODF}/sink/{VERSION}/WebhookPolicy"
 CREATED: Final = "dataset.created"
 UPDATED: Final = "dataset.ref.updated"
 DELETED: Final = "dataset.deleted"
@@ -55,13 +54,13 @@ class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_policy(annotations: Mapping[str, Any]) -> bool:
-    return POLICY in annotations or _URI in annotations
+    return annotated(annotations, "sink", POLICY) is not None
 
 
 def policy_of(annotations: Mapping[str, Any]) -> WebhookPolicy:
     """Parses a policy, also from annotations set by hand. Raises Invalid."""
     try:
-        policy = msgspec.convert(annotations.get(POLICY) or annotations.get(_URI) or {}, WebhookPolicy)
+        policy = msgspec.convert(annotated(annotations, "sink", POLICY) or {}, WebhookPolicy)
     except msgspec.ValidationError as error:
         raise Invalid(
             f"{POLICY}: {error}", rule="webhook-policy", hint="{datasets: [NAME], events: [dataset.ref.updated]}"

@@ -158,7 +158,7 @@ class DatasetService:
             beside = {} if row is None else {"labels": row.labels, "annotations": row.annotations}
             headers = {"name": entry.name, **{key: dict(said) for key, said in beside.items() if said}}
             spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
-            return wire.ResourceManifest(schema=_TYPE.uri, headers=headers, spec=spec)
+            return wire.ResourceManifest(schema=_TYPE.schema_of(spec), headers=headers, spec=spec)
 
         return await _in_thread(look)
 

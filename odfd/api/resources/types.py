@@ -89,7 +89,8 @@ class SchemaService:
         )
 
     def _find(self, word: str) -> ResourceType:
-        found = self._registry.word(word) or next((each for each in self._registry if each.uri == word), None)
+        named = (each for each in self._registry if word in (each.uri, each.own_uri))
+        found = self._registry.word(word) or next(named, None)
         if found is None:
             names = {each.name.lower(): each.name for each in self._registry}
             near = difflib.get_close_matches(word[:80].lower(), names, n=1)
