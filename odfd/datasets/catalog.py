@@ -47,6 +47,12 @@ def is_one_chain(ref: str) -> bool:
     return ref.startswith("did:") and not isinstance(ref, NamedId)
 
 
+def outer_name(name: str) -> str:
+    """Returns the name of the collection that a chain is called after; another name unchanged."""
+    found = _INNER.fullmatch(name)
+    return name if found is None else found["name"]
+
+
 class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset in the catalogue: its name, its id, and when it got here."""
 

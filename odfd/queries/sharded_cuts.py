@@ -78,7 +78,12 @@ def complete_sizes(home: StateDirectory, shards: Sequence[DatasetId]) -> list[in
 
 
 def heads_of(home: StateDirectory, shards: Sequence[DatasetId]) -> list[Head | None]:
-    """Returns the last block of each shard at one time, the last that is complete in all. Raises NotFound."""
+    """Returns the last block of each shard at one time, the last that is complete in all. Raises NotFound.
+
+    ``None`` for a single chain without blocks.
+    """
+    if len(shards) == 1:
+        return [home.chains.chain(shards[0]).head()]
     cuts = cuts_of(home, home.name_of(shards[0]), shards, {}, {})
     return [Head(cut.block, cut.size - 1) for cut in cuts]
 

@@ -19,6 +19,7 @@ from chain.errors import Environment, Fault
 from chain.instant import SECOND, Instant
 from odfd.access.manifest import RELATIONS
 from odfd.control.assembly import Context
+from odfd.datasets.catalog import outer_name
 from odfd.errors import Bug, sole_fault
 from odfd.obs.events import Event
 from odfd.resources.controller import Controller, Controllers, ObservedState
@@ -160,7 +161,9 @@ class Reconciler:
             found = [
                 each.id
                 for type_, name in sorted(heard)
-                for each in store.namesakes(type_, name) or filter(None, [store.with_did(type_, name), store.get(name)])
+                for each in store.namesakes(type_, name)
+                or list(filter(None, [store.with_did(type_, name), store.get(name)]))
+                or store.namesakes(type_, outer_name(name))
             ]
             found += [src for each in found for src in self._following(store, each)]
             while events := store.events(cursor, PAGE):

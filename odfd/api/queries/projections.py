@@ -14,7 +14,7 @@ from chain.instant import Instant
 from chain.wording import plural
 from odfd.api.queries.service import QueryService
 from odfd.control import wire
-from odfd.datasets.catalog import Catalog
+from odfd.datasets.catalog import Catalog, NamedId
 from odfd.queries.planning import Asker, Bound, KeptTable
 from odfd.queries.projections import (
     TYPE,
@@ -25,6 +25,7 @@ from odfd.queries.projections import (
     fingerprint,
     spec_of,
 )
+from odfd.queries.sharded_cuts import heads_of
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
@@ -71,7 +72,7 @@ class ProjectionTables:
     def state(self, resource: Resource) -> ProjectionState:
         """Returns the state of a projection. Blocking. Raises NotFound for an input that is missing or empty."""
         spec = spec_of(resource.spec)
-        inputs = [each for each, _ in self._inputs(resource, spec)]
+        inputs = [each for shards, _ in self._inputs(resource, spec) for each in shards]
         record = self._store.find(resource.id)
         is_current = (
             record is not None
@@ -85,17 +86,18 @@ class ProjectionTables:
         """Computes the table again, from the current inputs. Raises Fault."""
         spec = spec_of(resource.spec)
         inputs = await trio.to_thread.run_sync(lambda: list(self._inputs(resource, spec)))
-        bound = {name.lower(): Bound(DatasetId.parse(each.dataset)) for each, names in inputs for name in names}
+        bound = {name.lower(): _bound(shards) for shards, names in inputs for name in names}
         request = wire.QueryRequest(sql=spec.project.query)
         part = self._store.part(resource.id)
         try:
             plan, rows, content = await self._queries.keep(request, Asker(bound=bound), part, self._most)
-            read = {str(each.dataset): each.cut for each in plan.views}
+            read = {str(each.dataset): each.cut for view in plan.views for each in view.shards or (view,)}
             recorded = [
                 each
                 if (cut := read.get(each.dataset)) is None
                 else msgspec.structs.replace(each, size=cut.size, block=str(cut.block))
-                for each, _ in inputs
+                for shards, _ in inputs
+                for each in shards
             ]
 
             def keep() -> None:
@@ -115,8 +117,13 @@ class ProjectionTables:
         """Deletes the table of a projection. Blocking."""
         self._store.remove(resource.id)
 
-    def _inputs(self, resource: Resource, spec: ProjectionSpec) -> Sequence[tuple[RecordedInput, tuple[str, ...]]]:
-        """Returns each input at its head, with the names by which the query may call it. Raises NotFound."""
+    def _inputs(
+        self, resource: Resource, spec: ProjectionSpec
+    ) -> Sequence[tuple[Sequence[RecordedInput], Sequence[str]]]:
+        """Returns the shards of each input at their heads, with the names by which the query may call it.
+
+        Raises NotFound.
+        """
         found = []
         for each in spec.inputs:
             key = reference_key(each.dataset_ref, "Dataset")
@@ -127,16 +134,24 @@ class ProjectionTables:
                     entry = Catalog(connection).find(DatasetId.parse(held.did))
                 if entry is not None:
                     self._home.uses.meant(ResourceStore(connection), resource, key)
-            if entry is not None:
-                self._home.one_chain(entry.name)
-            head = None if entry is None else self._home.chains.chain(entry.id).head()
-            if entry is None or head is None:
+            shards = () if entry is None else self._home.chains_named(NamedId(str(entry.id)))
+            heads = heads_of(self._home, [shard.id for shard in shards]) if shards else ()
+            if entry is None or None in heads:
                 text = f"no dataset {each.dataset_ref[:120]!r} here"
                 raise NotFound(text, rule=UNRESOLVED, hint="it is computed when the dataset comes")
             names = (each.name,) if each.alias is not None else (each.name, entry.name)
-            recorded = RecordedInput(name=entry.name, dataset=str(entry.id), size=head.size, block=str(head.hash))
+            recorded = [
+                RecordedInput(name=shard.name, dataset=str(shard.id), size=head.size, block=str(head.hash))
+                for shard, head in zip(shards, heads, strict=True)
+                if head is not None
+            ]
             found.append((recorded, names))
         return found
+
+
+def _bound(shards: Sequence[RecordedInput]) -> Bound:
+    ids = tuple(DatasetId.parse(each.dataset) for each in shards)
+    return Bound(ids[0], shards=ids if len(ids) > 1 else ())
 
 
 class ProjectionController(Controller):

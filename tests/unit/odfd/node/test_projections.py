@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 import trio
+from unit.odfd.node.test_mirrored_shards import CITIES, brought, passed, signed
 
 from chain.errors import Fault, Invalid, NotFound
 from engines.query.frames import HEAD, ROWS, FrameReader
@@ -15,6 +16,7 @@ from odfd.control import wire
 from odfd.queries.planning import Asker
 from odfd.state.directory import PROJECTIONS
 from worlds.eventually import PATIENCE
+from worlds.manifests import in_shards
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 LARGE = """
@@ -173,3 +175,27 @@ async def test_what_is_wrong_with_a_projection_is_told_when_it_is_applied(
         with pytest.raises(Invalid) as refused:
             await alice.apply(LARGE.replace(wrong, by))
         assert refused.value.rule == rule
+
+
+async def test_the_table_of_a_collection_follows_all_its_shards(world: Any, worlds: Any) -> None:
+    """Here and at a mirror, also after transactions of which some shards get nothing."""
+    counted = f"{LARGE.partition('  project:')[0]}  project: {{kind: Sql, query: 'SELECT count(*) AS n FROM cities'}}\n"
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(in_shards(worlds.ROOT), counted)
+        for day, city in enumerate(CITIES[:6], start=1):
+            await brought(world, alice, day, city)
+            said = await status(alice)
+            assert (said["phase"], table(said)["lag"]) == ("Ready", 0)
+            assert (await ask(alice, "select n from projection.large"))[1] == [{"n": day}]
+        assert len(table(said)["inputs"]) == 3
+        await alice.publish("cities")
+        await signed(alice)
+        await bob.mirror(alice.dataset("cities"), "cities")
+        await passed(bob)
+        await bob.apply(counted)
+        for day in (6, 7, 8):
+            said = await status(bob)
+            assert (said["phase"], table(said)["lag"]) == ("Ready", 0)
+            assert (await ask(bob, "select n from projection.large"))[1] == [{"n": day}]
+            await brought(world, alice, day + 1, "Krems")
+            await passed(bob)
