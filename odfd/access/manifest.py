@@ -13,6 +13,7 @@ from chain.errors import Invalid
 from chain.model.wire import Scalar
 from odfd.access.callers import AccountCallers
 from odfd.access.relations import ADMIN, ANONYMOUS, MEMBER, PUBLIC, ROLE, ROLES, Statement
+from odfd.resources import registry
 from odfd.resources.label_schemas import ANONYMOUS_READ, PUBLIC_READ
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import ANY, reference_key, refers_to
@@ -233,7 +234,7 @@ def _callers(annotations: Mapping[str, Any]) -> UnixCallers:
 
 
 ACCOUNT_TYPE: Final = ResourceType(
-    name="Account", context="auth", plural="accounts",
+    names=registry.ACCOUNT,
     about="An owner of resources, and the users of this machine that act as it (odfctl docs access).",
     spec=AccountSpec, prepare=prepare_account,
     annotations={UNIX_CALLERS: UnixCallers},
@@ -251,7 +252,7 @@ spec:
 )  # fmt: skip
 
 GROUP_TYPE: Final = ResourceType(
-    name="Group", context="auth", plural="groups",
+    names=registry.GROUP,
     about="Accounts that have rights together: whom Relations make its members.",
     spec=GroupSpec,
     example="""\
@@ -263,7 +264,7 @@ spec: {}
 )  # fmt: skip
 
 RELATIONS_TYPE: Final = ResourceType(
-    name="Relations", context="auth", plural="relations",
+    names=registry.RELATIONS,
     about="Rights of accounts on resources. To an account without any right a resource does not exist.",
     spec=RelationsSpec,
     check=check_relations,

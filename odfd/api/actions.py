@@ -47,7 +47,7 @@ from odfd.control.responses import (
 )
 from odfd.errors import Usage
 from odfd.obs.log_lines import LineFilter
-from odfd.resources.types import VERSION
+from odfd.resources.registry import VERSION
 
 if TYPE_CHECKING:
     # Not imported at run time: tests serve these endpoints over a fake node, without services.

@@ -16,7 +16,8 @@ from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.resources.manifest import Draft
-from odfd.resources.types import VERSION, Deletion, ResourceType
+from odfd.resources.registry import VERSION
+from odfd.resources.types import Deletion, ResourceType
 
 if TYPE_CHECKING:
     # Not imported at run time: tests serve these operations over a fake node, without services.

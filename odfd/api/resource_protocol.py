@@ -41,8 +41,9 @@ from odfd.control.client import MANIFESTS
 from odfd.control.responses import NDJSON, answer, body, decoded, flag, lines, problem, since_of, stream_of, whole_body
 from odfd.control.shared_encoding import SharedValue
 from odfd.errors import Usage, http_status
+from odfd.resources.registry import VERSION
 from odfd.resources.selectors import selecting
-from odfd.resources.types import VERSION, Deletion, ResourceType
+from odfd.resources.types import Deletion, ResourceType
 
 if TYPE_CHECKING:
     from odfd.api.services import Services

@@ -17,6 +17,8 @@ from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
+from odfd.resources import registry
+from odfd.resources.registry import VERSION, Registration
 
 V = TypeVar("V", bound=wire.Value)
 PAGE: Final = 5_000
@@ -316,44 +318,46 @@ def _name(row: _Named) -> str:
     return row.name
 
 
-def _declared(
-    context: str,
-    name: str,
-    aliases: tuple[str, ...],
-    columns: Callable[[Instant], tuple[TableColumn[wire.ResourceManifest], ...]],
-) -> Kind[wire.ResourceManifest]:
-    """Makes a kind whose resources are shown as their manifests. The first alias is the plural."""
-    path = f"/{context}/v1alpha1/{aliases[0]}"
-    return Kind(name, aliases, path, _name, columns, lambda: wire.ResourceManifest, declared=path)
+def _declared(names: Registration) -> Kind[wire.ResourceManifest]:
+    """Makes a kind whose resources are shown as their manifests."""
+    columns, path = partial(tables.columns, names), f"/{names.context}/{VERSION}/{names.plural}"
+    return Kind(
+        names.name.lower(), (names.plural, *names.aliases), path, _name, columns, lambda: wire.ResourceManifest,
+        declared=path,
+    )  # fmt: skip
 
 
 def _viewed(
-    context: str,
-    name: str,
-    aliases: tuple[str, ...],
+    names: Registration,
     key: Callable[[V], str],
     columns: Callable[[Instant], tuple[TableColumn[V], ...]],
     view: Callable[[], type[V]],
     *,
     single: bool = True,
+    at: str = "",
 ) -> Kind[V]:
-    """Makes a kind whose resources the node also computes views of. The first alias is the plural."""
-    path, declared = f"/node/v1alpha1/{aliases[0]}", f"/{context}/v1alpha1/{aliases[0]}"
-    return Kind(name, aliases, path, key, columns, view, single, declared)
+    """Makes a kind whose resources the node also computes views of. ``at``: the path of these, if not the plural."""
+    path, declared = f"/node/{VERSION}/{at or names.plural}", f"/{names.context}/{VERSION}/{names.plural}"
+    return Kind(names.name.lower(), (names.plural, *names.aliases), path, key, columns, view, single, declared)
 
 
-DATASET: Final = _viewed("dataset", "dataset", ("datasets", "ds"), _name, _datasets, lambda: wire.DatasetView)
-FLOW: Final = _viewed("flow", "flow", ("flows",), _name, _flows, lambda: wire.FlowView, single=False)
-MIRROR: Final = _viewed("net", "mirror", ("mirrors",), _name, _mirrors, lambda: wire.MirrorView, single=False)
-ENGINE: Final = Kind(
-    "engine", ("engines",), "/node/v1alpha1/engine-processes", lambda row: row.name.partition(" ")[0], _engines,
-    lambda: wire.EngineView, single=False, declared="/node/v1alpha1/engines",
+DATASET: Final = _viewed(registry.DATASET, _name, _datasets, lambda: wire.DatasetView)
+FLOW: Final = _viewed(registry.FLOW, _name, _flows, lambda: wire.FlowView, single=False)
+MIRROR: Final = _viewed(registry.MIRROR, _name, _mirrors, lambda: wire.MirrorView, single=False)
+ENGINE: Final = _viewed(
+    registry.ENGINE, lambda row: row.name.partition(" ")[0], _engines, lambda: wire.EngineView,
+    single=False, at="engine-processes",
 )  # fmt: skip
-NETWORK: Final = _viewed("net", "network", ("networks", "net"), _name, _networks, lambda: wire.NetworkView)
-PEER: Final = _viewed("net", "peer", ("peers",), lambda row: row.peer_id, _peers, lambda: wire.PeerInfo)
+NETWORK: Final = _viewed(registry.NETWORK, _name, _networks, lambda: wire.NetworkView)
+PEER: Final = _viewed(registry.PEER, lambda row: row.peer_id, _peers, lambda: wire.PeerInfo)
 VALIDATOR: Final = _viewed(
-    "trust", "validator", ("validators",), lambda row: row.key, _validators, lambda: wire.ValidatorView, single=False
+    registry.VALIDATOR, lambda row: row.key, _validators, lambda: wire.ValidatorView, single=False
 )
+TASK: Final = _viewed(registry.TASK, lambda row: row.id, _tasks, lambda: wire.TaskView)
+REPOSITORY: Final = _declared(registry.REPOSITORY)
+NODE: Final = _declared(registry.NODE)
+_OWN: Final = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, REPOSITORY, NODE)
+"""Kinds that commands name, or that have views."""
 RENDITION: Final = Kind(
     "rendition", ("renditions",), "/node/v1alpha1/renditions", lambda row: row.dataset, _renditions,
     lambda: wire.RenditionView, single=False,
@@ -361,41 +365,18 @@ RENDITION: Final = Kind(
 UNMANAGED: Final = Kind(
     "unmanaged", (), "/node/v1alpha1/unmanaged", lambda row: row.id, _unmanaged, lambda: wire.UnmanagedView
 )
-TASK: Final = _viewed("flow", "task", ("tasks",), lambda row: row.id, _tasks, lambda: wire.TaskView)
-VARIABLE_SET: Final = _declared("config", "variableset", ("variablesets", "vs"), partial(tables.sets, "variables"))
-VARIABLE: Final = _declared("config", "variable", ("variables",), tables.elements)
-SECRET_SET: Final = _declared("config", "secretset", ("secretsets", "ss"), partial(tables.sets, "secrets"))
-SECRET: Final = _declared("config", "secret", ("secrets",), tables.elements)
-REPOSITORY: Final = _declared("net", "repository", ("repositories", "repo"), tables.repositories)
-SOURCE: Final = _declared("source", "source", ("sources",), tables.sources)
-PORTAL: Final = _declared("dataset", "portal", ("portals",), tables.portals)
-PROJECTION: Final = _declared("dataset", "projection", ("projections", "proj"), tables.projections)
-WEBHOOK: Final = _declared("sink", "webhooktarget", ("webhooktargets", "webhook", "webhooks", "wh"), tables.webhooks)
-VOLUME: Final = _declared(
-    "storage", "persistentvolume", ("persistentvolumes", "pv", "volume", "volumes"), tables.volumes
-)
-TRUST_POLICY: Final = _declared("trust", "trustpolicy", ("trustpolicies", "tp"), tables.trust_policies)
-ACCOUNT: Final = _declared("auth", "account", ("accounts",), tables.accounts)
-GROUP: Final = _declared("auth", "group", ("groups",), tables.groups)
-RELATIONS: Final = _declared("auth", "relations", ("relations", "relation"), tables.relations)
-NODE: Final = _declared("node", "node", ("nodes",), tables.nodes)
 RESOURCE: Final = Kind(
     "resource", ("resources", "all"), "/resource/v1alpha1/resources", lambda row: f"{row.type}/{row.name}",
     tables.resources, lambda: wire.ResourceManifest, single=False,
 )  # fmt: skip
 """Resources of all types; a name has its type before it: ``Flow/hourly``."""
-KINDS: Final[tuple[Kind[Any], ...]] = (
-    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, UNMANAGED, TASK, VARIABLE_SET, VARIABLE,
-    SECRET_SET, SECRET, REPOSITORY, SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, GROUP,
-    RELATIONS, NODE, RESOURCE,
-)  # fmt: skip
-DECLARED: Final = (
-    DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
-    SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, GROUP, RELATIONS, TASK,
-)  # fmt: skip
-"""Kinds that have labels, and can be watched."""
+_BY_NAME: Final[Mapping[str, Kind[Any]]] = {each.name: each for each in _OWN}
+_TYPES: Final = tuple(_BY_NAME.get(each.name.lower()) or _declared(each) for each in registry.ALL)
+KINDS: Final[tuple[Kind[Any], ...]] = (*_TYPES, RENDITION, UNMANAGED, RESOURCE)
 LIVE: Final = (ENGINE, NODE)
 """Kinds that the node itself makes: they can be watched, and have no manifest to apply and no labels."""
+DECLARED: Final = tuple(each for each in _TYPES if each not in LIVE)
+"""Kinds that have labels, and can be watched."""
 
 
 def named(word: str, names: Iterable[str]) -> tuple[Kind[Any], list[str]]:

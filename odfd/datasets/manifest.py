@@ -15,6 +15,7 @@ from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
 from chain.model.wire import U32
 from odfd.flows.manifest import DERIVATION, SCHEDULE, scheduled
 from odfd.flows.spec import DatasetSchedule, DerivationPolicySpec
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
 from odfd.resources.types import OWN, Remarks, ResourceType
@@ -98,7 +99,7 @@ def _within(mistake: Mistake) -> Mistake:
 
 
 DATASET_TYPE: Final = ResourceType(
-    name="Dataset", context="dataset", plural="datasets", aliases=("ds",),
+    names=registry.DATASET,
     about="A dataset of this node: a chain of metadata blocks, and the data that they name.",
     spec=DatasetSpec, prepare=prepare,
     delete=lambda services, view, how: services.datasets.delete(view.headers.get("did", view.name), purge=how.purge),

@@ -43,6 +43,7 @@ from odfd.flows.spec import (
     RetryPolicy,
 )
 from odfd.flows.tasks import read_task, source_key
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, read_resource
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key
@@ -355,7 +356,7 @@ def _catch_up(text: str) -> CatchUp:
 
 
 FLOW_TYPE: Final = ResourceType(
-    name="Flow", context="flow", plural="flows",
+    names=registry.FLOW,
     delete=lambda services, view, how: services.flows.delete(view.id, force=how.force),
     about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
     spec=FlowSpec, prepare=prepare, annotations={POLICY: FlowPolicySpec},

@@ -23,6 +23,7 @@ from odfd.flows.spec import (
     VerifyLevel,
     WebhookCallTask,
 )
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import reference_key
@@ -129,7 +130,7 @@ async def _cancel(services: Any, view: Any, how: Deletion) -> Any:  # noqa: ARG0
 
 
 TASK_TYPE: Final = ResourceType(
-    name="Task", context="flow", plural="tasks", spec=SPECS, prepare=prepare_task,
+    names=registry.TASK, spec=SPECS, prepare=prepare_task,
     about="Work that is done once: declared, or started by a command or a flow.",
     annotations={TARGET: TaskTarget},
     check=check_task,

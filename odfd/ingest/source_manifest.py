@@ -21,6 +21,7 @@ from chain.model.wire import Extra
 from odfd.ingest.endpoint import RestEndpoint
 from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks, check_header, secret_name
 from odfd.ingest.trigger import check_trigger
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import ANY, SETS, reference_key, refers_to
 from odfd.resources.types import Remarks, ResourceType
@@ -191,7 +192,7 @@ def _texts(value: Any, path: str) -> list[tuple[str, str]]:
 
 
 SOURCE_TYPE: Final = ResourceType(
-    name="Source", context="source", plural="sources",
+    names=registry.SOURCE,
     about="A source of records of root datasets, stored apart from their chains, for flows and odfctl pull.",
     spec=SourceSpec, prepare=prepare, own_kinds=frozenset({"EthereumLogs"}),
     is_silent=True,

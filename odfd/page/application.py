@@ -21,7 +21,7 @@ from odfd.control.endpoint import OWNED
 from odfd.control.tokens import Tokens
 from odfd.errors import PROBLEM_JSON, Usage, http_status, to_problem
 from odfd.page.sessions import SESSION_SECONDS, PageSessions
-from odfd.resources.types import VERSION
+from odfd.resources.registry import VERSION
 from odfd.runtime.http import Application, Message, Receive, Send
 
 FOLDER: Final = Path(__file__).with_name("static")

@@ -13,9 +13,10 @@ import msgspec
 
 from chain.model.portal import MAX_COLUMNS, MAX_LEAST, MAX_SUPPRESSED, RULE, KAnonymity, PortalRule, Suppression
 from chain.model.wire import U32
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import reference_key, refers_to
-from odfd.resources.types import OURS, ResourceType
+from odfd.resources.types import ResourceType
 
 TYPE: Final = "Portal"
 
@@ -114,7 +115,7 @@ def rule_of(spec: PortalSpec, input_hash: str) -> PortalRule:
 
 
 PORTAL_TYPE: Final = ResourceType(
-    name="Portal", context="dataset", base=OURS, plural="portals",
+    names=registry.PORTAL,
     about="Publishes rows of a private dataset in another one, by a rule that is checked for every "
     "block (odfctl docs portals).",
     spec=PortalSpec,

@@ -25,6 +25,7 @@ from chain.repeats import repeated
 from chain.store import durable
 from odfd.queries.cuts import Cut
 from odfd.queries.planning import KeptInput, KeptTable
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
 from odfd.resources.resource import canonical
@@ -217,7 +218,7 @@ def spec_of(value: object) -> ProjectionSpec:
 
 
 PROJECTION_TYPE: Final = ResourceType(
-    name="Projection", context="dataset", plural="projections", aliases=("proj",),
+    names=registry.PROJECTION,
     about="The result of a query over datasets, kept as a table and computed again when they change; it is read as "
     "projection.NAME.",
     spec=ProjectionSpec,

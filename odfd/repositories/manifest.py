@@ -11,9 +11,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from chain.errors import Fault, Invalid
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
-from odfd.resources.types import OURS, ResourceType
+from odfd.resources.types import ResourceType
 from odfd.runtime.buckets import REGION, BucketAddress, address_of, is_bucket
 from odfd.runtime.sftp_address import SftpAddress, is_host_key, sftp_address
 from p2p.ipfs.record import check_cid, check_key_name
@@ -185,7 +186,7 @@ def _bad(why: str) -> Invalid:
 
 
 REPOSITORY_TYPE: Final = ResourceType(
-    name="Repository", context="net", base=OURS, plural="repositories", aliases=("repo",),
+    names=registry.REPOSITORY,
     about="A place that stores many datasets in the ODF layout, to push to and pull from "
     "(odfctl docs repositories).",
     spec=RepositorySpec,

@@ -18,7 +18,8 @@ from chain.instant import Instant
 from chain.store.seals import Sealed
 from odfd.resources.records import RECORDS
 from odfd.resources.references import ANY, reference_key
-from odfd.resources.resource import OF_ACCOUNTS, Resource, derived_id, handle_of
+from odfd.resources.registry import OF_ACCOUNTS
+from odfd.resources.resource import Resource, derived_id, handle_of
 
 STEP: Final = """
     CREATE TABLE res_events (

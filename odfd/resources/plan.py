@@ -17,7 +17,8 @@ from chain.errors import Conflict, Invalid
 from chain.instant import Instant
 from odfd.resources.owners import OwnedPart, Parts, name_fault, owned_fault
 from odfd.resources.references import FinalState, Reference, ResourceLookup, find_cycle
-from odfd.resources.resource import ACCOUNT, OF_ACCOUNTS, Json, Resource, ResourceHandle, canonical, derived_id
+from odfd.resources.registry import OF_ACCOUNTS
+from odfd.resources.resource import ACCOUNT, Json, Resource, ResourceHandle, canonical, derived_id
 
 APPLY: Final = "odfctl"
 """The default name of the manager that applies manifests."""

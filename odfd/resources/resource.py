@@ -18,13 +18,6 @@ Json: TypeAlias = Any
 ACCOUNT: Final = "Account"
 UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 """The form of an id, which no name has."""
-OF_ACCOUNTS: Final = frozenset(
-    {
-        "Dataset", "Flow", "Group", "Portal", "Projection", "Relations", "Secret", "SecretSet", "Source", "Task",
-        "Variable", "VariableSet", "WebhookTarget",
-    }
-)  # fmt: skip
-"""The types of resources that any account may own: its own matters. All others are of the node, and so of its owner."""
 Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
 """The kind of an event; ``Observed`` changes only the status, or what references are resolved to."""
 

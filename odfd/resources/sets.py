@@ -15,11 +15,12 @@ import msgspec
 from chain.codec.bind import found
 from chain.errors import Environment
 from chain.model.wire import Extra
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key, refers_to
 from odfd.resources.resource import Resource
-from odfd.resources.types import OURS, ResourceType
+from odfd.resources.types import ResourceType
 
 KEY: Final = re.compile(r"[A-Za-z_][\w.-]{0,127}\Z", re.ASCII)
 MAX_KEYS: Final = 256
@@ -219,7 +220,7 @@ def check_values(draft: Draft, path: str, values: dict[str, object], most: int =
 
 
 VARIABLE_SET_TYPE: Final = ResourceType(
-    name="VariableSet", context="config", plural="variablesets", aliases=("vs",),
+    names=registry.VARIABLE_SET,
     about="Values for other resources: a dataset's source reads the set with the dataset's name.",
     spec=VariableSetSpec, parts=elements,
     is_pruned=True,
@@ -236,7 +237,7 @@ spec:
 )  # fmt: skip
 
 SECRET_SET_TYPE: Final = ResourceType(
-    name="SecretSet", context="config", plural="secretsets", aliases=("ss",),
+    names=registry.SECRET_SET,
     about="Values that no output shows. They are encrypted when applied, and decrypted for sources "
     "of the dataset with the set's name.",
     spec=SecretSetSpec, parts=elements,
@@ -254,13 +255,13 @@ spec:
 )  # fmt: skip
 
 VARIABLE_TYPE: Final = ResourceType(
-    name="Variable", context="config", base=OURS, plural="variables", spec=VariableSpec, is_derived=True,
+    names=registry.VARIABLE, spec=VariableSpec, is_derived=True,
     about="One value of a VariableSet, without the value; named NAME#KEY.",
     instead="apply the VariableSet that has it: odfctl edit variableset NAME",
 )  # fmt: skip
 
 SECRET_TYPE: Final = ResourceType(
-    name="Secret", context="config", base=OURS, plural="secrets", spec=SecretSpec, is_derived=True,
+    names=registry.SECRET, spec=SecretSpec, is_derived=True,
     about="One value of a SecretSet, without the value; named NAME#KEY.",
     instead="apply the SecretSet that has it: odfctl edit secretset NAME",
 )  # fmt: skip

@@ -17,7 +17,8 @@ import msgspec
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from odfd.resources.reader import BODY, DECLARATIONS, DELETING, EVENTS, STATUSES, ResourceReader
-from odfd.resources.resource import OF_ACCOUNTS, Json, Op, Resource, canonical, derived_id, handle_of
+from odfd.resources.registry import OF_ACCOUNTS
+from odfd.resources.resource import Json, Op, Resource, canonical, derived_id, handle_of
 from odfd.resources.status import ResourceStatus, pending
 
 KEPT, MOST, MOST_BYTES, KEPT_FOR = 10_000, 100_000, 64 << 20, 24 * 3600 * SECOND

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -20,10 +21,8 @@ from chain.codec.layout import Kind, Table, Union, Vector
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.wording import a
+from odfd.resources.registry import ODF, OURS, VERSION, Registration
 
-ODF: Final = "https://opendatafabric.org/schemas"
-OURS: Final = "https://w3id.org/odfd/schemas"
-VERSION: Final = "v1alpha1"
 SUFFIX: Final = ".json"
 JsonSchema: TypeAlias = dict[str, Any]
 IS_OWN: Final = "x-odfd"
@@ -81,14 +80,9 @@ class Deletion(NamedTuple):
 class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """A type of resource. One without a ``spec`` is known by name and refused."""
 
-    name: str
-    """The short name, which stands for the URI in manifests."""
-    context: str
-    plural: str
+    names: Registration
     about: str
     """Describes a resource of the type, as a sentence."""
-    base: str = ODF
-    aliases: tuple[str, ...] = ()
     spec: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...] | None = None
     """The class of the spec; several classes are told apart by ``kind``."""
     own_kinds: frozenset[str] = frozenset()
@@ -130,8 +124,24 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """What to do instead of a manifest, for a type that takes none."""
 
     @property
+    def name(self) -> str:
+        return self.names.name
+
+    @property
+    def context(self) -> str:
+        return self.names.context
+
+    @property
+    def plural(self) -> str:
+        return self.names.plural
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return self.names.aliases
+
+    @property
     def uri(self) -> str:
-        return f"{self.base}/{self.context}/{VERSION}/{self.name}"
+        return self.names.uri
 
     @property
     def own_uri(self) -> str:
@@ -140,7 +150,7 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
 
     def schema_of(self, spec: Any) -> str:
         """Returns the URI of the schema that a spec, in plain form, is valid by: the format's if that is one."""
-        if self.spec is None or self.base == OURS:
+        if self.spec is None or self.names.base == OURS:
             return self.uri
         is_own = spec is None or _has_own(self.layout, spec, self.own_kinds) or ATTRIBUTE in msgspec.json.encode(spec)
         return self.own_uri if is_own else self.uri
@@ -148,7 +158,7 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def path(self) -> str:
         """The path of the type's schema."""
-        return f"{self.context}/{VERSION}/{self.name}"
+        return self.names.path
 
     @property
     def layout(self) -> Table | Union:
@@ -159,6 +169,13 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     def annotation_uris(self, key: str) -> tuple[str, str]:
         """Returns the long name of an annotation of this type, which is our own, and the one that it had before."""
         return annotation_uris(self.context, key)
+
+
+def load(names: Registration) -> ResourceType:
+    """Returns a registered type; loads the module that declares it."""
+    module, _, name = names.declared_in.partition(":")
+    found: ResourceType = getattr(importlib.import_module(module), name)
+    return found
 
 
 class TypeRegistry:

@@ -13,6 +13,7 @@ from chain.errors import Invalid
 from chain.model.wire import Scalar
 from odfd.datasets.manifest import VOLUME
 from odfd.repositories.manifest import Place, place_of
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import refers_to
@@ -137,7 +138,7 @@ def check_volume(draft: Draft) -> None:
 
 
 PERSISTENT_VOLUME_TYPE: Final = ResourceType(
-    name="PersistentVolume", context="storage", plural="persistentvolumes", aliases=("pv", "volume", "volumes"),
+    names=registry.PERSISTENT_VOLUME,
     about="A place that stores slices of datasets in place of the state directory: a folder on "
     "another disk, or a bucket.",
     spec=PersistentVolumeSpec, annotations={POLICY: VolumePolicy},

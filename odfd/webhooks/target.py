@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from chain.errors import Invalid
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
@@ -110,7 +111,7 @@ def _check_events(policy: WebhookPolicy) -> None:
 
 
 WEBHOOK_TARGET_TYPE: Final = ResourceType(
-    name="WebhookTarget", context="sink", plural="webhooktargets", aliases=("wh", "webhook"),
+    names=registry.WEBHOOK_TARGET,
     about="A URL that is called when datasets are created, changed or deleted: signed, at least once.",
     spec=WebhookTargetSpec, annotations={POLICY: WebhookPolicy},
     is_pruned=True,

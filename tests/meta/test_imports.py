@@ -170,6 +170,7 @@ WORLD = {
 CLI_SEES = [
     "odfd.cli", "odfd.control.client", "odfd.control.remote_node",
     "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.terminal", "odfd.usage",
+    "odfd.resources.registry",  # the names of types, which are words of commands and parts of paths
     "chain.terminal_text", "chain.yaml_text",
     "chain.store.durable",  # files that a command writes
     "chain.data.json_values", "chain.data.uuids", "engines.query.frames",  # rows of an answer, and how they come

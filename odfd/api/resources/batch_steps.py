@@ -20,7 +20,8 @@ from odfd.network.joined_networks import NETWORK
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import DesiredResource, PlannedResource, renaming
 from odfd.resources.references import FinalState
-from odfd.resources.resource import OF_ACCOUNTS, Resource
+from odfd.resources.registry import OF_ACCOUNTS
+from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 
 NAMESAKES: Final = {DATASET: MIRROR, MIRROR: DATASET}

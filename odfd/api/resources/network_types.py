@@ -12,9 +12,10 @@ from chain.ids import DID_KEY, DID_ODF, DatasetId, KeyDid
 from chain.model.wire import I32
 from odfd.ipfs.transport import home_of
 from odfd.mirrors.mirror_spec import MirrorSpec, said
+from odfd.resources import registry
 from odfd.resources.manifest import described
 from odfd.resources.resource import Json
-from odfd.resources.types import OURS, ResourceType
+from odfd.resources.types import ResourceType
 from odfd.state.remotes import place_of
 from p2p.address import parse_address
 from p2p.identity import peer_of_did
@@ -118,7 +119,7 @@ def peer_id(text: str) -> str:
 
 
 MIRROR_TYPE: Final = ResourceType(
-    name="Mirror", context="net", base=OURS, plural="mirrors",
+    names=registry.MIRROR,
     about="A verified copy of another node's dataset that is kept up to date here.",
     spec=MirrorResourceSpec,
     kept=kept_mirror, stands_for="source",
@@ -136,7 +137,7 @@ spec:
 )  # fmt: skip
 
 NETWORK_TYPE: Final = ResourceType(
-    name="Network", context="net", base=OURS, plural="networks", aliases=("net",),
+    names=registry.NETWORK,
     about="Peers that gossip with each other under one name. A node may be in several.",
     spec=NetworkResourceSpec,
     is_silent=True,
@@ -152,7 +153,7 @@ spec:
 )  # fmt: skip
 
 PEER_TYPE: Final = ResourceType(
-    name="Peer", context="net", base=OURS, plural="peers",
+    names=registry.PEER,
     about="This node's rule for a peer: blocked or not. A peer without a rule is no resource.",
     spec=PeerResourceSpec,
     kept=kept_peer, stands_for="peerId", object_named=peer_id,

@@ -12,10 +12,11 @@ import msgspec
 
 from chain.instant import Instant
 from chain.model.wire import U32, Scalar
+from odfd.resources import registry
 from odfd.resources.manifest import described
 from odfd.resources.resource import Resource
 from odfd.resources.status import Condition, Phase, ResourceStatus
-from odfd.resources.types import OURS, ResourceType
+from odfd.resources.types import ResourceType
 
 ENGINE: Final = "Engine"
 NODE: Final = "Node"
@@ -75,14 +76,14 @@ def live_resource(
 
 
 ENGINE_TYPE: Final = ResourceType(
-    name="Engine", context="node", base=OURS, plural="engines", spec=EngineSpec,
+    names=registry.ENGINE, spec=EngineSpec,
     about="An engine of this node: spark runs transforms, duckdb answers queries.",
     is_derived=True, made_by=ITSELF,
     instead="[engine] of the settings (spark) and [query] (duckdb) say it: odfd config show, then start anew",
 )  # fmt: skip
 
 NODE_TYPE: Final = ResourceType(
-    name="Node", context="node", base=OURS, plural="nodes", spec=NodeSpec,
+    names=registry.NODE, spec=NodeSpec,
     about="This node: its name, ids, addresses and version.", is_derived=True, made_by=ITSELF,
     instead="[node], [p2p], [http], [flight] and [api] of the settings say it: odfd config show, then start anew",
 )  # fmt: skip

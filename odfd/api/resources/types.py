@@ -10,31 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from chain.errors import NotFound
-from odfd.access.manifest import ACCOUNT_TYPE, GROUP_TYPE, RELATIONS_TYPE
-from odfd.api.resources.network_types import MIRROR_TYPE, NETWORK_TYPE, PEER_TYPE
-from odfd.api.resources.node_types import ENGINE_TYPE, NODE_TYPE
 from odfd.control import wire
-from odfd.datasets.manifest import DATASET_TYPE
-from odfd.flows.manifest import FLOW_TYPE
-from odfd.flows.tasks import TASK_TYPE
-from odfd.ingest.source_manifest import SOURCE_TYPE
-from odfd.portals.manifest import PORTAL_TYPE
-from odfd.queries.projections import PROJECTION_TYPE
-from odfd.repositories.manifest import REPOSITORY_TYPE
+from odfd.resources import registry
 from odfd.resources.schema import fields_of, part_of, schema_of, type_text
-from odfd.resources.sets import SECRET_SET_TYPE, SECRET_TYPE, VARIABLE_SET_TYPE, VARIABLE_TYPE
-from odfd.resources.types import JsonSchema, ResourceType, TypeRegistry
-from odfd.trust.policy.manifest import TRUST_POLICY_TYPE, VALIDATOR_TYPE
-from odfd.volumes.manifest import PERSISTENT_VOLUME_TYPE
-from odfd.webhooks.target import WEBHOOK_TARGET_TYPE
+from odfd.resources.types import JsonSchema, ResourceType, TypeRegistry, load
 
-_TYPES: Final = (
-    DATASET_TYPE, FLOW_TYPE, SOURCE_TYPE, VARIABLE_SET_TYPE, SECRET_SET_TYPE, WEBHOOK_TARGET_TYPE, PROJECTION_TYPE,
-    PERSISTENT_VOLUME_TYPE, PORTAL_TYPE, MIRROR_TYPE, NETWORK_TYPE, PEER_TYPE, REPOSITORY_TYPE, VALIDATOR_TYPE,
-    ACCOUNT_TYPE, GROUP_TYPE, RELATIONS_TYPE, VARIABLE_TYPE, SECRET_TYPE, TASK_TYPE, TRUST_POLICY_TYPE, ENGINE_TYPE,
-    NODE_TYPE,
-)  # fmt: skip
-TYPES: Final = TypeRegistry(_TYPES)
+TYPES: Final = TypeRegistry(map(load, registry.ALL))
 
 
 class SchemaService:

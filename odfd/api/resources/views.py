@@ -7,9 +7,10 @@ from typing import Any
 
 from chain import instant
 from odfd.control import wire
+from odfd.resources.registry import OURS, VERSION
 from odfd.resources.resource import Resource, ResourceHandle
 from odfd.resources.status import COMMON, ResourceStatus, shown
-from odfd.resources.types import OURS, VERSION, ResourceType
+from odfd.resources.types import ResourceType
 
 
 def view_of(

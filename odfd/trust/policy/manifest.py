@@ -10,10 +10,11 @@ import msgspec
 from chain.codec.bind import plain_of
 from chain.ids import KeyDid
 from chain.model.wire import I32
+from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.resource import Json, Resource
 from odfd.resources.store import ResourceStore
-from odfd.resources.types import OURS, ResourceType
+from odfd.resources.types import ResourceType
 from odfd.trust.policy.policy import DatasetRule, Policy, parse_expression, quorum_mistakes
 
 TYPE: Final = "TrustPolicy"
@@ -99,7 +100,7 @@ def _rule(resource: Resource) -> DatasetRule:
 
 
 VALIDATOR_TYPE: Final = ResourceType(
-    name="Validator", context="trust", base=OURS, plural="validators",
+    names=registry.VALIDATOR,
     about="A validator whose verdicts count here.",
     spec=ValidatorResourceSpec,
     delete=lambda services, view, _: services.trust.remove_validator(view.spec["did"]),
@@ -115,7 +116,7 @@ spec:
 )  # fmt: skip
 
 TRUST_POLICY_TYPE: Final = ResourceType(
-    name="TrustPolicy", context="trust", base=OURS, plural="trustpolicies", aliases=("tp",),
+    names=registry.TRUST_POLICY,
     about="The facts that must hold before data of some datasets is relied on here.",
     spec=TrustPolicySpec,
     is_silent=True,

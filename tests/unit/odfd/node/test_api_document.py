@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import sys
 import typing
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -77,7 +78,8 @@ def test_no_operation_is_reached_at_two_paths() -> None:
     assert len(found) > 100, "the test no longer finds what it is about"
     twice = {called: paths for called, paths in found.items() if len(paths) > 1 and called not in AT_TWO}
     assert not twice
-    source = "".join(inspect.getsource(module) for module in (resource_protocol, resource_operations))
+    declaring = {sys.modules[each.delete.__module__] for each in TYPES if each.delete is not None}
+    source = "".join(inspect.getsource(module) for module in (resource_protocol, resource_operations, *declaring))
     of_resources = set(re.findall(r"services\.(\w+\.\w+)\(", source)) - {"tasks.follow", "accounts.me"}
     beside = {called for each in ALL_ACTIONS for called in _called(each[2])}
     assert len(of_resources) > 10

@@ -19,8 +19,9 @@ from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow, flow_of
 from odfd.resources.manifest import described, read_resource
+from odfd.resources.registry import ODF, OURS, Registration
 from odfd.resources.schema import fields_of, part_of, schema_of, type_text
-from odfd.resources.types import ODF, OURS, ResourceType, TypeRegistry
+from odfd.resources.types import ResourceType, TypeRegistry
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "rfc018"
 FLOW = """$schema: Flow
@@ -37,7 +38,7 @@ class ToySpec(msgspec.Struct, frozen=True, kw_only=True):
     sound: Annotated[str, described("What it says.")]
 
 
-TOY = ResourceType(name="Toy", context="play", plural="toys", about="A toy.", base=OURS, spec=ToySpec)
+TOY = ResourceType(names=Registration("Toy", "play", "toys", base=OURS), about="A toy.", spec=ToySpec)
 
 
 def read(*texts: str) -> DesiredState:
@@ -107,9 +108,9 @@ def test_r03_an_unknown_type_is_refused_and_never_fetched(schema: str, hint: str
 def test_r05_names_are_one_type_each() -> None:
     assert TYPES.word("DS") is TYPES.word("Datasets") is TYPES.written("Dataset")
     for twin in ({"name": "Flow"}, {"plural": "flows"}, {"aliases": ("ds",)}):
-        clash: dict[str, Any] = {"name": "Toy", "context": "play", "plural": "toys", "about": "", "base": OURS} | twin
+        names = TOY.names._replace(**twin)
         with pytest.raises(ValueError, match="is both"):
-            TypeRegistry([*TYPES, ResourceType(**clash)])
+            TypeRegistry([*TYPES, ResourceType(names=names, about="")])
 
 
 def test_a_type_that_does_not_act_is_refused_with_what_does() -> None:

@@ -1,0 +1,254 @@
+"""Registers the types of resources: the names of each, who may own it, the module that declares it, and its columns.
+
+What a type is stands in its own module (``odfd.resources.types.ResourceType``), which is loaded where resources are
+read or served. This is all that the command line needs of it, which starts in a few ms. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+
+ODF: Final = "https://opendatafabric.org/schemas"
+OURS: Final = "https://w3id.org/odfd/schemas"
+VERSION: Final = "v1alpha1"
+Form: TypeAlias = Literal["text", "reference", "count", "size", "moment", "ago", "phase", "labels", "conditions"]
+WHOLE: Final = 10_000
+"""Characters of a cell that is not cut short."""
+
+
+class Row(Protocol):
+    """A resource as it is printed."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, Any]: ...
+    @property
+    def spec(self) -> Any: ...
+    @property
+    def status(self) -> Mapping[str, Any]: ...
+
+
+class PrintedColumn(NamedTuple):
+    """A column of the table that ``odfctl get`` prints."""
+
+    title: str
+    value: str | Callable[[Row], object]
+    """A path, such as ``spec.url``, or ``told.Usage.bytes`` of the value of a condition; or a function."""
+    form: Form = "text"
+    most: int = 60
+    """Characters of a cell; a longer one ends in an ellipsis."""
+    absent: str = ""
+    """Stands for what is not there; empty for a dash."""
+
+    def of(self, row: Row) -> object:
+        """Returns the value of a row; ``None`` if there is none."""
+        if callable(self.value):
+            return self.value(row)
+        head, _, rest = self.value.partition(".")
+        if head == "told":
+            name, _, rest = rest.partition(".")
+            found = told(row, name)
+        else:
+            found = getattr(row, head)
+        for part in filter(None, rest.split(".")):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found
+
+
+class Registration(NamedTuple):
+    """The entry of a type."""
+
+    name: str
+    """The short name, which stands for the URI in manifests."""
+    context: str
+    plural: str
+    declared_in: str = ""
+    """The module and the name of its ``ResourceType``."""
+    aliases: tuple[str, ...] = ()
+    base: str = ODF
+    is_of_accounts: bool = False
+    """Whether any account may own resources of the type, as its own matter. All others are the node's owner's."""
+    columns: tuple[PrintedColumn, ...] = ()
+    """The columns after the name."""
+
+    @property
+    def uri(self) -> str:
+        return f"{self.base}/{self.path}"
+
+    @property
+    def path(self) -> str:
+        """The path of the type's schema."""
+        return f"{self.context}/{VERSION}/{self.name}"
+
+
+def told(row: Row, condition: str) -> Any:
+    """Returns the value of a condition by the last part of its URI; ``None`` if it is not told."""
+    conditions = row.status.get("conditions", {})
+    return next((each["value"] for key, each in conditions.items() if key.rpartition("/")[2] == condition), None)
+
+
+def _endpoint(row: Row) -> object:
+    """Returns the kind of a Source's ingress."""
+    return (row.spec.get("ingress") or {"kind": "RestEndpoint"})["kind"]
+
+
+def _origin(row: Row) -> object:
+    ingress = row.spec.get("ingress") or {}
+    return next((ingress[part] for part in ("url", "path", "image") if part in ingress), None)
+
+
+def _rule(row: Row) -> str:
+    """Returns what a Portal withholds."""
+    k = (row.spec.get("kAnonymity") or {}).get("k")
+    parts = [] if k is None else [f"k = {k}"]
+    return ", ".join([*parts, *(f"{each['count']} >= {each['below']}" for each in row.spec.get("suppress") or ())])
+
+
+def _place(row: Row) -> str:
+    """Returns the place of a PersistentVolume."""
+    spec = row.spec
+    if spec["kind"] == "HostPath":
+        return str(spec["path"])
+    return "/".join(filter(None, (spec.get("endpoint", "s3:/"), spec["bucket"], spec.get("prefix"))))
+
+
+def _callers(row: Row) -> str:
+    """Returns the users of the machine that act as an Account."""
+    said = row.headers.get("annotations", {})
+    found: Mapping[str, Any] = next((said[key] for key in said if key.rpartition("/")[2].lower() == "unixcallers"), {})
+    return ", ".join([*found.get("users", ()), *(f"group {each}" for each in found.get("groups", ()))])
+
+
+def _relations(row: Row) -> str:
+    relations, attributes = row.spec.get("relations") or (), row.spec.get("attributes") or ()
+    texts = [f"{each['subject']} {each.get('value') or each['relation']} of {each['object']}" for each in relations]
+    return "; ".join([*texts, *(f"{each['object']} {each['name']}" for each in attributes if each["value"])])
+
+
+_PHASE: Final = PrintedColumn("PHASE", "status.phase", "phase")
+_CONDITIONS: Final = PrintedColumn("CONDITIONS", "status", "conditions", 80)
+_LABELS: Final = PrintedColumn("LABELS", "labels", "labels", 80)
+_CHANGED: Final = PrintedColumn("CHANGED", "updated_at", "ago")
+_GENERATION: Final = PrintedColumn("GENERATION", "generation", "count")
+_MESSAGE: Final = PrintedColumn("", "status.message", most=WHOLE)
+_ELEMENT: Final = (PrintedColumn("SET", "spec.set", "reference"), PrintedColumn("KEY", "spec.key"), _LABELS, _CHANGED)
+ANY: Final = (
+    PrintedColumn("TYPE", "type"), PrintedColumn("NAME", "name"), _PHASE, _CONDITIONS,
+    PrintedColumn("RETRY", "status.retryAt", "moment"),
+    _GENERATION, _CHANGED, _MESSAGE,
+)  # fmt: skip
+"""The columns of resources of several types."""
+
+DATASET: Final = Registration(
+    "Dataset", "dataset", "datasets", "odfd.datasets.manifest:DATASET_TYPE", ("ds",), is_of_accounts=True
+)
+FLOW: Final = Registration("Flow", "flow", "flows", "odfd.flows.manifest:FLOW_TYPE", is_of_accounts=True)
+SOURCE: Final = Registration(
+    "Source", "source", "sources", "odfd.ingest.source_manifest:SOURCE_TYPE", is_of_accounts=True,
+    columns=(PrintedColumn("INGRESS", _endpoint), PrintedColumn("FROM", _origin, most=80), _PHASE, _LABELS, _CHANGED),
+)  # fmt: skip
+VARIABLE_SET: Final = Registration(
+    "VariableSet", "config", "variablesets", "odfd.resources.sets:VARIABLE_SET_TYPE", ("vs",), is_of_accounts=True,
+    columns=(PrintedColumn("KEYS", "spec.variables", most=80), _PHASE, _LABELS, _GENERATION, _CHANGED),
+)  # fmt: skip
+SECRET_SET: Final = Registration(
+    "SecretSet", "config", "secretsets", "odfd.resources.sets:SECRET_SET_TYPE", ("ss",), is_of_accounts=True,
+    columns=(PrintedColumn("KEYS", "spec.secrets", most=80), _PHASE, _LABELS, _GENERATION, _CHANGED),
+)  # fmt: skip
+WEBHOOK_TARGET: Final = Registration(
+    "WebhookTarget", "sink", "webhooktargets", "odfd.webhooks.target:WEBHOOK_TARGET_TYPE",
+    ("wh", "webhook", "webhooks"), is_of_accounts=True,
+    columns=(PrintedColumn("URL", "spec.url", most=80), _PHASE, _CONDITIONS, _CHANGED, _MESSAGE),
+)  # fmt: skip
+PROJECTION: Final = Registration(
+    "Projection", "dataset", "projections", "odfd.queries.projections:PROJECTION_TYPE", ("proj",), is_of_accounts=True,
+    columns=(
+        PrintedColumn("ROWS", "told.Table.rows", "count"), PrintedColumn("LAG", "told.Table.lag", "count"),
+        _PHASE, _LABELS, _CHANGED,
+    ),
+)  # fmt: skip
+PERSISTENT_VOLUME: Final = Registration(
+    "PersistentVolume", "storage", "persistentvolumes", "odfd.volumes.manifest:PERSISTENT_VOLUME_TYPE",
+    ("pv", "volume", "volumes"),
+    columns=(
+        PrintedColumn("PLACE", _place, most=WHOLE), PrintedColumn("SLICES", "told.Usage.slices", "count", absent="0"),
+        PrintedColumn("USED", "told.Usage.bytes", "size", absent="0 B"),
+        PrintedColumn("CAPACITY", "spec.capacity.storage"), _PHASE, _CHANGED, _MESSAGE,
+    ),
+)  # fmt: skip
+PORTAL: Final = Registration(
+    "Portal", "dataset", "portals", "odfd.portals.manifest:PORTAL_TYPE", base=OURS, is_of_accounts=True,
+    columns=(
+        PrintedColumn("FROM", "spec.input", "reference", 80), PrintedColumn("TO", "spec.dataset", "reference", 80),
+        PrintedColumn("RULE", _rule, most=80), _PHASE, _CHANGED,
+    ),
+)  # fmt: skip
+MIRROR: Final = Registration("Mirror", "net", "mirrors", "odfd.api.resources.network_types:MIRROR_TYPE", base=OURS)
+NETWORK: Final = Registration(
+    "Network", "net", "networks", "odfd.api.resources.network_types:NETWORK_TYPE", ("net",), base=OURS
+)
+PEER: Final = Registration("Peer", "net", "peers", "odfd.api.resources.network_types:PEER_TYPE", base=OURS)
+REPOSITORY: Final = Registration(
+    "Repository", "net", "repositories", "odfd.repositories.manifest:REPOSITORY_TYPE", ("repo",), base=OURS,
+    columns=(
+        PrintedColumn("URL", "spec.url", most=WHOLE), _PHASE,
+        PrintedColumn("SIGNED UNTIL", "told.NameRecord.expiresAt", "moment"),
+        PrintedColumn("RENEWED", "told.NameRecord.renewsAt", "moment"), _CHANGED,
+    ),
+)  # fmt: skip
+VALIDATOR: Final = Registration(
+    "Validator", "trust", "validators", "odfd.trust.policy.manifest:VALIDATOR_TYPE", base=OURS
+)
+ACCOUNT: Final = Registration(
+    "Account", "auth", "accounts", "odfd.access.manifest:ACCOUNT_TYPE",
+    columns=(
+        PrintedColumn("TYPE", "spec.accountType", absent="User"), PrintedColumn("EMAIL", "spec.email", most=80),
+        PrintedColumn("CALLERS", _callers, most=80), _CHANGED,
+    ),
+)  # fmt: skip
+GROUP: Final = Registration(
+    "Group", "auth", "groups", "odfd.access.manifest:GROUP_TYPE", is_of_accounts=True, columns=(_CHANGED,)
+)
+RELATIONS: Final = Registration(
+    "Relations", "auth", "relations", "odfd.access.manifest:RELATIONS_TYPE", ("relation",), is_of_accounts=True,
+    columns=(PrintedColumn("SAYS", _relations, most=200), _CHANGED),
+)  # fmt: skip
+VARIABLE: Final = Registration(
+    "Variable",
+    "config",
+    "variables",
+    "odfd.resources.sets:VARIABLE_TYPE",
+    base=OURS,
+    is_of_accounts=True,
+    columns=_ELEMENT,
+)
+SECRET: Final = Registration(
+    "Secret", "config", "secrets", "odfd.resources.sets:SECRET_TYPE", base=OURS, is_of_accounts=True, columns=_ELEMENT
+)
+TASK: Final = Registration("Task", "flow", "tasks", "odfd.flows.tasks:TASK_TYPE", is_of_accounts=True)
+TRUST_POLICY: Final = Registration(
+    "TrustPolicy", "trust", "trustpolicies", "odfd.trust.policy.manifest:TRUST_POLICY_TYPE", ("tp",), base=OURS,
+    columns=(
+        PrintedColumn("DATASETS", "spec.datasets"), PrintedColumn("USE", "spec.use"),
+        PrintedColumn("SERVE", "spec.serve"),
+        PrintedColumn("PRIORITY", "spec.priority", "count", absent="0"), _PHASE, _LABELS, _CHANGED,
+    ),
+)  # fmt: skip
+ENGINE: Final = Registration("Engine", "node", "engines", "odfd.api.resources.node_types:ENGINE_TYPE", base=OURS)
+NODE: Final = Registration(
+    "Node", "node", "nodes", "odfd.api.resources.node_types:NODE_TYPE", base=OURS,
+    columns=(
+        PrintedColumn("NAME", lambda row: row.spec.get("name", row.name)),
+        PrintedColumn("PEER ID", "told.NodeState.peerId", most=WHOLE),
+        PrintedColumn("VERSION", "told.NodeState.version"), PrintedColumn("LISTEN", "told.NodeState.listen", most=200),
+        PrintedColumn("NETWORKS", "told.NodeState.networks", most=80), PrintedColumn("STARTED", "updated_at", "ago"),
+    ),
+)  # fmt: skip
+ALL: Final = (
+    DATASET, FLOW, SOURCE, VARIABLE_SET, SECRET_SET, WEBHOOK_TARGET, PROJECTION, PERSISTENT_VOLUME, PORTAL, MIRROR,
+    NETWORK, PEER, REPOSITORY, VALIDATOR, ACCOUNT, GROUP, RELATIONS, VARIABLE, SECRET, TASK, TRUST_POLICY, ENGINE, NODE,
+)  # fmt: skip
+OF_ACCOUNTS: Final = frozenset(each.name for each in ALL if each.is_of_accounts)
+"""The types of resources that any account may own: its own matters. All others are of the node, and so of its owner."""
