@@ -100,11 +100,12 @@ def needed_on_target(tasks: Sequence[FlowTask]) -> Action:
 def acted_on(tasks: Sequence[FlowTask]) -> Iterator[tuple[str, Action]]:
     """Yields the keys of what tasks act on beside their target, each with the action on it that needs a right.
 
-    What else tasks refer to, they read. A call is signed with the target's secret, which is more than to read that.
+    To take from a Source is to use its networks, files and secrets, and a call is signed with the secret of its target:
+    both are more than to read that.
     """
     for each in tasks:
         match each:
-            case PushTo(to=key) | WebhookCall(target=key):
+            case Ingest(source=str(key)) | PushTo(to=key) | WebhookCall(target=key):
                 yield key, Action.WRITE
             case _:
                 pass

@@ -27,7 +27,7 @@ from odfd.errors import sole_faults, told_to_others
 from odfd.kamu import commitments, requests, schemas
 from odfd.kamu.ports import PublicAnswers, SendFrame
 from odfd.kamu.replies import JsonRows, Reply, Whole, encode, members_of
-from odfd.queries.planning import Bound
+from odfd.queries.askers import Bound
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
 from odfd.site.requests import OWN, is_question, taken

@@ -9,7 +9,7 @@ from chain.state import ChainState
 from chain.statements.keys import SigningKey
 from engines.query.requests import RowSelection
 from odfd.control import wire
-from odfd.queries.planning import Bound
+from odfd.queries.askers import Bound
 
 BUSY: Final = "query-busy"
 """Rule of the fault for a request that is refused because too many run."""

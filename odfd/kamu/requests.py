@@ -17,7 +17,7 @@ from chain.multihash import Multihash
 from engines.query.requests import Layout, RowSelection
 from odfd.control import wire
 from odfd.kamu.schemas import FORMATS
-from odfd.queries.planning import Bound
+from odfd.queries.askers import Bound
 
 MAX_BODY: Final = 1 << 20
 """Most bytes of a request's body."""

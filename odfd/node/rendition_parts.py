@@ -26,7 +26,7 @@ from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
 from odfd.datasets.engine_pins import ENGINE_CHANGED, way
 from odfd.node.parts import NodeParts
-from odfd.queries.planning import Asker, Bound
+from odfd.queries.askers import Asker, Bound
 from odfd.transform.driver import Committed, Ran
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.recovery import run_recovering

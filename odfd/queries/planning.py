@@ -6,7 +6,7 @@ except for the list of slices. Executes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,16 +16,15 @@ import msgspec
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import to_millis
-from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from engines.query.requests import TableNamed
 from engines.query.temporal import AS_OF
 from engines.query.views import SliceView
 from odfd.control import wire
-from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.previews import way_to_data
-from odfd.queries.callers import OWNER_ITSELF, QueryCaller
+from odfd.queries.askers import OWNER, Asker, Bound
 from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold
 from odfd.queries.log_columns import LogColumnsCache
@@ -91,40 +90,6 @@ class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
     head: wire.QueryHead
 
 
-class Bound(msgspec.Struct, frozen=True):
-    """The dataset to which a name in a query is bound, up to a block; ``None``: all blocks."""
-
-    dataset: DatasetId
-    block: Multihash | None = None
-    shards: tuple[DatasetId, ...] = ()
-    """All of a collection, where it has several; ``dataset`` is the first."""
-
-
-def bound_name(name: str, clauses: str = "") -> str:
-    """The key of a name among bound ones; ``clauses``: of time, where it means something else with them."""
-    return f"{name.lower()} {clauses}".strip()
-
-
-class Asker(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller: what they may read, and their names for it."""
-
-    served: Callable[[DatasetId], int] | None = None
-    """Returns how many blocks of a dataset they may read; 0: the dataset does not exist for them.
-    ``None``: they may read all."""
-    bound: Mapping[str, Bound] = {}
-    """Datasets by ``bound_name``. If there are any, a query can read no others."""
-    caller: QueryCaller = OWNER_ITSELF
-    """With whom its queries take turns."""
-
-    def named(self, ref: str, clauses: str) -> Bound | None:
-        """Returns what a name is bound to, with these clauses of time or with any."""
-        return self.bound.get(bound_name(ref, clauses)) or self.bound.get(bound_name(ref))
-
-
-OWNER: Final = Asker()
-"""The node's owner."""
-
-
 class Planner:
     """Plans queries of one node. ``shown``: returns the view of a dataset, which says how far it may be relied on."""
 
@@ -133,8 +98,9 @@ class Planner:
     ) -> None:
         self._home, self._shown, self._evaluator = home, shown, evaluator
         self._lists, self._columns = SliceLists(), LogColumnsCache()
-        self.projection: Callable[[str], KeptTable | None] = _no_projection
-        """Returns the table of a Projection by its name; set by the owner of projections. Called in worker threads."""
+        self.projection: Callable[[str, Asker], KeptTable | None] = _no_projection
+        """Returns the table of a Projection by its name, if the caller may read it; set by the owner of projections.
+        Called in worker threads. Raises Refused while its account may not read an input."""
         self.is_projection: Callable[[str], bool] = lambda _: False
         """Whether a Projection is declared by that name; set and called as ``projection``."""
 
@@ -192,9 +158,11 @@ class Planner:
 
     def _kept(self, table: TableNamed, request: wire.QueryRequest, asker: Asker) -> KeptTable | None:
         """Returns the table of a Projection, if one is named; ``None``: a dataset is. Raises Refused."""
-        if len(table.path) < 2 or table.path[0].lower() != PROJECTION or asker.served is not None or asker.bound:
+        is_named = len(table.path) > 1 and table.path[0].lower() == PROJECTION
+        if not is_named or asker.bound or (asker.served is not None and asker.reads is None):
             return None
-        kept = self.projection(".".join(table.path[1:]))
+        with _placed(table):
+            kept = self.projection(".".join(table.path[1:]), asker)
         asked = {"proven": request.prove, "pinned": bool(request.pins), "cut by policy": bool(request.require)}
         asked["cut in time"] = bool(table.clauses)
         if kept is not None and (refused := [word for word, is_asked in asked.items() if is_asked]):
@@ -266,10 +234,14 @@ class Planner:
             if asker.bound:
                 entry = None if bound is None else catalog.find(bound.dataset)
             else:
-                entry = catalog.resolve(ref) if asker.served is None else catalog.look(ref)
+                entry = catalog.resolve(ref) if asker.served is None else self._seen(catalog, ref, asker)
         if entry is None:
             raise NotFound("no dataset of that name is there", rule="query-dataset")
         return entry, bound
+
+    def _seen(self, catalog: Catalog, ref: str, asker: Asker) -> DatasetEntry | None:
+        """Finds what a caller with less rights than the owner means: an account its own first. Raises Invalid."""
+        return (None if asker.reads is None else catalog.called(ref, asker.account)) or catalog.look(ref)
 
     def _readable(self, entry: DatasetEntry, bound: Bound | None, asker: Asker) -> int | None:
         """Returns the number of readable blocks, ``None`` for all. Raises NotFound if the bound block is not there."""
@@ -458,7 +430,7 @@ def _first_columns(chain: ChainReader) -> int | None:
     return low if low < size else None
 
 
-def _no_projection(name: str) -> KeptTable | None:  # noqa: ARG001
+def _no_projection(name: str, asker: Asker) -> KeptTable | None:  # noqa: ARG001
     """Returns ``None``, where no projections are kept."""
     return None
 

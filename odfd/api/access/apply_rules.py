@@ -28,6 +28,8 @@ from odfd.flows.store import TYPE as FLOW
 from odfd.flows.tasks import TARGET, target_of, task_of
 from odfd.flows.tasks import TYPE as TASK
 from odfd.ingest.source_manifest import SourceSpec, endpoint_of
+from odfd.portals.manifest import TYPE as PORTAL
+from odfd.queries.projections import TYPE as PROJECTION
 from odfd.resources.label_schemas import ACCESS
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY
@@ -35,8 +37,9 @@ from odfd.resources.references import ANY, SETS, FinalState, reference_key, refe
 from odfd.resources.resource import Resource
 from odfd.resources.selectors import is_pattern
 from odfd.resources.store import ResourceStore
+from odfd.workers.webhook_deliveries import TYPE as WEBHOOK
 
-ACTING: Final = frozenset({FLOW, TASK})
+ACTING: Final = frozenset({FLOW, PORTAL, PROJECTION, TASK, WEBHOOK})
 """Types of what acts by itself, with the rights of the account that has it: nobody else of an account changes it."""
 APPLIED: Final = frozenset({DATASET, GROUP, RELATIONS, "Secret", "Source", "Variable", *SETS}) | ACTING
 """Types that accounts may apply: what comes of them is bounded by the rights of the account."""
@@ -194,6 +197,8 @@ def _tasks_of(draft: Draft) -> Sequence[FlowTask]:
 def _uses_of(draft: Draft) -> Iterator[tuple[str, str, Action]]:
     """Yields the key and the text of what a manifest does more to than read, or names outside of its spec, with the
     action."""
+    if draft.type.name == PORTAL:
+        yield reference_key(draft.spec.dataset, DATASET), draft.spec.dataset, Action.WRITE
     tasks = _tasks_of(draft)
     yield from ((key, key.partition(":")[2], action) for key, action in acted_on(tasks))
     target = target_of(draft.headers.annotations or {}) if draft.type.name == TASK else None

@@ -30,8 +30,8 @@ from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry, NamedId, is_one_chain
 from odfd.errors import sole_faults
 from odfd.flows.store import TYPE as FLOW
+from odfd.queries.askers import Asker
 from odfd.queries.callers import Crowd, QueryCaller
-from odfd.queries.planning import Asker
 from odfd.resources.label_schemas import ACCESS, short_name
 from odfd.resources.store import ResourceStore
 
@@ -319,7 +319,11 @@ def _version_at(guard: Guard, newest: int) -> str:
 def _queried(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     async def guarded(request: wire.QueryRequest, give: Any) -> None:
         check_public(request)
-        asker = Asker(served=guard.size_for, caller=QueryCaller(Crowd.ACCOUNTS, guard.subject.account or ""))
+        asker = Asker(
+            served=guard.size_for,
+            caller=QueryCaller(Crowd.ACCOUNTS, guard.subject.account or ""),
+            reads=lambda id_: guard.role_of(guard.state(), id_) is not None,
+        )
         try:
             with sole_faults():
                 await operation(request, give, asker)

@@ -1,6 +1,6 @@
 """Takes rows into portals by their rules, opens portals to auditors, and audits the portals of others.
 
-A Portal belongs to the node's owner: no account and no peer learns which private dataset it takes rows from. Only those
+No peer learns which private dataset a Portal takes rows from, and no account but that which has the Portal. Only those
 who may read that dataset too learn what is withheld or left out.
 """
 
@@ -90,11 +90,19 @@ class PortalService:
         self._board, self._events = context.board, context.events
 
     def of(self, dataset: DatasetId) -> Portal | None:
-        """Returns the Portal that gives rows to a dataset, or ``None``. Blocking. Raises NotFound, Refused for two."""
+        """Returns the Portal that gives rows to a dataset, or ``None``. Blocking. Raises NotFound, Refused for two.
+
+        One whose account may not write the dataset counts for nothing, and stops no other.
+        """
         with self._home.database.read() as connection:
             store, row = ResourceStore(connection), Catalog(connection).declared(dataset)
             referrers = [] if row is None else [store.get(each) for each in store.referrers(row.id)]
-            found = [each for each in referrers if each is not None and each.type == TYPE and _gives(each, dataset)]
+            found = [
+                each
+                for each in referrers
+                if each is not None and each.type == TYPE and _gives(each, dataset)
+                if row is not None and self._home.uses.may(each.account, row, Action.WRITE)
+            ]
         if len(found) > 1:
             text = f"{found[0].name} and {found[1].name} are Portals of one dataset"
             raise Refused(text, rule="portal-dataset", hint=f"odfctl delete portal {found[1].name}")

@@ -36,7 +36,7 @@ from odfd.datasets.visibility import Mark, Marks
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import keep_slice
-from odfd.queries.planning import Bound
+from odfd.queries.askers import Bound
 from odfd.renditions import tables
 from odfd.renditions.tables import CollectionState, KeptDifference
 from odfd.renditions.timeline import applied

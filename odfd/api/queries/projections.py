@@ -15,7 +15,9 @@ from chain.wording import plural
 from odfd.api.queries.service import QueryService
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog, NamedId
-from odfd.queries.planning import Asker, Bound, KeptTable
+from odfd.queries.askers import Asker, Bound
+from odfd.queries.callers import OWNER_ITSELF, Crowd, QueryCaller
+from odfd.queries.planning import KeptTable
 from odfd.queries.projections import (
     TYPE,
     ProjectionSpec,
@@ -58,11 +60,20 @@ class ProjectionTables:
         with home.database.read() as connection:
             self._store.sweep({each.id for each in ResourceStore(connection).all(TYPE)})
 
-    def named(self, name: str) -> KeptTable | None:
-        """Returns the table of a projection by name. Blocking."""
+    def named(self, name: str, asker: Asker) -> KeptTable | None:
+        """Returns the table of a projection by name, if a caller may read it. Blocking.
+
+        Raises Refused while the account of the projection may not read an input: the table goes with that right.
+        """
         with self._home.database.read() as connection:
-            found = ResourceStore(connection).sought(TYPE, name)
-        return None if found is None else self._store.table(found.id, found.name)
+            store = ResourceStore(connection)
+            found = store.sought(TYPE, name) if asker.reads is None else store.called(TYPE, name, asker.account)
+            if found is None or (asker.reads is not None and not asker.reads(found.id)):
+                return None
+            fault = self._home.uses.fault(store, found)
+        if fault is not None:
+            raise fault
+        return self._store.table(found.id, found.name)
 
     def is_declared(self, name: str) -> bool:
         """Whether there is a projection of that name, even if it has no table yet. Blocking."""
@@ -90,7 +101,8 @@ class ProjectionTables:
         request = wire.QueryRequest(sql=spec.project.query)
         part = self._store.part(resource.id)
         try:
-            plan, rows, content = await self._queries.keep(request, Asker(bound=bound), part, self._most)
+            asker = Asker(bound=bound, caller=_caller(resource))
+            plan, rows, content = await self._queries.keep(request, asker, part, self._most)
             read = {str(each.dataset): each.cut for view in plan.views for each in view.shards or (view,)}
             recorded = [
                 each
@@ -152,6 +164,11 @@ class ProjectionTables:
 def _bound(shards: Sequence[RecordedInput]) -> Bound:
     ids = tuple(DatasetId.parse(each.dataset) for each in shards)
     return Bound(ids[0], shards=ids if len(ids) > 1 else ())
+
+
+def _caller(resource: Resource) -> QueryCaller:
+    """Returns with whom the queries of a projection take turns: those of its account."""
+    return OWNER_ITSELF if resource.account is None else QueryCaller(Crowd.ACCOUNTS, resource.account)
 
 
 class ProjectionController(Controller):

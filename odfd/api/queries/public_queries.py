@@ -18,8 +18,9 @@ from engines.query.requests import RowSelection
 from odfd.api.queries.service import GiveFiles, QueryService, SendFrame
 from odfd.control import wire
 from odfd.kamu.ports import UNPROVEN
+from odfd.queries.askers import OWNER, Asker, Bound
 from odfd.queries.callers import Crowd, QueryCaller
-from odfd.queries.planning import HINT_READABLE, OWNER, Asker, Bound
+from odfd.queries.planning import HINT_READABLE
 from odfd.state.directory import StateDirectory
 
 

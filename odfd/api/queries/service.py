@@ -23,10 +23,11 @@ from odfd.api.queries.engine_queries import STATEMENT, EngineQueries, answers_wi
 from odfd.api.queries.fair_turns import LAST_FRAME, FairTurns
 from odfd.api.queries.fold_cache import FoldCache
 from odfd.control import wire
+from odfd.queries.askers import OWNER, Asker, Bound, bound_name
 from odfd.queries.folds import copied
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.log_files import LogFiles, files_of_log
-from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan, bound_name
+from odfd.queries.planning import Planner, QueryPlan
 
 MAX_SQL: Final = 1 << 20
 """Characters of a statement."""
@@ -142,7 +143,7 @@ class QueryService:
 
         ``most``: bytes of the file. Raises as ``answer`` does, and Refused for a larger answer.
         """
-        async with self._processes.one() as process:
+        async with self.turns.one(asker.caller), self._processes.one() as process:
             with self._until(self._end):
                 _, plan = await self._planned(process, (request, asker, ALL_ROWS))
                 with self._inputs.held(plan.views):

@@ -18,6 +18,7 @@ from chain.model.source import traits
 from chain.rules.snapshot import normalise_event
 from chain.state import load_state
 from chain.wording import plural
+from odfd.access.relations import Action
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.datasets.creation import with_columns
@@ -90,10 +91,10 @@ class SourceReader:
             self._home.spool.reads(opened.id, dataset, position(seen.value, opened.id))
 
     def meant(self, by: str, key: str) -> str:
-        """Returns the id of the Source that a resource, by its id, refers to. Raises NotFound, Refused."""
+        """Returns the id of the Source that a resource, by its id, takes from. Raises NotFound, Refused."""
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            return self._home.uses.meant(store, store.get(by), key).id
+            return self._home.uses.meant(store, store.get(by), key, Action.WRITE).id
 
     def check(self, ref: str, settings: IngestSettings) -> None:
         """Raises the fault that would keep a Source from being fetched, without a fetch."""

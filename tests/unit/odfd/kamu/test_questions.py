@@ -25,7 +25,7 @@ from odfd.kamu import commitments, replies
 from odfd.kamu.application import KamuApplication
 from odfd.kamu.ports import UNPROVEN
 from odfd.kamu.schemas import FORMATS
-from odfd.queries.planning import Bound
+from odfd.queries.askers import Bound
 from odfd.site.requests import is_question
 from odfd.site.server import VISITOR
 from worlds.mutation import walk

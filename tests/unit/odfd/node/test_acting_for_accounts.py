@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import trio
-from unit.odfd.node.test_uses import FLOW, REVOKED, flows_in_force, status
+from unit.odfd.node.test_uses import FLOW, REVOKED, flows_in_force, status, told
+from unit.odfd.node.test_webhooks import INSIDE, SECRET, Receiver, dataset, serving, target
 
 from chain.errors import Fault
 from odfd.access.uses import NOT_GRANTED
@@ -263,3 +264,143 @@ async def test_a_flow_calls_no_webhook_that_its_account_only_reads(world: Any) -
         assert (await status(node, "Flow", "bob/often"))["phase"] == "Ready"
         await node.apply(grant.format(name="g", who="bob", role="reader", what="hook"))
         assert (await status(node, "Flow", "bob/often"))["code"] == NOT_GRANTED
+
+
+PROJECTION = """$schema: Projection
+headers: {{name: kept}}
+spec: {{inputs: [{{datasetRef: '{}', alias: d}}], project: {{kind: Sql, query: select city from d}}}}
+"""
+PORTAL = """$schema: Portal
+headers: {{name: open}}
+spec: {{input: '{}', dataset: 'his', suppress: [{{count: population, below: 5, groups: [event_time, city]}}]}}
+"""
+GIVES = PORTAL.replace("'his'", "'TO'").replace("'{}'", "'his'").replace("'TO'", "'{}'")
+HOOK = "$schema: WebhookTarget\nheaders: {{name: hook}}\nspec: {{url: 'https://example.org/', secret: '{}#k'}}\n"
+HIDDEN = [(PROJECTION, "Dataset"), (PORTAL, "Dataset"), (GIVES, "Dataset"), (HOOK, "SecretSet")]
+
+
+@pytest.mark.parametrize(("text", "kind"), HIDDEN, ids=["projection", "portal", "portal-to", "webhook"])
+async def test_what_uses_what_may_not_be_read_is_refused_as_what_uses_nothing(world: Any, text: str, kind: str) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="his", more=""))
+        for account in ("", ", account: alice"):
+            await node.apply(f"$schema: SecretSet\nheaders: {{name: hers{account}}}\nspec: {{secrets: {{k: v}}}}\n")
+        told = []
+        for name in ("hers", "alice/hers", "absent", "alice/absent"):
+            told.append(json.dumps(to_problem(await refused(asking, BOB, text.format(name)))).replace(name, "REF"))
+        assert len(set(told)) == 1
+        held = (await node.api.declarations.get(kind, "alice/hers")).id
+        grant = GRANT.replace("Dataset:{what}", f"{kind}:{{what}}")
+        await node.apply(grant.format(name="g", who="bob", role="reader", what="alice/hers"))
+        if text is GIVES:  # it writes the dataset
+            assert (await refused(asking, BOB, text.format(held))).rule == "access-role"
+            await node.apply(grant.format(name="g", who="bob", role="editor", what="alice/hers"))
+        (made,) = (await asking.apply(BOB, text.format(held))).items
+        assert made.action == "created"
+
+
+ROWS = tuple(f"2024-01-0{day}T00:00:00Z,Graz,{people}" for day, people in ((1, 300), (2, 310)))
+
+
+async def test_a_projection_of_an_account_is_read_and_computed_by_its_rights(world: Any, worlds: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        world.write("node", "a.csv", *ROWS)
+        await node.apply(worlds.ROOT)
+        await node.pull("cities")
+        granted = GRANT.format(name="g", who="bob", role="reader", what="cities")
+        await node.apply(granted)
+        await asking.apply(BOB, PROJECTION.format(node.dataset("cities")))
+
+        async def asked(uid: int, table: str) -> tuple[int, str]:
+            body = {"sql": f"select count(*) as n from {table}", "lines": "ndjson"}
+            code, said = await asking.ask(uid, "POST", "/node/v1alpha1/query", body)
+            return code, said.get("rule", "") if isinstance(said, dict) else "2" if b'{"n":2}' in said else ""
+
+        assert (await status(node, "Projection", "bob/kept"))["phase"] == "Ready"
+        assert await asked(BOB, "projection.kept") == (200, "2")
+        # Another sees it by a grant on the projection alone, and without one as if it were not there.
+        assert await asked(ALICE, 'projection."bob/kept"') == await asked(ALICE, "projection.absent")
+        share = GRANT.replace("Dataset:{what}", "Projection:{what}")
+        await asking.apply(BOB, share.format(name="s", who="alice", role="reader", what="kept"))
+        assert await asked(ALICE, 'projection."bob/kept"') == (200, "2")
+        # The table ends with the right to its input, for whoever reads it.
+        await node.apply(REVOKED)
+        assert (await status(node, "Projection", "bob/kept"))["code"] == NOT_GRANTED
+        for uid, table in ((BOB, "projection.kept"), (ALICE, 'projection."bob/kept"'), (0, 'projection."bob/kept"')):
+            assert await asked(uid, table) == (403, NOT_GRANTED)
+        world.write("node", "b.csv", ROWS[0].replace("2024", "2025"))
+        await node.pull("cities")
+        assert (await status(node, "Projection", "bob/kept"))["code"] == NOT_GRANTED
+        await node.apply(granted)
+        seen = await status(node, "Projection", "bob/kept")
+        (table,) = [each["value"] for key, each in seen["conditions"].items() if key.endswith("/Table")]
+        assert (seen["phase"], table["rows"]) == ("Ready", 3)
+
+
+async def test_an_account_means_its_own_dataset_in_a_query(world: Any) -> None:
+    """The one of the node's owner with that name was looked up, and not found."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="theirs", more=""))
+        code, said = await asking.ask(BOB, "POST", "/node/v1alpha1/query", {"sql": "select * from theirs"})
+        assert (code, said["rule"]) == (404, "query-schema"), said  # it has no rows yet
+
+
+async def test_a_portal_of_an_account_takes_what_that_may_read(world: Any, worlds: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        world.write("node", "a.csv", *ROWS)
+        await node.apply(worlds.ROOT)
+        await node.pull("cities")
+        granted = GRANT.format(name="g", who="bob", role="reader", what="cities")
+        await node.apply(granted)
+        await asking.apply(BOB, dataset("his", "d"), PORTAL.format(node.dataset("cities")))
+        assert (await status(node, "Portal", "bob/open"))["phase"] == "Ready"
+        size = node.size("bob/his")
+        assert size == 4
+        await node.apply(REVOKED)
+        assert (await status(node, "Portal", "bob/open"))["code"] == NOT_GRANTED
+        world.write("node", "b.csv", ROWS[0].replace("2024", "2025"))
+        await node.pull("cities")
+        (item,) = await node.pull(str(node.dataset("bob/his")))
+        assert (item.fault is not None and item.fault.rule == NOT_GRANTED, node.size("bob/his")) == (True, size)
+        await node.apply(granted)
+        assert (await status(node, "Portal", "bob/open"))["phase"] == "Ready"
+        assert node.size("bob/his") == size + 1
+
+
+async def test_a_portal_that_may_not_write_its_dataset_any_more_stops_no_other(world: Any, worlds: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        world.write("node", "a.csv", *ROWS)
+        await node.apply(worlds.ROOT, "$schema: Dataset\nheaders: {name: census}\nspec: {kind: Root, metadata: []}\n")
+        await node.pull("cities")
+        await node.apply(PORTAL.format("cities").replace("'his'", "census"))
+        assert (await status(node, "Portal", "open"))["phase"] == "Ready"
+        await node.apply(GRANT.format(name="g", who="bob", role="editor", what="census"))
+        await asking.apply(BOB, DATASET.format(name="his", more=""), GIVES.format(node.dataset("census")))
+        await node.apply(REVOKED)
+        assert (await status(node, "Portal", "bob/open"))["code"] == NOT_GRANTED
+        (item,) = await node.pull("census")
+        assert item.outcome == "up-to-date"
+
+
+async def test_a_webhook_of_an_account_is_applied_by_it_and_ends_with_the_right_to_its_secret(world: Any) -> None:
+    with serving(Receiver()) as receiver:
+        async with world.running("node", private=True, **INSIDE) as node:
+            asking = await settled(node)
+            await node.apply(SECRET)
+            grant = GRANT.replace("Dataset:{what}", "SecretSet:{what}")
+            granted = grant.format(name="g", who="bob", role="reader", what="hooks")
+            held = (await node.api.declarations.get("SecretSet", "hooks")).id
+            hook = target(receiver).replace("SecretSet:hooks", f"SecretSet:{held}")
+            for word, code in ((granted, ""), (REVOKED, NOT_GRANTED), (granted, "")):
+                await node.apply(word)
+                if not code:
+                    await asking.apply(BOB, hook)
+                assert ((await status(node, "WebhookTarget", "bob/hook")).get("code") or "") == code
+            await node.apply(dataset("secret"))
+            await asking.apply(BOB, dataset("his"))
+            await told(receiver, ["created his"])

@@ -13,7 +13,7 @@ from unit.odfd.node.test_mirrored_shards import CITIES, brought, passed, signed
 from chain.errors import Fault, Invalid, NotFound
 from engines.query.frames import HEAD, ROWS, FrameReader
 from odfd.control import wire
-from odfd.queries.planning import Asker
+from odfd.queries.askers import Asker
 from odfd.state.directory import PROJECTIONS
 from worlds.eventually import PATIENCE
 from worlds.manifests import in_shards

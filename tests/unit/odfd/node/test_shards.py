@@ -18,7 +18,7 @@ from chain.store.shards import SEALED
 from engines.query.frames import ROWS, FrameReader
 from odfd.control import wire
 from odfd.errors import Bug
-from odfd.queries.planning import Asker
+from odfd.queries.askers import Asker
 from worlds.accounts_world import ACCOUNT, BOB, GRANT, Asking
 from worlds.eventually import PATIENCE, became
 from worlds.manifests import in_shards
