@@ -17,9 +17,9 @@ Key = tuple[str, int]
 
 
 def record_tree(answer: wire.Lineage) -> str:
-    """Formats records as a tree, each once; a repetition refers to the first place."""
-    known = {(each.id, each.offset): each for each in answer.records}
-    lines = list(_record(known, (answer.id, answer.record), set(), ""))
+    """Formats records as trees, each once; a repetition refers to the first place. Shards have a tree each."""
+    known, shown = {(each.id, each.offset): each for each in answer.records}, set[Key]()
+    lines = [line for root in answer.roots or (answer.id,) for line in _record(known, (root, answer.record), shown, "")]
     if not answer.complete:
         lines.append("not all of it could be followed: see the lines that say why; --limit N tells more of each")
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -53,12 +53,15 @@ class LineageService:
         self._views = views
 
     async def trace(self, ref: str, request: wire.LineageRequest, may_read: MayRead | None = None) -> wire.TaskRef:
-        """Traces a record to those that it was made from. Result: Lineage. ``may_read``: the rights of an account."""
+        """Traces a record to those that it was made from; of several shards, the record of this offset of each.
+
+        Result: Lineage. ``may_read``: the rights of an account. Raises NotFound, Invalid.
+        """
         if not 1 <= request.limit <= MAX_LIMIT:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
-        entry = await trio.to_thread.run_sync(partial(self._home.one_chain, ref))
-        await trio.to_thread.run_sync(partial(self._check, entry, request))
-        trace = Trace(self._home, self._deps, entry, request, self._fresh_id, may_read)
+        entries = await trio.to_thread.run_sync(partial(self._having, ref, request))
+        entry = entries[0]
+        trace = Trace(self._home, self._deps, entries, request, self._fresh_id, may_read)
 
         async def work(report: Report) -> wire.Lineage:
             found = await trace.run(report)
@@ -88,6 +91,20 @@ class LineageService:
             for pin in self._views.dataset(entry).unheld
             if any(pin.first <= number <= pin.last for number in blocks[str(entry.id)])
         )
+
+    def _having(self, ref: str, request: wire.LineageRequest) -> Sequence[DatasetEntry]:
+        """Returns the chains of a dataset that have the record. Raises NotFound, Invalid."""
+        entries = self._home.chains_named(ref)
+        having, missing = [], []
+        for each in entries:
+            try:
+                self._check(each, request)
+                having.append(each)
+            except NotFound as fault:
+                missing.append(fault)
+        if not having:
+            raise missing[0]
+        return having
 
     def _check(self, entry: DatasetEntry, request: wire.LineageRequest) -> None:
         """Checks a question before anything is computed. Raises NotFound, Invalid."""

@@ -49,21 +49,23 @@ Told: TypeAlias = Mapping[int, tuple[object, dict[str, object] | None]]
 
 
 class Trace:
-    """Answers one question about a record."""
+    """Answers one question about a record; in a dataset of several shards about that of each shard with its offset."""
 
     def __init__(
         self,
         home: StateDirectory,
         deps: TransformDependencies,
-        entry: DatasetEntry,
+        entries: Sequence[DatasetEntry],
         request: wire.LineageRequest,
         fresh_id: Callable[[], str],
         may_read: MayRead | None = None,
     ) -> None:
-        """``may_read``: the rights of an account, to which other datasets appear not to be here."""
+        """``entries``: the chains that have the record. ``may_read``: the rights of an account, to which other datasets
+        appear not to be here."""
         self._home, self._chains = home, RestrictedChains(home, may_read)
         self._deps = deps
-        self._entry = entry
+        self._entry = entries[0]
+        self._roots = [(each.id, request.record) for each in entries]
         self._request = request
         self._fresh_id = fresh_id
         self._known: dict[tuple[DatasetId, int], wire.LineageRecord] = {}
@@ -73,7 +75,7 @@ class Trace:
 
     async def run(self, report: Report) -> wire.Lineage:
         report.begin(f"tracing record {self._request.record} of {self._entry.name}", None, "records")
-        frontier = [(self._entry.id, self._request.record)]
+        frontier = list(self._roots)
         while frontier:
             groups = await trio.to_thread.run_sync(self._grouped, frontier)
             for dataset, block, offsets in groups:
@@ -90,6 +92,7 @@ class Trace:
             record=self._request.record,
             column=self._request.column,
             records=records,
+            roots=tuple(str(dataset) for dataset, _ in self._roots) if len(self._roots) > 1 else (),
             complete=not self._cut and all(each.state != "unknown" and not each.truncated for each in records),
         )
 
@@ -131,17 +134,17 @@ class Trace:
         return find_block(self._name(dataset), chain, offset)
 
     async def _follow(self, dataset: DatasetId, block: Block, offsets: list[int]) -> None:
-        first = not self._known
+        is_root = (dataset, offsets[0]) in self._roots
         try:
             rows = await trio.to_thread.run_sync(self._rows, dataset, block, offsets)
             if isinstance(block.event, AddData):
                 await trio.to_thread.run_sync(self._ingested, dataset, block, rows)
             else:
-                column = self._request.column if first else None
+                column = self._request.column if is_root else None
                 answer = await self._ask(dataset, block, tuple(offsets), column)
                 await trio.to_thread.run_sync(self._derived, dataset, block, rows, answer)
         except (NotFound, Invalid) as fault:
-            if first:
+            if is_root and len(self._roots) == 1:
                 raise
             for offset in offsets:
                 self._known[dataset, offset] = self._unknown(dataset, offset, fault, block)

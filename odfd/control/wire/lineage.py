@@ -105,6 +105,8 @@ class Lineage(Value, frozen=True, kw_only=True):
     """Whether everything was traced down to its ingestion, with nothing left out."""
     remarks: tuple[str, ...] = ()
     """Names the blocks of its records whose engine nobody here has, so that nobody can be held to them."""
+    roots: tuple[str, ...] = ()
+    """Ids of the shards that have a record of this offset, if the dataset has several: each was traced."""
 
 
 class LineageInput(Value, frozen=True, kw_only=True):

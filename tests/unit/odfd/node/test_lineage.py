@@ -6,13 +6,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from unit.odfd.node.test_mirrored_shards import CITIES
 
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.events import TransformInput
+from chain.state import load_state
 from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, RecordProvenance, ignored
 from engines.errors import EngineFault
+from odfd.cli.lineage_text import record_tree
 from odfd.control import wire
+from worlds.manifests import in_shards
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROW = ProvenanceRow(input=0, offset=0, role="value", path=0)
@@ -62,6 +66,31 @@ async def test_a_root_s_record_is_where_it_begins(world: Any, worlds: Any) -> No
         assert only.state == "ingested"
         assert only.origin is not None
         assert only.op == 0
+
+
+async def test_a_record_of_several_shards_is_that_of_each(world: Any, worlds: Any) -> None:
+    """Offsets count in each shard; the rows say which of them is meant, and an id asks for one."""
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *(f"2024-01-0{day}T00:00:00Z,{city},{day}" for day, city in enumerate(CITIES, 1)))
+        await alice.apply(in_shards(worlds.ROOT))
+        await alice.pull()
+        shards = alice.home.shards_of(alice.dataset("cities"))
+        most = [load_state(alice.home.chains.chain(each)).next_offset for each in shards]
+        assert (len(most), sum(most)) == (3, len(CITIES))
+        found = set()
+        for record in range(max(most)):
+            answer = await trace(alice, "cities", record)
+            having = [str(each) for each, count in zip(shards, most, strict=True) if count > record]
+            assert [each.id for each in answer.records] == having
+            assert answer.roots == (tuple(having) if len(having) > 1 else ())
+            found |= {each.row["city"] for each in answer.records if each.row is not None}
+            text = record_tree(answer)
+            assert all(each.row is None or each.row["city"] in text for each in answer.records)
+        assert found == set(CITIES)
+        with pytest.raises(NotFound, match="no record 99"):
+            await trace(alice, "cities", 99)
+        (one,) = (await trace(alice, having[0], 0)).records
+        assert one.id == having[0]
 
 
 @pytest.mark.parametrize(
