@@ -89,7 +89,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "rule"), WRONG, ids=[f"{at}-{rule}" for at, (_, rule) in enumerate(WRONG)])
-async def test_a_label_that_its_schema_does_not_permit_is_refused(world: Any, text: str, rule: str) -> None:
+async def test_r19_a_label_that_its_schema_does_not_permit_is_refused(world: Any, text: str, rule: str) -> None:
     async with world.running("node", private=True) as node:
         with pytest.raises(Fault) as refused:
             await node.apply(text)

@@ -33,7 +33,7 @@ spec:
 """
 
 
-async def test_r23_accounts_have_the_same_names_side_by_side_and_each_reads_its_own(world: Any) -> None:
+async def test_r11_r23_accounts_have_the_same_names_side_by_side_and_each_reads_its_own(world: Any) -> None:
     """Nothing of alice changes by what bob applies, labels or deletes under the same names."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)

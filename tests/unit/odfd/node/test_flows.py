@@ -446,7 +446,7 @@ async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(w
         assert await of(alice, "all") == []
 
 
-async def test_a_flow_of_many_datasets_selects_by_labels_as_they_are_now(world: Any) -> None:
+async def test_r34_a_flow_of_many_datasets_selects_by_labels_as_they_are_now(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, checking("all", "%", "env=prod,datasetKind=Root"))
         await joined(alice, "all", ["% (env=prod,datasetKind=Root)"])

@@ -89,7 +89,7 @@ def inputs_of(node: Any, name: str) -> list[DatasetId]:
     return [DatasetId.parse(each.dataset_ref) for each in found.inputs]
 
 
-async def test_an_apply_of_an_id_with_another_name_renames_a_dataset_and_leaves_its_name_to_a_new_one(
+async def test_r14_an_apply_of_an_id_with_another_name_renames_a_dataset_and_leaves_its_name_to_a_new_one(
     world: Any,
 ) -> None:
     async with world.running("alice") as alice:
@@ -110,7 +110,7 @@ async def test_an_apply_of_an_id_with_another_name_renames_a_dataset_and_leaves_
         assert alice.kinds().count("dataset.renamed") == 1
 
 
-async def test_names_are_swapped_in_one_batch_and_a_new_derivative_means_the_new_ones(world: Any) -> None:
+async def test_r14_names_are_swapped_in_one_batch_and_a_new_derivative_means_the_new_ones(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(root("a"), root("b"))
         ids, a, b = await ids_of(alice), alice.dataset("a"), alice.dataset("b")
@@ -138,7 +138,7 @@ async def test_a_name_that_a_dataset_gives_up_is_not_found_by_what_is_applied_wi
 MIRROR = "$schema: Mirror\nheaders: {{name: {name}, id: {id}}}\nspec: {{source: '{did}'{more}}}\n"
 
 
-async def test_a_mirror_and_its_dataset_get_a_name_together_whichever_is_renamed(world: Any, worlds: Any) -> None:
+async def test_r14_a_mirror_and_its_dataset_get_a_name_together_whichever_is_renamed(world: Any, worlds: Any) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(worlds.ROOT, root("other"))
@@ -176,7 +176,7 @@ async def test_a_mirror_and_its_dataset_get_a_name_together_whichever_is_renamed
         assert sorted(each.name for each in await bob.api.mirrors.list()) == ["more", "ours"]
 
 
-async def test_a_peer_and_a_validator_are_renamed_and_stay_what_they_were(world: Any) -> None:
+async def test_r14_a_peer_and_a_validator_are_renamed_and_stay_what_they_were(world: Any) -> None:
     key = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
     peer = "12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz"
     texts = (

@@ -111,7 +111,7 @@ async def test_one_dataset_has_one_source(world: Any) -> None:
             assert (item.outcome, item.fault.rule) == ("failed", "second-source")
 
 
-async def test_values_that_are_not_here_are_told_and_come_by_themselves(world: Any) -> None:
+async def test_r29_values_that_are_not_here_are_told_and_come_by_themselves(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(source(world))
         told = await status(alice)
@@ -158,7 +158,7 @@ async def test_a_source_that_the_settings_refuse_is_told_by_its_status(world: An
         assert refused.value.rule == "pull-source"
 
 
-async def test_a_source_never_reads_another_set_that_took_the_name_of_its_own(world: Any) -> None:
+async def test_r28_r30_a_source_never_reads_another_set_that_took_the_name_of_its_own(world: Any) -> None:
     """The other secret would leave the node in a request that was written for the first."""
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world))
@@ -172,7 +172,7 @@ async def test_a_source_never_reads_another_set_that_took_the_name_of_its_own(wo
         assert (told["phase"], told["code"]) == ("Failed", "unresolved-reference"), "the set that was meant is gone"
 
 
-async def test_references_are_written_as_objects_too(world: Any) -> None:
+async def test_r24_references_are_written_as_objects_too(world: Any) -> None:
     long = "{type: 'https://opendatafabric.org/schemas/config/v1alpha1/SecretSet', name: places, path: folder}"
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world).replace('"SecretSet:places#folder"', long))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.codec import yaml_tree
+from chain.codec.bind import plain_of
 from chain.errors import Invalid
 from chain.model.read_options import read_options
 from odfd.api.resources.desired_state import DesiredState, in_order, read_desired_state
@@ -19,6 +22,7 @@ from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow, flow_of
 from odfd.resources.manifest import described, read_resource
+from odfd.resources.references import references_in
 from odfd.resources.registry import ODF, OURS, Registration
 from odfd.resources.schema import fields_of, part_of, schema_of, type_text
 from odfd.resources.types import ResourceType, TypeRegistry
@@ -266,3 +270,34 @@ spec:
 """)
     (source,) = wanted.snapshots[0].snapshot.metadata
     assert read_options(source.read.schema).skip_rows == 2
+
+
+TYPED = re.compile(rf"(?:{'|'.join(each.name for each in TYPES)}):\S+")
+EXAMPLES = [each.example for each in TYPES.acting] + [
+    path.read_text() for path in sorted(GOLDEN.glob("*.yaml")) if path.stem not in NOT_YET
+]
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yields all texts in a value of JSON."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for each in value.values():
+                yield from texts_in(each)
+        case list() | tuple():
+            for each in value:
+                yield from texts_in(each)
+
+
+def test_r26_what_names_a_resource_in_any_example_is_a_reference() -> None:
+    found = 0
+    for draft in (draft for text in EXAMPLES for draft in read(text).drafts):
+        plain = plain_of(draft.spec)
+        kept = plain if draft.type.kept is None else draft.type.kept(draft.headers.name, draft.spec, None)
+        named = {text.partition("#")[0] for text in texts_in(kept) if TYPED.fullmatch(text) and "%" not in text}
+        keys = {each.key.casefold() for each in references_in(draft.type.layout, kept)}
+        assert {each.casefold() for each in named} <= keys, draft.type.name
+        found += len(named)
+    assert found > 10
