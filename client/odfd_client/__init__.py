@@ -23,7 +23,7 @@ from odfd_client.relations import Dataset, Query
 from odfd_client.repositories import ReadTogether, Repository, open_repository
 from odfd_client.session import Client, connect
 from odfd_client.snapshots import Snapshot
-from odfd_client.subscription import Update
+from odfd_client.subscription import Progress, Update
 from odfd_client.values import DatasetInfo, Pin, Position, ReadStanding
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "Pin",
     "Position",
     "Predicate",
+    "Progress",
     "Proof",
     "Query",
     "ReadStanding",

@@ -12,7 +12,7 @@ from odfd_client.errors import Bug, HandedOver, Invalid, NotFound, Refused
 from odfd_client.expressions import Parameters, quoted
 from odfd_client.holds import SECONDS, take
 from odfd_client.relations import Dataset, Demand, Query, Selection
-from odfd_client.subscription import Source, Update, listen, of_shards
+from odfd_client.subscription import Progress, Source, Update, of_shards, progressing
 from odfd_client.transport import Transport, part
 from odfd_client.values import Pin, Position
 
@@ -187,7 +187,8 @@ def cross(
     *,
     follow: bool,
     seconds: float,
-) -> Generator[Update | Switched, None, None]:
+    progress: bool = False,
+) -> Generator[Update | Switched | Progress, None, None]:
     """Implements ``Dataset.cross``. ``log``: returns a source for a dataset's id, or for the requested name."""
     dataset = str(log(name).describe()["id"]) if position is None else position.id
     ended, complete = False, False
@@ -198,9 +199,9 @@ def cross(
             dataset, ended, complete = position.id, False, True
             continue
         try:
-            for update in listen(source, position, follow=follow, seconds=seconds):
-                position, complete = update.position, False
-                yield update
+            for item in progressing(source, position, follow=follow, seconds=seconds, progress=progress):
+                position, complete = item.position or position, isinstance(item, Progress)
+                yield item
         except HandedOver:
             ended, complete = True, True
             continue

@@ -19,7 +19,7 @@ from odfd_client.errors import Bug, Environment, Invalid, NotFound, Refused
 from odfd_client.expressions import Parameters, Predicate, instant, literal, plain, quoted
 from odfd_client.proofs import Proof
 from odfd_client.slice_files import OFFSET, LogRows, SliceAnswer, SliceFiles, ask_slices, slice_files
-from odfd_client.subscription import MARK, Look, Rows, Source, Update, listen
+from odfd_client.subscription import MARK, Look, Progress, Rows, Source, Update, listen
 from odfd_client.transport import Transport, part
 from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
 
@@ -291,16 +291,17 @@ class Dataset(Query):
         return -1 if found["last"] is None else int(found["last"])
 
     def cross(
-        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
-    ) -> Generator[Update | Switched, None, None]:
+        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0, progress: bool = False
+    ) -> Generator[Update | Switched | Progress, None, None]:
         """Yields the items of ``listen``, and continues after a handover: a ``Switched`` has the differing rows.
 
         Any number of handovers are crossed, also those before ``after`` was saved. Only a node at its own socket
-        reports handovers, not one at a URL. Everything else is as for ``listen``.
+        reports handovers, not one at a URL. With ``progress`` a ``Progress`` says that time passed, also without rows.
+        Everything else is as for ``listen``.
         """
         from odfd_client.handovers import HandoversOfNode, cross  # that module imports this one
 
-        self._check_whole()
+        self._check_whole(progress=progress)
         position = Position.parse(after) if isinstance(after, str) else after
 
         def log(dataset: str) -> Source:
@@ -310,7 +311,7 @@ class Dataset(Query):
             return found
 
         switching = HandoversOfNode(self._transport, self._selection, self._demand)
-        return cross(log, self._selection.name, switching, position, follow=follow, seconds=seconds)
+        return cross(log, self._selection.name, switching, position, follow=follow, seconds=seconds, progress=progress)
 
     def listen(
         self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
@@ -339,8 +340,10 @@ class Dataset(Query):
             return self.listen(after, follow=follow, seconds=seconds)
         return subscribe(self._transport, self._selection, self._demand, follow=follow, seconds=seconds)
 
-    def _check_whole(self) -> None:
+    def _check_whole(self, *, progress: bool = False) -> None:
         """Raises Invalid for a selection that cannot be followed."""
+        if progress and self._demand.require is not None:
+            raise Invalid("rows that do not satisfy a requirement may come later, at any time", rule="listen")
         if self._selection.current or self._selection.clauses or self._selection.limit is not None:
             hint = "leave out current(), at(), at_block(), as_at() and limit(); select() and where() are understood"
             raise Invalid("a listener follows the whole log", rule="listen", hint=hint)

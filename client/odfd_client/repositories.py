@@ -17,7 +17,7 @@ from odfd_client.stored_chains import Cut, StoredChain
 from odfd_client.stored_collections import SEALED, StoredCollection, beside, shards_in
 from odfd_client.stored_datasets import StoredDataset, refused
 from odfd_client.stored_slices import CheckedObjects
-from odfd_client.values import DatasetInfo
+from odfd_client.values import DatasetInfo, moment
 
 _DID: Final = "did:odf:"
 _MAX_LIST: Final = 1 << 20
@@ -79,15 +79,15 @@ class Repository:
         """
         if len(set(refs)) != len(refs) or not refs:
             raise Invalid("name each dataset once, and one at least", rule="dataset", hint='r.at(None, "a", "b")')
-        uppers = {ref: self._upper(ref) for ref in refs}
+        uppers = {ref: self.upper(ref) for ref in refs}
         open_ones = [each for each in uppers.values() if each is not None]
         if time is not None:
             said = instant(time)
             self._check_complete(said, uppers)
         elif open_ones:
-            said = _text(min(open_ones) - 1)
+            said = moment(min(open_ones) - 1)
         else:
-            said = _text(max(self.chain(ref).head().time for ref in refs) // _MILLI + 1)
+            said = moment(max(self.chain(ref).head().time for ref in refs) // _MILLI + 1)
         return ReadTogether(said, {ref: self.open(ref).at(said) for ref in refs})
 
     def hold(self, ref: str, **_: object) -> NoReturn:
@@ -164,7 +164,7 @@ class Repository:
             StoredCollection(folder, (self._of(beside(folder, signed[0].id)),), signed[:1]).heads()
         return beside(folder, signed[0].id)
 
-    def _upper(self, ref: str) -> int | None:
+    def upper(self, ref: str) -> int | None:
         """Returns the time in milliseconds before which a dataset is complete; ``None``: sealed."""
         collection = self.collection(ref)
         if collection is None:
@@ -246,7 +246,7 @@ class Repository:
         since = (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).timestamp() * 1000
         for ref, upper in uppers.items():
             if upper is not None and since >= upper:
-                raise Refused(f"{ref} is complete before {_text(upper)}, not at {said}", rule="hold-upper",
+                raise Refused(f"{ref} is complete before {moment(upper)}, not at {said}", rule="hold-upper",
                               hint="at(None, …) takes the greatest time that is complete in all")  # fmt: skip
 
 
@@ -271,7 +271,7 @@ def _info(name: str, chain: StoredChain) -> DatasetInfo:
     watermark = next((each.watermark for each in chain.back_to(0, head) if each.watermark is not None), None)
     return DatasetInfo(
         name=name, id=dataset, kind=kind, blocks=head.number + 1, records=cut.last_offset() + 1, bytes=None,
-        watermark=None if watermark is None else _text(watermark // _MILLI), head=head.hash, state="", owner=False,
+        watermark=None if watermark is None else moment(watermark // _MILLI), head=head.hash, state="", owner=False,
         rely_on="",
     )  # fmt: skip
 
@@ -283,8 +283,3 @@ def _folder_of(name: str) -> str:
     if len(parts) > 2 or any(not each or each.startswith(".") or "\\" in each or "\0" in each for each in parts):
         raise Invalid(f"not the name of a dataset: {name[:80]!r}", rule="dataset", hint="the name of its folder")
     return name
-
-
-def _text(millis: int) -> str:
-    at = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=millis)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

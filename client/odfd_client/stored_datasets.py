@@ -25,7 +25,7 @@ from odfd_client.stored_collections import StoredCollection
 from odfd_client.stored_slices import CheckedObjects, StoredSlices
 from odfd_client.subscription import Source, Update, listen
 from odfd_client.transport import Transport
-from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
+from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding, moment
 
 UNSIGNED: Final = "unsigned"
 """Standing of what a repository says: all is hashed from its head, whose signatures were not checked."""
@@ -45,6 +45,9 @@ class Chains(Protocol):
 
     def collection(self, ref: str) -> StoredCollection | None:
         """Returns the shards that a name, or the id of the first of them, means; ``None``: it means one chain."""
+
+    def upper(self, ref: str) -> int | None:
+        """Returns the time in milliseconds before which a dataset is complete; ``None``: sealed."""
 
     def succession(self, dataset: str) -> list[Notice]:
         """Returns the handovers after a rendition, also those to what is not in the repository."""
@@ -122,7 +125,9 @@ class StoredDataset(Dataset):
                           rule="query-pin", hint="chains() has each of them")  # fmt: skip
         return cuts[0].last_offset()
 
-    def cross(self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0) -> Any:
+    def cross(
+        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0, progress: bool = False
+    ) -> Any:
         from odfd_client.handovers import cross
         from odfd_client.stored_handovers import StoredHandovers
 
@@ -135,7 +140,7 @@ class StoredDataset(Dataset):
             return found
 
         switching = StoredHandovers(self._chains, self._selection)
-        return cross(log, self._selection.name, switching, position, follow=follow, seconds=seconds)
+        return cross(log, self._selection.name, switching, position, follow=follow, seconds=seconds, progress=progress)
 
     def listen(
         self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
@@ -298,6 +303,10 @@ class StoredLog(Source):
             return {"id": collection.ids[0], "name": collection.name, "shards": collection.ids}
         chain = self._chains.chain(ref)
         return {"id": chain.id(), "name": ref}
+
+    def upper(self, dataset: str) -> str | None:
+        found = self._chains.upper(dataset) if self.together else self._chains.chain(dataset).upper()
+        return None if found is None else moment(found)
 
     def newest(self, dataset: str) -> str:
         return self._chains.chain(dataset).head().hash

@@ -47,6 +47,16 @@ class Update:
     """Whether they are the last rows of one cut: then all rows of all shards were delivered, up to one time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Time that passed: all rows of times before ``upper`` were delivered, and none of them will follow."""
+
+    upper: str | None
+    """A time (RFC 3339); ``None``: the history is sealed, so no row at all will follow."""
+    position: Position | None
+    """The position of the last rows; ``None``: there were none yet."""
+
+
 class Rows(Protocol):
     """Rows of a log after a position, in order; the last column has their offsets."""
 
@@ -116,6 +126,18 @@ class Source(ABC):
         found: dict[str, Any] = self.transport.get(f"/node/v1alpha1/datasets/{part(ref)}")
         return found
 
+    def upper(self, dataset: str) -> str | None:
+        """Returns the frontier of a dataset, by its id: earlier times are complete; ``None``: it is sealed.
+
+        Raises Refused for a node that does not say it.
+        """
+        frontiers = self.named(dataset).get("frontiers")
+        if not isinstance(frontiers, dict):
+            hint = "ask a node at its own socket: connect()"
+            raise Refused(f"the node does not say how far {self.ref} is complete", rule="listen-progress", hint=hint)
+        found = frontiers.get("upper")
+        return None if found is None else str(found)
+
     def newest(self, dataset: str) -> str:
         """Returns the hash of the newest block; empty: there is none."""
         found = self.transport.get(f"/dataset/v1alpha1/datasets/{part(dataset)}/blocks", {"limit": 1})
@@ -167,6 +189,15 @@ class Source(ABC):
 
 def listen(source: Source, after: Position | None, *, follow: bool, seconds: float) -> Generator[Update, None, None]:
     """Implements ``Dataset.listen``."""
+    for item in progressing(source, after, follow=follow, seconds=seconds, progress=False):
+        if isinstance(item, Update):
+            yield item
+
+
+def progressing(
+    source: Source, after: Position | None, *, follow: bool, seconds: float, progress: bool
+) -> Generator[Update | Progress, None, None]:
+    """Yields what ``listen`` does; with ``progress`` also how far the frontier moved, when that is all delivered."""
     described = source.describe()
     dataset = str(described["id"])
     if after is not None and after.id != dataset and source.was_before(after.id, dataset):
@@ -176,9 +207,13 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
     ids, name = shards or (dataset,), str(described["name"])
     position, seen, resumed = after, "", after is not None
     told = _Pauses() if source.transport.is_remote else _News(source.transport, ids, name)
+    reached: str | None = ""
     with closing(told) as news:
         while True:
             news.clear()
+            # Asked first: what is read afterwards has all rows of earlier times. A rendition is not handed over before
+            # its frontier, so none of them belongs to another one.
+            upper = source.upper(dataset) if progress else reached
             look = source.look(dataset, position, together=bool(shards), follow=follow)
             if shards or source.always or look.newest != seen:
                 done, rows = False, look.rows
@@ -194,6 +229,9 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
                     done, position = yield from _marked(some)
                     resumed = False
                 seen = look.newest
+            if upper != reached and not look.ended:
+                yield Progress(upper, position)
+                reached = upper
             if not follow:
                 return
             if follow and look.ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -169,3 +170,9 @@ class Position:
 def _is_sound(found: Position) -> bool:
     whole = type(found.offset) is int and type(found.sequence_number) is int and found.offset >= -1
     return whole and isinstance(found.id, str) and isinstance(found.block, str) and found.shards == ()
+
+
+def moment(millis: int) -> str:
+    """Formats a time in milliseconds since 1970: ``2024-05-01T00:00:00.000Z``."""
+    at = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=millis)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

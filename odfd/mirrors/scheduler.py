@@ -16,10 +16,13 @@ from typing import Final
 import msgspec
 import trio
 
+from chain import instant
 from chain.backoff import Backoff
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
+from chain.instant import from_millis
 from chain.store.database import Database
+from chain.store.shards import SEALED
 from chain.wording import plural
 from odfd.datasets import unmanaged, visibility
 from odfd.datasets.catalog import Catalog
@@ -371,12 +374,14 @@ class MirrorScheduler:
                 )
                 self._after_sync(mirror.spec.id)
                 return False
-            case Current(peers=peers, connected=connected, objects=objects, note=note, is_later=is_later):
-                if objects or is_later:
+            case Current(peers=peers, connected=connected, objects=objects, note=note, upper=upper):
+                if objects or upper is not None:
                     self._after_sync(mirror.spec.id)
-                if is_later:
+                if upper is not None:
                     told, did = about(mirror.spec.id), mirror.spec.dataset
-                    self._events.emit("mirror.advanced", name, "its owner signed a later frontier", about=told, id=did)
+                    until = None if upper == SEALED else instant.render(from_millis(upper))
+                    text = "its owner signed a later frontier"
+                    self._events.emit("mirror.advanced", name, text, about=told, id=did, upper=until)
                 self._note(mirror, note)
                 mirror.state, mirror.asked = SchedulerState.CURRENT, peers
                 mirror.message = note if peers else _nobody_to_ask(connected)

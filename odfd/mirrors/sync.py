@@ -72,8 +72,8 @@ class Current(msgspec.Struct, frozen=True):
     objects: int = 0
     """Number of objects that came, of blocks that were here without them."""
     note: str = ""
-    is_later: bool = False
-    """Whether a head of the same blocks moved the frontier."""
+    upper: int | None = None
+    """The frontier in milliseconds, if a head of the same blocks moved it."""
 
 
 class NobodyHasIt(msgspec.Struct, frozen=True):
@@ -202,9 +202,9 @@ class MirrorSync:
         tally.blocks, tally.blocks_wanted = held.state.size, max(held.head.size, held.state.size)
         behind = held.head.size > held.state.size
         if not behind and not _lacks_data(spec, held):
-            is_later = await trio.to_thread.run_sync(self._move_upper, held)
+            upper = await trio.to_thread.run_sync(self._move_upper, held)
             count = await self._holders.count(spec.id, held.state.size)
-            return Current(count, len(self._holders.connected()), is_later=is_later)
+            return Current(count, len(self._holders.connected()), upper=upper)
         known_wrong = self._declined.why(spec, held.head, trio.current_time())
         if known_wrong is not None:
             raise known_wrong.with_traceback(None)
@@ -226,18 +226,18 @@ class MirrorSync:
         self._declined.forget(spec.id)
         return brought
 
-    def _move_upper(self, held: _Held) -> bool:
-        """Moves the frontier to what a newer head of the same blocks states; returns whether it moved."""
+    def _move_upper(self, held: _Held) -> int | None:
+        """Moves the frontier to what a newer head of the same blocks states; returns it, or ``None`` if it stays."""
         signed = held.head
         if signed is None or signed.upper is None or signed.head != held.state.head:
-            return False
+            return None
         here = self._chains.upper(signed.dataset)
         if signed.upper <= here:
-            return False
+            return None
         head = self._chains.chain(signed.dataset).head()
         move = UpperMove(here, signed.upper)
         self._chains.commit([Append(dataset=signed.dataset, expected=head, blocks=(), upper=move)])
-        return True
+        return signed.upper
 
     async def _bring(
         self, spec: MirrorSpec, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: MirrorProgress

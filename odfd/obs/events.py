@@ -136,6 +136,7 @@ EVENT_KINDS: Final = {
     "cosignature.refused": "a public witness cosigns a head no further, for it was shown another",
     "cosignature.signed": "this node cosigned a head as a witness",
     "damage.found": "the disk holds other bytes than were written",
+    "dataset.advanced": "the times before which a dataset of this node is complete moved without a block",
     "dataset.appended": "blocks were added to a root of this node",
     "dataset.created": "a dataset was declared",
     "dataset.adopted": "a deleted dataset whose data was kept was taken back",

@@ -177,6 +177,8 @@ class IngestPullService:
             async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
                 upper = await trio.to_thread.run_sync(self._promises.advance, entry.id)
             text = f"times before {instant.render(upper)} are complete"
+            told, until = about(entry.id), instant.render(upper)
+            self._events.emit("dataset.advanced", entry.name, text, about=told, id=str(entry.id), upper=until)
             return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
 
         return task_ref(self._board.submit("advance", entry.name, work, about(entry.id)))

@@ -22,7 +22,7 @@ from odfd.api.network.site_library import NodeSiteLibrary
 from odfd.control import wire
 from odfd.published.collection import COLLECTION, collection_in
 from odfd.verify.verify import VerificationRequest, verify_chain
-from odfd_client import Invalid, NotFound, Refused, Repository, Snapshot, Update, open_repository
+from odfd_client import Invalid, NotFound, Progress, Refused, Repository, Snapshot, Update, open_repository
 from odfd_client.places import StorePlace
 from p2p.wire.frames import frame
 from worlds.s3_server import new_bucket, s3_server
@@ -120,6 +120,11 @@ def begun(repository: Repository) -> str:
     *items, last = cities.listen(follow=False)
     assert [each.complete for each in (*items, last)] == [*[False] * len(items), True]
     assert sum(each.batch.num_rows for each in (*items, last)) == 5
+    *rows, passed = cities.cross(follow=False, progress=True)
+    assert ([type(each) for each in rows], isinstance(passed, Progress)) == ([Update] * len(rows), True)
+    assert passed.position == last.position
+    with repository.at(None, "cities") as read:
+        assert passed.upper > read.time, "the last complete time is before it"
     snapshot, *later = cities.subscribe(follow=False)
     assert isinstance(snapshot, Snapshot)
     assert (snapshot.rows.to_arrow().num_rows, later, len(snapshot.position.parts)) == (5, [], 3)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import trio
+from unit.odfd.node.test_mirrored_shards import signed
 
 from chain.errors import Refused as NodeRefused
 from chain.instant import SECOND
@@ -32,6 +33,7 @@ from odfd_client import (
     Invalid,
     NotFound,
     Position,
+    Progress,
     Refused,
     Snapshot,
     Switched,
@@ -40,6 +42,7 @@ from odfd_client import (
     col,
     connect,
 )
+from worlds.manifests import in_shards
 from worlds.served_node import away, served
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -509,6 +512,57 @@ async def test_a_reader_crosses_handovers_by_their_exact_differences(world: Any,
                     told = [each.changes is None for each in items if isinstance(each, Switched)]
                     assert told == [True, False], "a snapshot has no difference"
             assert not await alice.api.holds.list()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_reader_learns_that_time_passed_without_rows(
+    world: Any, worlds: Any, folder: Path, tmp_path_factory: pytest.TempPathFactory, shards: int
+) -> None:
+    """At the owner and at a mirror; what was delivered by then is all of earlier times, over a handover too."""
+    root = worlds.ROOT if shards == 1 else in_shards(worlds.ROOT)
+    there = tmp_path_factory.mktemp("b")
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(root)
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.pull("cities")
+        await alice.publish("cities")
+        await signed(alice)
+        await bob.mirror(alice.dataset("cities"), "cities")
+        async with served(alice, folder) as path, served(bob, there) as other:
+            for node, at in ((alice, path), (bob, other)):
+                if node is bob:
+                    await bob.pull("cities")
+
+                async def frontier(of: Any = node) -> str:
+                    return str((await of.api.datasets.get("cities")).frontiers.upper)
+
+                cities = await away(lambda at=at: connect(at).open("cities"))
+                first = await away(lambda of=cities: list(of.cross(follow=False, progress=True)))
+                assert isinstance(first[-1], Progress)
+                assert not any(isinstance(each, Progress) for each in first[:-1])
+                assert (first[-1].upper, first[-1].position) == (await frontier(), first[-2].position)
+                saved = str(first[-1].position)
+                assert await away(lambda of=cities, at=saved: list(of.cross(at, follow=False))) == []
+                live = cities.cross(saved, seconds=1e6, progress=True)
+                assert await away(lambda it=live: next(it)) == first[-1]
+                seen: list[Any] = []
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(away, lambda it=live, to=seen: to.append(next(it)))
+                    world.clock.instant += 60 * SECOND
+                    await alice.done(alice.api.flow.advance("cities"))
+                    if node is bob:
+                        await bob.pull("cities")
+                assert (seen[0].upper, seen[0].position) == (await frontier(), first[-1].position)
+                assert seen[0].upper > str(first[-1].upper)
+                await away(live.close)
+            cities = await away(lambda: connect(path).open("cities"))
+            await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest(origin="snapshot")))
+            await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+            items = await away(lambda: list(cities.cross(saved, follow=False, progress=True)))
+            assert [type(each) for each in items] == [Switched, Progress], "nothing is promised of the old rendition"
+            assert items[1].upper > items[0].time
+            with pytest.raises(Invalid, match="requirement"):
+                cities.require("data").cross(progress=True)
 
 
 async def test_a_node_that_goes_is_told_to_who_reads_and_who_listens(world: Any, worlds: Any, folder: Path) -> None:
