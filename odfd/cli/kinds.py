@@ -90,10 +90,16 @@ class Kind(Generic[V]):
         return render(columns, rows)
 
 
+def account_of(row: wire.Value) -> str:
+    """Returns the name of the account that has a resource; empty for the node's owner."""
+    if not isinstance(row, wire.ResourceManifest):
+        return getattr(row, "account", None) or ""
+    found = row.headers.get("account")
+    return "" if found is None else str(found.get("name", found["id"]))
+
+
 def _account(row: wire.Value) -> str:
-    """Returns the name of the account that has a declared resource; a dash for the node's owner, and for views."""
-    found = row.headers.get("account") if isinstance(row, wire.ResourceManifest) else None
-    return formatting.NOTHING if found is None else str(found.get("name", found["id"]))
+    return account_of(row) or formatting.NOTHING
 
 
 def id_of(sent: Any) -> str:

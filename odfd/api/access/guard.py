@@ -145,6 +145,10 @@ class Guard:
             found = ResourceStore(connection).called(type_, name, self.subject.account)
         return name if found is None else found.id
 
+    def is_of_account(self, id_: str) -> bool:
+        """Whether an account has a resource, and not the node's owner. Blocking."""
+        return self._reader.read().accounts.get(id_) is not None
+
     async def reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
         """Returns those of ``views`` that the subject can read."""
         return await trio.to_thread.run_sync(self._reads, views)

@@ -16,6 +16,7 @@ from odfd.api.access.item_visibility import ItemVisibility
 from odfd.api.access.tasks import TaskOwners, no_task
 from odfd.control import wire
 from odfd.control.board import account_event, is_of
+from odfd.flows.tasks import TYPE as TASK
 from odfd.obs.log_lines import LineFilter
 from odfd.resources.resource import UUID
 from odfd.runtime.ring import Lagged
@@ -46,6 +47,12 @@ def seen(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 # Tasks.
 
 
+async def _meant(guard: Guard, id_: str) -> str:
+    """Returns the id of a task that the subject declares and calls by its name; another text as it is."""
+    found = await guard.meant(TASK, id_)
+    return found if found != id_ and await trio.to_thread.run_sync(guard.is_of_account, found) else id_
+
+
 async def _check_task(guard: Guard, tasks: TaskOwners, task: str) -> None:
     """Raises NotFound for a task that the subject may not see, as for one that does not exist."""
     if not any(await ItemVisibility(guard, tasks)(tasks.abouts(task))):
@@ -56,6 +63,7 @@ def task(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """Restricts ``tasks.get``."""
 
     async def guarded(id_: str) -> Any:
+        id_ = await _meant(guard, id_)
         await _check_task(guard, tasks, id_)
         return await operation(id_)
 
@@ -66,6 +74,7 @@ def cancelled(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """Restricts ``tasks.cancel``: the account that began a task, or owns its declaration, can cancel it."""
 
     async def guarded(id_: str) -> Any:
+        id_ = await _meant(guard, id_)
         await _check_task(guard, tasks, id_)
         role = await trio.to_thread.run_sync(lambda: guard.role_of(guard.state(), id_)) if UUID.match(id_) else None
         if not tasks.has(guard.subject, id_) and role is not Role.OWNER:
@@ -80,6 +89,7 @@ def followed(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """Restricts ``tasks.follow``."""
 
     async def guarded(id_: str) -> AsyncIterator[wire.TaskView]:
+        id_ = await _meant(guard, id_)
         await _check_task(guard, tasks, id_)
         async with aclosing(cast("Any", operation(id_))) as views:
             async for each in views:

@@ -226,11 +226,12 @@ class TaskService(BoardTasks):
             of_accounts = [id_ for id_ in declared if UUID.match(id_)]
             told = await sees([about(each) for each in of_accounts])
             declared = {id_: declared[id_] for id_, is_told in zip(of_accounts, told, strict=True) if is_told}
-        marked = [msgspec.structs.replace(each, declared=each.id in declared) for each in views]
+        marked = [_marked(each, declared.get(each.id)) for each in views]
         return [*(view for name, view in declared.items() if name not in there), *marked]
 
     async def get(self, task_id: str) -> wire.TaskView:
-        """Shows a task. Raises NotFound."""
+        """Shows a task, by its id or as ``account/name``. Raises NotFound."""
+        task_id = await trio.to_thread.run_sync(self._meant, task_id)
         declared = (await trio.to_thread.run_sync(self._declared)).get(task_id)
         try:
             found = await super().get(task_id)
@@ -238,18 +239,19 @@ class TaskService(BoardTasks):
             if declared is None:
                 raise
             return declared
-        return msgspec.structs.replace(found, declared=declared is not None)
+        return _marked(found, declared)
 
     async def cancel(self, task_id: str) -> wire.TaskView:
         """Cancels a task, and deletes it if it is declared. Raises NotFound."""
         view = await self.get(task_id)
+        task_id = view.id
         if view.declared:
             await self._resources.delete(TYPE, task_id)
         try:
             ended = await super().cancel(task_id)
         except NotFound:  # it never began
             return msgspec.structs.replace(view, state="cancelled" if view.state == "waiting" else view.state)
-        return msgspec.structs.replace(ended, declared=view.declared)
+        return _marked(ended, view)
 
     async def follow(self, task_id: str) -> AsyncIterator[wire.TaskView]:
         """Yields snapshots of a task, a few a second at most, until it is finished.
@@ -258,6 +260,7 @@ class TaskService(BoardTasks):
         """
         while True:
             grown, view = self._events.grown, await self.get(task_id)
+            task_id = view.id
             if task_id in {task.id for task in self._board.list()}:
                 async with aclosing(super().follow(task_id)) as snapshots:  # type: ignore[type-var]
                     async for each in snapshots:
@@ -268,12 +271,29 @@ class TaskService(BoardTasks):
                 return
             await grown.wait()
 
+    def _meant(self, task_id: str) -> str:
+        """Returns the id that the task ``account/name`` has on the board; another text as it is."""
+        if "/" not in task_id:
+            return task_id
+        with self._home.database.read() as connection:
+            found = ResourceStore(connection).called(TYPE, task_id, None)
+        return task_id if found is None else _board_id(found)
+
     def _declared(self) -> Mapping[str, wire.TaskView]:
         with self._home.database.read() as connection:
-            return {_board_id(each): _view_of(each) for each in ResourceStore(connection).all(TYPE)}
+            resources = ResourceStore(connection)
+            accounts = resources.account_names(TYPE)
+            return {_board_id(each): _view_of(each, accounts.get(each.id)) for each in resources.all(TYPE)}
 
 
-def _view_of(each: Resource) -> wire.TaskView:
+def _marked(view: wire.TaskView, declared: wire.TaskView | None) -> wire.TaskView:
+    """Returns the view of a task on the board with what its declaration says, if it has one."""
+    if declared is None or not declared.declared:
+        return view
+    return msgspec.structs.replace(view, declared=True, account=declared.account)
+
+
+def _view_of(each: Resource, account: str | None) -> wire.TaskView:
     """Shows a declared task that is not on the board, by its stored status."""
     status, outcome = each.status, each.status.conditions.get(OUTCOME)
     # A task that failed without an outcome never began: it waits for something.
@@ -283,7 +303,7 @@ def _view_of(each: Resource) -> wire.TaskView:
     return wire.TaskView(
         id=_board_id(each), kind=str(each.spec.get("$schema") or each.spec["kind"]).lower(),
         target=target_of(each.annotations) or "", state=state,
-        message=status.message if status.phase == "Failed" else "", declared=True,
+        message=status.message if status.phase == "Failed" else "", declared=True, account=account,
         finished_at=None if outcome is None else instant.render(outcome.updated_at),
         fault=None if fault is None else wire.Problem.of(fault),
     )  # fmt: skip

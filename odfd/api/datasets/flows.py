@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import trio
@@ -14,6 +14,7 @@ from chain.instant import Instant
 from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows import store
 from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
@@ -53,14 +54,19 @@ class FlowService:
         views = await trio.to_thread.run_sync(self._views, list(self._worker.scheduler.entries()))
         there = {entry.plan.id for _, entry in self._worker.scheduler.entries()}
         idle = [each for each in await trio.to_thread.run_sync(self._templates) if each.id not in there]
-        more = [_whole_view(each, ()) for each in idle]
+        accounts = await trio.to_thread.run_sync(self._accounts)
+        more = [_whole_view(each, (), accounts) for each in idle]
         return sorted((*views, *more), key=lambda view: (view.kind, view.name.casefold(), view.target))
 
     async def get(self, name: str) -> wire.FlowView:
         """Shows a flow; one of many datasets is shown as a whole. Raises NotFound."""
         template, found = await self._find(name)
         views = await trio.to_thread.run_sync(self._views, found)
-        return views[0] if template is None else _whole_view(template, views)
+        return (
+            views[0]
+            if template is None
+            else _whole_view(template, views, await trio.to_thread.run_sync(self._accounts))
+        )
 
     async def pause(self, name: str) -> wire.FlowView:
         """Pauses a flow until it is resumed, also over restarts; a run under way continues."""
@@ -112,7 +118,11 @@ class FlowService:
         await self.withdraw(store.TYPE, name, force=force)
         await self._worker.look({plan.target})
         self._events.emit("flow.deleted", plan.name, about=told)
-        return views[0] if template is None else _whole_view(template, views)
+        return (
+            views[0]
+            if template is None
+            else _whole_view(template, views, await trio.to_thread.run_sync(self._accounts))
+        )
 
     async def changed(self, planned: Sequence[PlannedResource]) -> None:
         """Puts applied flows in force, and tells of each."""
@@ -190,7 +200,11 @@ class FlowService:
         told = await trio.to_thread.run_sync(about_flow, self._home, plan)
         self._events.emit("flow.paused" if paused else "flow.resumed", plan.name, about=told)
         views = await trio.to_thread.run_sync(self._views, found)
-        return views[0] if template is None else _whole_view(template, views)
+        return (
+            views[0]
+            if template is None
+            else _whole_view(template, views, await trio.to_thread.run_sync(self._accounts))
+        )
 
     def _templates(self) -> Sequence[FlowPlan]:
         """Returns the flows of many datasets."""
@@ -227,9 +241,15 @@ class FlowService:
         with self._home.database.write() as connection:
             store.forget_runs(connection, resource.id)
 
+    def _accounts(self) -> Mapping[str, str]:
+        """Returns the names of accounts that have flows or datasets, by the ids of flows and the dids of datasets."""
+        with self._home.database.read() as connection:
+            return ResourceStore(connection).account_names(store.TYPE, DATASET)
+
     def _views(self, entries: Sequence[tuple[str, Entry]]) -> Sequence[wire.FlowView]:
+        accounts = self._accounts()
         with self._home.catalog() as catalog:
-            views = [_view(entry, catalog.name_of) for _, entry in entries]
+            views = [_view(entry, catalog.name_of, accounts) for _, entry in entries]
         return sorted(views, key=lambda view: (view.kind, view.name.casefold(), view.target))
 
 
@@ -245,10 +265,12 @@ def _counts(entries: Sequence[Entry]) -> wire.FlowCounts:
     )
 
 
-def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:
+def _view(entry: Entry, name_of: Callable[[DatasetId], str], accounts: Mapping[str, str]) -> wire.FlowView:
     plan, record = entry.plan, entry.record
     return wire.FlowView(
         name=plan.name,
+        id=plan.id,
+        account=accounts.get(plan.id if plan.declared else str(plan.target)),
         kind="flow" if plan.declared else "follow",
         target=name_of(plan.target) if plan.target != EVERY else str(plan.selection),
         tasks=tuple(str(each.__struct_config__.tag) for each in plan.tasks),
@@ -265,7 +287,7 @@ def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:
     )
 
 
-def _whole_view(plan: FlowPlan, views: Sequence[wire.FlowView]) -> wire.FlowView:
+def _whole_view(plan: FlowPlan, views: Sequence[wire.FlowView], accounts: Mapping[str, str]) -> wire.FlowView:
     """Shows a flow of many datasets as one: its earliest next run, and the latest last run that failed, if any did."""
     ended = sorted((each for each in views if each.last is not None), key=lambda each: each.last or "")
     bad = {outcome.value for outcome in BAD}
@@ -273,6 +295,8 @@ def _whole_view(plan: FlowPlan, views: Sequence[wire.FlowView]) -> wire.FlowView
     states = {each.state for each in views}
     return wire.FlowView(
         name=plan.name,
+        id=plan.id,
+        account=accounts.get(plan.id),
         kind="flow",
         target=str(plan.selection),
         tasks=tuple(str(each.__struct_config__.tag) for each in plan.tasks),
@@ -320,7 +344,10 @@ def _named_by(resource: Resource) -> set[DatasetId]:
 def _waiting_view(gone: wire.ResourceView) -> wire.FlowView:
     """Shows a flow that waited for a dataset, and so was in force nowhere."""
     target = gone.spec["target"] if isinstance(gone.spec, dict) else ""
-    return wire.FlowView(name=gone.name, kind="flow", target=target, when="", state="waiting")
+    account = gone.headers.get("account", {}).get("name")
+    return wire.FlowView(
+        name=gone.name, id=gone.id, account=account, kind="flow", target=target, when="", state="waiting"
+    )  # fmt: skip
 
 
 async def _nobody(type_: str, name: str, *, force: bool) -> wire.ResourceView:  # noqa: ARG001

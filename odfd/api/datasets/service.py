@@ -52,6 +52,7 @@ from odfd.queries.sharded_cuts import complete_sizes
 from odfd.renditions import tables as renditions
 from odfd.resources import records
 from odfd.resources.label_query import labels_by_did, labels_of
+from odfd.resources.store import ResourceStore
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
@@ -224,10 +225,15 @@ class DatasetService:
         """
         return await self._applying.submit(request, terms)
 
-    def _labels(self, views: Sequence[wire.DatasetView]) -> Mapping[str, dict[str, Any]]:
+    def _declared(self, views: Sequence[wire.DatasetView]) -> Mapping[str, dict[str, Any]]:
+        """Returns what views show of the declarations, by did."""
         with self._home.database.read() as connection:
             one = views[0].id if len(views) == 1 else None
-            return {one: labels_of(connection, one)} if one is not None else labels_by_did(connection, "Dataset")
+            labels = {one: labels_of(connection, one)} if one is not None else labels_by_did(connection, "Dataset")
+            accounts = ResourceStore(connection).account_names("Dataset")
+        return {
+            each.id: {"labels": labels.get(each.id, {}), "account": accounts.get(each.id)} for each in views
+        }  # fmt: skip
 
     async def _sum(self) -> float:
         await _in_thread(self._sizes.step)
@@ -239,24 +245,22 @@ class DatasetService:
         ``look`` returns the views; it is called in a worker thread, with the reading of the rest: each change of the
         thread costs as much as the reading.
         """
-        views, datasets, labels, sizes = await _in_thread(partial(self._beside, look))
+        views, datasets, declared, sizes = await _in_thread(partial(self._beside, look))
         if self._sizes.is_behind:
             self.summing.poke()
         counts = self._holders.of(datasets)
         return [
-            msgspec.structs.replace(
-                view, peers=counts[dataset], labels=labels.get(view.id, {}), bytes=sizes.get(dataset)
-            )
+            msgspec.structs.replace(view, peers=counts[dataset], bytes=sizes.get(dataset), **declared[view.id])
             for view, dataset in zip(views, datasets, strict=True)
         ]
 
     def _beside(
         self, look: Callable[[], Sequence[wire.DatasetView]]
     ) -> tuple[Sequence[wire.DatasetView], Sequence[DatasetId], Mapping[str, dict[str, Any]], Mapping[DatasetId, int]]:
-        """Returns views, and in the same order the ids of their datasets; their labels, and the sizes of their data."""
+        """Returns views, and in the same order the ids of their datasets; what is declared, and sizes of their data."""
         views = look()
         datasets = [DatasetId.parse(view.id) for view in views]
-        return views, datasets, self._labels(views), self._sizes.of(datasets)
+        return views, datasets, self._declared(views), self._sizes.of(datasets)
 
     def _tail(self, ref: str, limit: int) -> wire.Records:
         entry = self._home.resolve(ref)

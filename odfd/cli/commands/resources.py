@@ -17,6 +17,7 @@ from odfd.cli.watch_retry import WatchPosition, resumed
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
+from odfd.resources.registry import VERSION
 
 V = TypeVar("V", bound=wire.Value)
 
@@ -26,6 +27,7 @@ _KINDS = (
 )
 
 
+_SELF = f"/auth/{VERSION}/self"
 commands = Commands()
 
 
@@ -37,10 +39,22 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     if kind.single:
         return session.client.get(f"{kind.path}/{part(name)}", kind.view)
     rows = kind.all(session)
-    for value, sent in zip(rows.value, rows.sent, strict=True):
-        if name in (kind.key(value), kinds.id_of(sent)):
-            return Answer(value, sent)
-    raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
+    found = [
+        Answer(value, sent)
+        for value, sent in zip(rows.value, rows.sent, strict=True)
+        if name in (kind.key(value), kinds.id_of(sent), f"{kinds.account_of(value)}/{kind.key(value)}")
+    ]
+    owners = list(dict.fromkeys(kinds.account_of(each.value) for each in found))
+    if not owners:
+        raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
+    if len(owners) > 1:  # as a name is meant everywhere: one's own first, then the owner's, then the only one
+        own = session.client.get(_SELF, wire.AccountView).value.name or ""
+        chosen = next((each for each in (own, "") if each in owners), None)
+        if chosen is None:
+            ways = " or ".join(f"{each}/{name}" for each in owners)
+            raise Usage(f"several accounts have a {kind.name} {name[:80]}", hint=f"say which: {ways}")
+        found = [each for each in found if kinds.account_of(each.value) == chosen]
+    return found[0]
 
 
 def meant(session: Session, word: str, names: Sequence[str]) -> tuple[kinds.Kind[Any], list[str]]:

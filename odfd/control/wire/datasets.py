@@ -76,6 +76,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """Its blocks whose engine is not here, newest first; empty also where this node has no engine."""
     labels: dict[str, Any] = msgspec.field(default_factory=dict)
     """Labels of its resource."""
+    account: str | None = None
+    """Name of the account that has it; ``None``: the node's owner."""
     frontiers: Frontiers | None = None
     """``None``: its last block cannot be read, or it is not in a node's store."""
     shards: tuple[str, ...] = ()

@@ -132,6 +132,10 @@ class FlowView(Value, frozen=True, kw_only=True):
     """A flow, or a derived dataset that follows its inputs without one."""
 
     name: str
+    id: str = ""
+    """Id of its resource; empty for one that is not declared."""
+    account: str | None = None
+    """Name of the account that has it; ``None``: the node's owner."""
     kind: Literal["flow", "follow"]
     """``follow``: undeclared, with the name of its dataset."""
     target: str
@@ -204,6 +208,8 @@ class TaskView(Value, frozen=True, kw_only=True):
     fault: Problem | None = None
     declared: bool = False
     """Whether a manifest declares it; its id is the name of the resource, or its id if it is of an account."""
+    account: str | None = None
+    """Name of the account whose manifest declares it."""
 
 
 class LogLineView(Value, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from unit.odfd.node.test_webhooks import INSIDE, SECRET, Receiver, dataset, serv
 from chain.errors import Fault
 from odfd.access.uses import NOT_GRANTED
 from odfd.errors import to_problem
-from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, settled
+from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, settled
 from worlds.eventually import PATIENCE
 
 HIS = FLOW.replace(", account: bob", "").format
@@ -404,3 +404,28 @@ async def test_a_webhook_of_an_account_is_applied_by_it_and_ends_with_the_right_
             await node.apply(dataset("secret"))
             await asking.apply(BOB, dataset("his"))
             await told(receiver, ["created his"])
+
+
+async def test_views_say_whose_a_flow_a_task_and_a_dataset_are(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(HIS(target="theirs"))
+        for uid, name in ((ALICE, "hers"), (BOB, "his")):
+            await asking.apply(uid, DATASET.format(name=name, more=""), HIS(target=name), check(name))
+        for ref in ("alice/check", "bob/check"):
+            await ended(node, ref)
+
+        async def whose(path: str, name: str) -> list[tuple[str, str | None]]:
+            _, rows = await asking.ask(0, "GET", f"/node/v1alpha1/{path}")
+            return sorted(((each[name], each.get("account")) for each in rows), key=str)
+
+        assert await whose("datasets", "name") == [("hers", "alice"), ("his", "bob"), ("theirs", None)]
+        flows = [("hers", "alice"), ("his", "bob"), ("theirs", None)]
+        assert await whose("flows", "target") == flows
+        declared = [each for each in await whose("tasks", "target") if each[1] is not None]
+        assert declared == [("hers", "alice"), ("his", "bob")]
+        # Each calls its own by the name, and the owner of the node by account and name.
+        _, one = await asking.ask(BOB, "GET", "/node/v1alpha1/tasks/check")
+        assert (one["target"], one["account"]) == ("his", "bob")
+        assert (await node.api.tasks.get("alice/check")).target == "hers"
+        assert (await asking.ask(NOBODY, "GET", "/node/v1alpha1/tasks/check"))[0] == 404
