@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Annotated, Any, Final
@@ -25,6 +26,7 @@ GROUP: Final = "Group"
 RELATIONS: Final = "Relations"
 UNIX_CALLERS: Final = "unixCallers"
 MAX_STATEMENTS: Final = 10_000
+_DID: Final = re.compile(r"did:[a-z0-9]{1,32}:[\w.:%-]{1,256}\Z", re.ASCII)
 MAX_CALLERS: Final = 256
 
 
@@ -44,6 +46,9 @@ class AccountSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ) = None
     display_name: Annotated[str, described("Name for people to read.")] | None = None
     avatar_url: Annotated[str, described("URL of a picture.")] | None = None
+    did: Annotated[str, described("DID by which it is known elsewhere. Default: one that the node gives.")] | None = (
+        None
+    )
 
 
 class UnixCallers(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +126,7 @@ def prepare_account(spec: Node, remarks: Remarks) -> Node:
 def check_account(draft: Draft) -> None:
     """Checks an Account; adds to the mistakes of its draft."""
     draft.attempt("spec.email", _check_email, draft.spec.email)
+    draft.attempt("spec.did", _check_did, draft.spec.did)
     if UNIX_CALLERS in draft.typed:
         draft.attempt(f"headers.annotations.{UNIX_CALLERS}", lambda _: _check_callers(draft.typed[UNIX_CALLERS]), "")
 
@@ -136,6 +142,11 @@ def check_relations(draft: Draft) -> None:
         draft.attempt(f"spec.relations[{number}]", lambda _, said=each: _check_relation(said), "")  # type: ignore[misc]
     for number, one in enumerate(attributes):
         draft.attempt(f"spec.attributes[{number}]", lambda _, said=one: _check_attribute(said), "")  # type: ignore[misc]
+
+
+def _check_did(text: str) -> None:
+    if not _DID.match(text):
+        raise Invalid(f"{text[:80]!r} is no did", rule="account-did", hint="like did:odf:fed01…, or leave it out")
 
 
 def _check_email(text: str) -> None:

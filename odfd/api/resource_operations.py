@@ -14,6 +14,7 @@ import trio
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.types import TYPES
+from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.resources.manifest import Draft
 from odfd.resources.registry import VERSION
@@ -71,11 +72,6 @@ async def account_id(services: Services, account: str) -> str | None:
     if not account:
         return (await services.accounts.me()).id
     return (await services.declarations.get("Account", account)).id
-
-
-def manifest_of(view: wire.ResourceView) -> wire.ResourceManifest:
-    status = view.status | ({"systemLabels": view.system_labels} if view.system_labels else {})
-    return wire.ResourceManifest(schema=view.schema, headers=view.headers, spec=view.spec, status=status)
 
 
 async def read(services: Services, kind: ResourceType, ref: str) -> wire.ResourceManifest:
@@ -173,8 +169,11 @@ async def check_new(services: Services, kind: ResourceType, draft: Draft) -> Non
         if fault.rule != "ambiguous-name":
             raise
         return  # several others have it, and none of them is the node's owner, who asks
-    account = None if found is None else await account_id(services, draft.headers.account or "")
-    if found is not None and found.headers.get("account", {}).get("id") == account:
+    if found is None:
+        return
+    said, has = draft.headers.account or "", found.account
+    is_its = said and said in (has.get("id"), has.get("did"))
+    if is_its or found.headers.get("account", {}).get("id") == await account_id(services, said):
         raise Conflict(f"there is a {kind.name} {draft.headers.name} already", rule="exists", hint="PUT changes it")
 
 

@@ -33,9 +33,9 @@ from odfd.api.endpoints import (
     path_part,
     purges,
 )
-from odfd.api.resource_operations import manifest_of
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.pages import MOST, PAGE
+from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.control.client import MANIFESTS
 from odfd.control.responses import NDJSON, answer, body, decoded, flag, lines, problem, since_of, stream_of, whole_body
@@ -79,9 +79,7 @@ async def _all(services: Services, request: Request) -> object:
         if ACCOUNT.name in request.query_params:
             raise Usage("a watch does not select by account", rule="query", hint="leave account out")
         return await _watched(services.declarations, kind, request)
-    listed = await _listed(services, kind, request)
-    account = request.query_params.get(ACCOUNT.name)
-    return listed if account is None else _of_account(listed, await operations.account_id(services, account))
+    return await _listed(services, kind, request)
 
 
 @asks(FORM, GENERATION, answers=wire.ResourceManifest)
@@ -295,18 +293,17 @@ async def _listed(services: Services, kind: ResourceType, request: Request) -> w
     """Returns a page of resources; a watch from its version reports what changed since the list began."""
     asked, limit = request.query_params, LIMIT.number(request) or PAGE
     page = await services.declarations.page(kind.name, _selector(request), limit, asked.get("continue"))
-    items = tuple(manifest_of(each) for each in page.views)
+    views, account = page.views, asked.get(ACCOUNT.name)
+    if account is not None:
+        owner = await operations.account_id(services, account)
+        views = tuple(each for each in views if each.headers.get("account", {}).get("id") == owner)
+    items = tuple(manifest_of(each) for each in views)
     return wire.ResourceList(resource_version=page.version, items=items, rest=page.rest)
 
 
 def _selector(request: Request) -> str | None:
     """Returns what a list is of, by labels and names. Raises Invalid."""
     return selecting(request.query_params.get(LABELS.name), request.query_params.get(NAME.name))
-
-
-def _of_account(listed: wire.ResourceList, account: str | None) -> wire.ResourceList:
-    items = tuple(each for each in listed.items if each.headers.get("account", {}).get("id") == account)
-    return msgspec.structs.replace(listed, items=items)
 
 
 async def _watched(declarations: DeclarationService, kind: ResourceType | None, request: Request) -> Response:

@@ -62,7 +62,7 @@ def _cell(column: PrintedColumn, now: Instant, row: wire.ResourceManifest) -> st
 
 def phase_text(row: wire.ResourceManifest) -> str:
     """Formats the phase: ``Failed(code)`` after a failure; with a star if it is about an older generation."""
-    phase, code = row.status.get("phase", formatting.NOTHING), row.status.get("code")
+    phase, code = row.status.get("phase", formatting.NOTHING), row.problem.get("code")
     behind = "" if row.status.get("observedGeneration") == row.generation else "*"
     return (f"{phase}({code})" if phase == "Failed" else phase) + behind
 
@@ -70,7 +70,7 @@ def phase_text(row: wire.ResourceManifest) -> str:
 def conditions_text(status: Mapping[str, Any]) -> str:
     """Formats conditions by the last part of their URIs."""
     conditions = {key.rpartition("/")[2]: each["value"] for key, each in status.get("conditions", {}).items()}
-    return labels_text(conditions)
+    return labels_text({key: value for key, value in conditions.items() if key not in wire.BESIDE})
 
 
 def labels_text(labels: Mapping[str, Any]) -> str:

@@ -44,12 +44,30 @@ class ShardsSpec(msgspec.Struct, frozen=True, kw_only=True):
 class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of a dataset and its chain."""
 
-    kind: Annotated[Kind, described("Root: of data that is new. Derivative: derived from other datasets.")]
-    metadata: Annotated[
-        tuple[MetadataEvent, ...],
-        described("The metadata events that the chain is to contain, without events of data."),
-    ]
-    did: Annotated[str, described("Id of an existing dataset, or of a deleted one whose data is kept.")] | None = None
+    kind: (
+        Annotated[
+            Kind,
+            described("Root: of data that is new. Derivative: derived from other datasets. Required with metadata."),
+        ]
+        | None
+    ) = None
+    metadata: (
+        Annotated[
+            tuple[MetadataEvent, ...],
+            described("The metadata events that the chain is to contain, without events of data. Required with kind."),
+        ]
+        | None
+    ) = None
+    did: (
+        Annotated[
+            str,
+            described(
+                "Id of an existing dataset, or of a deleted one whose data is kept. Alone: a dataset that is here, and "
+                "that no manifest declares, such as a mirror's."
+            ),
+        ]
+        | None
+    ) = None
     shards: Annotated[ShardsSpec, described("Shards of a new root. Default: one chain."), OWN] | None = None
     volume: (
         Annotated[
@@ -59,6 +77,11 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether it declares the chain, and does not only name a dataset by its did."""
+        return self != DatasetSpec(did=self.did) or self.did is None
 
 
 def prepare(spec: Node, remarks: Remarks) -> Node:
@@ -78,18 +101,22 @@ def did_of(draft: Draft) -> DatasetId | None:
 def snapshot_of(draft: Draft) -> Manifest:
     """Builds the snapshot as a manifest of the format, with the lines of its parts."""
     spec: DatasetSpec = draft.spec
+    assert spec.kind is not None
     lines = {path.removeprefix(_SPEC): line for path, line in draft.lines.items() if path.startswith(_SPEC)}
     return Manifest(
         kind="DatasetSnapshot",
         version=1,
-        content=DatasetSnapshot(name=draft.headers.name, kind=spec.kind, metadata=spec.metadata),
+        content=DatasetSnapshot(name=draft.headers.name, kind=spec.kind, metadata=spec.metadata or ()),
         source=draft.source,
         lines={"": draft.line(), **lines},
     )
 
 
 def check_dataset(draft: Draft) -> None:
-    """Adds the mistakes in the annotations of a Dataset to its draft."""
+    """Adds the mistakes of a Dataset to its draft."""
+    for key in ("kind", "metadata") if draft.spec.is_declared else ():
+        if getattr(draft.spec, key) is None:
+            draft.note("spec", f"{key} is missing", "required-field")
     if SCHEDULE in draft.typed:
         draft.attempt(f"headers.annotations.{SCHEDULE}", lambda _: draft.typed[SCHEDULE].check(), "")
 

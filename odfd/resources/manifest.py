@@ -44,6 +44,15 @@ def described(text: str) -> msgspec.Meta:
     return msgspec.Meta(description=text)
 
 
+_ACCOUNT_FORMS: Final = msgspec.Meta(
+    extra_json_schema={
+        "type": ["string", "object"],
+        "properties": {key: {"type": "string"} for key in ("type", "id", "did", "name")},
+        "additionalProperties": False,
+    }
+)
+
+
 class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """The name of a resource, with its labels and annotations."""
 
@@ -53,7 +62,11 @@ class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
         | None
     ) = None
     account: (
-        Annotated[str, described("Name or id of the Account that owns it. Default: the account that applies it.")]
+        Annotated[
+            str,
+            described("Name, id or did of the Account that owns it. Default: the account that applies it."),
+            _ACCOUNT_FORMS,
+        ]
         | None
     ) = None
     labels: Annotated[Extra, described("Values to select resources by: at most 64, of 1 KiB each.")] | None = None
@@ -168,16 +181,16 @@ def _headers(node: Node | None, binding: Binding, warnings: list[str]) -> Any:
 
 
 def _account(node: Node | None, binding: Binding) -> dict[str, Node]:
-    """Returns an account that is written as an object, ``{id, name}``, in its short form; the id takes precedence."""
+    """Returns an account that is written as an object, ``{id, did, name}``, in its short form: the first of them."""
     if node is None or not isinstance(node.value, dict):
         return {}
-    texts = [child.value for key in ("id", "name") if (child := node.value.get(key)) is not None]
+    texts = [child.value for key in ("id", "did", "name") if (child := node.value.get(key)) is not None]
     if (
         node.value.keys() - {"type", "id", "did", "name"}
         or not texts
         or not all(isinstance(each, str) for each in texts)
     ):
-        text = "an account is {id, name}, or one of them alone"
+        text = "an account is {id, did, name}, or one of them alone"
         binding.mistakes.append(Mistake("headers.account", node.line, text, "account", "account: NAME"))
         return {"account": Node(node.line, "none")}
     return {"account": Node(node.line, texts[0])}

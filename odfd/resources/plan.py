@@ -119,6 +119,8 @@ class Rules(NamedTuple):
     """Returns what a resource of a type stands for, where its spec says that."""
     account: str | None = None
     """Id of the account that gets new resources that name no account."""
+    owner: tuple[str, ...] = ()
+    """The id and the did by which the account of the node's owner is written."""
 
 
 NO_RULES: Final = Rules()
@@ -148,7 +150,7 @@ def plan(
 ) -> tuple[list[PlannedResource], list[Invalid]]:
     """Plans in the order of ``desired``. A plan with faults must not be carried out."""
     faults: list[Invalid] = []
-    homes = _homes(desired, standing, rules.account, faults)
+    homes = _homes(desired, standing, rules, faults)
     homes = _kept_homes(desired, homes, standing)
     names = {
         each.id: (home, each.name.casefold())
@@ -196,22 +198,22 @@ def _in_order(desired: Sequence[DesiredResource]) -> list[int]:
     return sorted(range(len(desired)), key=lambda number: (desired[number].type, desired[number].name.casefold()))
 
 
-def _homes(
-    desired: Sequence[DesiredResource], standing: ResourceLookup, default: str | None, faults: list[Invalid]
-) -> _Homes:
-    """Finds the accounts, also among those that the batch makes. ``default``: that of resources that name none."""
+def _homes(desired: Sequence[DesiredResource], standing: ResourceLookup, rules: Rules, faults: list[Invalid]) -> _Homes:
+    """Finds the accounts, also among those that the batch makes."""
     told: list[str | None] = []
     ids: dict[int, str] = {}
     made = {each.name.casefold(): number for number, each in enumerate(desired) if each.type == ACCOUNT}
     state = FinalState((), standing)
     for each in desired:
-        if each.type not in OF_ACCOUNTS:
+        if each.account is not None and each.account in rules.owner:
+            told.append(None)
+        elif each.type not in OF_ACCOUNTS:
             told.append(None)
             if each.account is not None:
                 text = f"headers.account: a {each.type} is of the node, and of no account"
                 faults.append(Invalid(text, rule="account-type", hint="leave the account out", place=each.place))
         elif each.account is None:
-            told.append(default)
+            told.append(rules.account)
         elif (owner := state.account(each.account)) is not None:
             told.append(owner.id)
         elif (number := made.get(each.account.casefold())) is not None:

@@ -12,7 +12,17 @@ import msgspec
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.store.seals import Row, Sealed
-from odfd.resources.resource import ACCOUNT, Json, Op, Resource, ResourceEvent, canonical
+from odfd.resources.resource import (
+    ACCOUNT,
+    OWNER,
+    Json,
+    Op,
+    Resource,
+    ResourceEvent,
+    account_did,
+    canonical,
+    derived_id,
+)
 from odfd.resources.status import ResourceStatus
 
 _HINT: Final = "restore the database from a backup"
@@ -69,7 +79,15 @@ class ResourceReader:
         return next(iter(others), found)
 
     def with_did(self, type_: str, did: str) -> Resource | None:
-        return self._one("type = ? AND did = ?", (type_, did))
+        found = self._one("type = ? AND did = ?", (type_, did))
+        if found is not None or type_ != ACCOUNT:
+            return found
+        return next((each for each in self.all(ACCOUNT) if account_did(each.id, each.spec) == did), None)
+
+    def owner(self) -> dict[str, str]:
+        """Returns the handle of the account of the node's owner."""
+        made = derived_id(ACCOUNT, OWNER, self.epoch())
+        return {"id": made, "did": account_did(made), "name": OWNER}
 
     def rows(self, type_: str) -> list[NamedRow]:
         """Lists the resources of a type by name, without their bodies."""

@@ -28,6 +28,8 @@ class Row(Protocol):
     def spec(self) -> Any: ...
     @property
     def status(self) -> Mapping[str, Any]: ...
+    @property
+    def problem(self) -> Mapping[str, Any]: ...
 
 
 class PrintedColumn(NamedTuple):
@@ -132,11 +134,11 @@ _CONDITIONS: Final = PrintedColumn("CONDITIONS", "status", "conditions", 80)
 _LABELS: Final = PrintedColumn("LABELS", "labels", "labels", 80)
 _CHANGED: Final = PrintedColumn("CHANGED", "updated_at", "ago")
 _GENERATION: Final = PrintedColumn("GENERATION", "generation", "count")
-_MESSAGE: Final = PrintedColumn("", "status.message", most=WHOLE)
+_MESSAGE: Final = PrintedColumn("", "problem.message", most=WHOLE)
 _ELEMENT: Final = (PrintedColumn("SET", "spec.set", "reference"), PrintedColumn("KEY", "spec.key"), _LABELS, _CHANGED)
 ANY: Final = (
     PrintedColumn("TYPE", "type"), PrintedColumn("NAME", "name"), _PHASE, _CONDITIONS,
-    PrintedColumn("RETRY", "status.retryAt", "moment"),
+    PrintedColumn("RETRY", "problem.retryAt", "moment"),
     _GENERATION, _CHANGED, _MESSAGE,
 )  # fmt: skip
 """The columns of resources of several types."""

@@ -11,11 +11,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from chain.ids import DatasetId
 from chain.instant import Instant
 from odfd.resources.status import ResourceStatus
 
 Json: TypeAlias = Any
 ACCOUNT: Final = "Account"
+OWNER: Final = "node"
+"""The name by which the account of the node's owner is shown. It is no resource, and nobody can be given it."""
 UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 """The form of an id, which no name has."""
 Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
@@ -102,6 +105,13 @@ def fold(events: Iterable[ResourceEvent]) -> dict[str, Resource]:
         else:
             found[each.resource.id] = each.resource
     return found
+
+
+def account_did(resource_id: str, spec: Json = None) -> str:
+    """Returns the did that an account states, or else one that is as unique as its id, to which nobody has a key."""
+    if spec is not None and spec.get("did") is not None:
+        return str(spec["did"])
+    return str(DatasetId.from_public_key(hashlib.sha256(f"account {resource_id}".encode()).digest()))
 
 
 def derived_id(*parts: str) -> str:

@@ -119,7 +119,9 @@ class ApplyOperation:
         found = await trio.to_thread.run_sync(self._possible, request, terms)
         wanted, planned = found.wanted, found.planned
         snapshots, skips = wanted.snapshots, request.on_error == "skip"
-        others = [each for each in planned if each.after.type not in ELSEWHERE]
+        chains = {each.draft for each in snapshots}
+        bare = {at for at, each in enumerate(wanted.drafts) if each.type.name == DATASET and at not in chains}
+        others = [each for at, each in enumerate(planned) if each.after.type not in ELSEWHERE or at in bare]
         total = len(planned) + sum(each.is_legacy for each in snapshots)
 
         async def work(report: Report) -> wire.ApplyResult:

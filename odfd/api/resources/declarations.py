@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -39,7 +40,7 @@ from odfd.resources.plan import (
     renaming,
 )
 from odfd.resources.references import FinalState, Reference, references_in
-from odfd.resources.resource import Json, Resource
+from odfd.resources.resource import Json, Resource, account_did
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
 from odfd.resources.store import ResourceStore
@@ -101,6 +102,8 @@ class DeclarationService:
         def kept(desired: DesiredResource, before: Resource | None, resource_id: str) -> Any:
             if desired.is_kept:
                 return desired.spec
+            if desired.type == DATASET:
+                return _dataset_spec(desired, before)
             if desired.type != SECRET_SET:
                 form = self._registry.named(desired.type).kept
                 stands = None if before is None else before.spec
@@ -113,7 +116,8 @@ class DeclarationService:
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.read() as connection:
             store = DatasetResources(connection)
-            rules = Rules(kept, self._references, self._parts, self._object_of, account)
+            owner = self.owner["id"], self.owner["did"]
+            rules = Rules(kept, self._references, self._parts, self._object_of, account, owner)
             planned, faults = self._planned(desired, store, connection, terms, rules)
             batch, number = [each.after for each in planned], len(drafts)
             told = [waiting(each, draft, store, batch) for each, draft in zip(planned, drafts, strict=False)]
@@ -446,13 +450,20 @@ class DeclarationService:
         kind = self._type(owner.type)
         return () if kind.parts is None else kind.parts(owner)
 
-    def _account(self, each: Resource) -> dict[str, str] | None:
-        """Returns the account that owns a resource; ``None`` for the node. Blocking."""
+    def _account(self, each: Resource) -> dict[str, str]:
+        """Returns the handle of the account that owns a resource. Blocking."""
         if each.account is None:
-            return None
+            return self.owner
         with self._home.database.read() as connection:
             held = ResourceStore(connection).get(each.account)
-        return {"id": each.account} if held is None else {"id": each.account, "name": held.name}
+        name, spec = (each.account, None) if held is None else (held.name, held.spec)
+        return {"id": each.account, "did": account_did(each.account, spec), "name": name}
+
+    @functools.cached_property
+    def owner(self) -> dict[str, str]:
+        """The handle of the account of the node's owner. Blocking."""
+        with self._home.database.read() as connection:
+            return ResourceStore(connection).owner()
 
     def _label_faults(self, each: Resource, place: Callable[[str], str] = lambda _: "") -> Iterator[Invalid]:
         """Yields a fault for each label set by people that contradicts one of the controller."""
@@ -465,6 +476,23 @@ class DeclarationService:
     def _view(self, each: Resource) -> wire.ResourceView:
         """Shows a resource. Blocking, since a system label may be read from a chain."""
         return view_of(each, self._type(each.type), self._system_labels.of(each), self._account(each))
+
+
+def _dataset_spec(desired: DesiredResource, before: Resource | None) -> Json:
+    """Returns the spec to store of a dataset, without its did, which the resource has. Raises Invalid.
+
+    A spec of a did alone declares nothing: what stands stays as it is.
+    """
+    spec = {key: value for key, value in desired.spec.items() if key != "did"}
+    if spec:
+        held = None if before is None else before.spec
+        is_same = held is not None and {key: value for key, value in held.items() if key != "did"} == spec
+        return held if is_same else spec
+    if before is None or before.did != desired.spec["did"]:
+        text = f"there is no dataset {desired.name} with the id {desired.spec['did'][:120]}"
+        hint = "mirror it first; or declare it: spec needs kind and metadata"
+        raise Invalid(text, rule="dataset-did", hint=hint)
+    return before.spec
 
 
 def _sets_of(store: ResourceStore, name: str, account: str | None) -> tuple[Resource | None, Resource | None]:

@@ -198,10 +198,10 @@ class _Reading:
             draft.attempt(each.path, partial(reference_key, type_=each.type), each.text)
         if draft.binding.mistakes:
             return draft.binding.mistakes
-        if draft.type is DATASET_TYPE:
-            self._snapshot(snapshot_of(draft), text, did=did_of(draft), shards=draft.spec.shards, is_legacy=False)
         if draft.type.check is not None:
             draft.type.check(draft)
+        if draft.type is DATASET_TYPE and draft.spec.is_declared and not draft.binding.mistakes:
+            self._snapshot(snapshot_of(draft), text, did=did_of(draft), shards=draft.spec.shards, is_legacy=False)
         if (kept := draft.type.kept) is not None:
             draft.attempt(draft.type.judged_at, lambda name: kept(name, draft.spec, None), draft.headers.name)
         self._desired.drafts.append(draft)

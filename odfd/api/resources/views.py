@@ -1,9 +1,13 @@
-"""Shows declared resources as the API's clients see them."""
+"""Shows declared resources as the API's clients see them.
+
+Services and reconcilers read views; what leaves the node is RFC-018's canonical form, valid by its JSON Schemas. What
+these have no field for, such as the labels that the node sets, stands among the conditions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from chain import instant
 from odfd.control import wire
@@ -12,21 +16,27 @@ from odfd.resources.resource import Resource, ResourceHandle
 from odfd.resources.status import COMMON, ResourceStatus, shown
 from odfd.resources.types import ResourceType
 
+_COMMON: Final = f"{OURS}/resource/{VERSION}"
+_OWNERS: Final = "ownerReferences"
+_STATUS: Final = ("phase", "observedGeneration", "reconciledAt")
+"""Fields of a status that the format has, beside the conditions."""
+_PROBLEM: Final = ("code", "message", "hint", "failures", "retryAt")
+"""Fields of a status that say why the last attempt failed."""
+
 
 def view_of(
-    each: Resource, kind: ResourceType, system: Mapping[str, str], account: Mapping[str, str] | None
+    each: Resource, kind: ResourceType, system: Mapping[str, str], account: Mapping[str, str]
 ) -> wire.ResourceView:
     """Returns a resource as it is shown.
 
-    ``system``: labels that the controller of its type contributes. ``account``: id and name of the account that owns
-    it.
+    ``system``: labels that the controller of its type contributes. ``account``: the handle of the account that owns it.
     """
     headers: dict[str, Any] = {"id": each.id, "name": each.name}
     headers |= {"did": each.did} if kind.name == "Dataset" and each.did is not None else {}
-    headers |= {"account": dict(account)} if account is not None else {}
+    headers |= {"account": dict(account)} if each.account is not None else {}
     headers |= {"labels": dict(each.labels)} if each.labels else {}
     headers |= {"annotations": dict(each.annotations)} if each.annotations else {}
-    headers |= {"ownerReferences": [{"id": one.id, "name": one.name} for one in each.owners]} if each.owners else {}
+    headers |= {_OWNERS: [{"id": one.id, "name": one.name} for one in each.owners]} if each.owners else {}
     headers |= {
         "generation": each.generation,
         "createdAt": instant.render(each.created_at),
@@ -38,8 +48,33 @@ def view_of(
         type=kind.name, name=each.name, schema=kind.schema_of(each.spec), headers=headers, spec=each.spec, id=each.id,
         status=status,
         labels=dict(each.labels), system_labels=dict(system),
-        generation=each.generation, updated_at=instant.render(each.updated_at),
+        generation=each.generation, updated_at=instant.render(each.updated_at), account=dict(account),
     )  # fmt: skip
+
+
+def manifest_of(view: wire.ResourceView) -> wire.ResourceManifest:
+    """Returns a resource in RFC-018's canonical form. Applied again where it is from, it changes nothing."""
+    headers = {"id": view.id, "name": view.name, "account": view.account, "labels": {}, "annotations": {}}
+    headers |= {key: value for key, value in view.headers.items() if key not in ("did", _OWNERS)}
+    did = view.headers.get("did")
+    spec = view.spec if did is None else {"did": did, **(view.spec or {})}
+    status = {key: view.status[key] for key in _STATUS if key in view.status}
+    return wire.ResourceManifest(
+        schema=view.schema, headers=headers, spec=spec, status=status | {"conditions": _conditions(view)}
+    )
+
+
+def _conditions(view: wire.ResourceView) -> dict[str, Any]:
+    """Returns the conditions of a resource, and as such also what only this node tells."""
+    problem: dict[str, Any] = {key: view.status[key] for key in _PROBLEM if key in view.status}
+    told: dict[str, Any] = {
+        wire.OWNERS: view.headers.get(_OWNERS),
+        wire.REFERENCES: view.status.get("references"),
+        wire.SYSTEM_LABELS: view.system_labels,
+    }
+    beside = {f"{_COMMON}/{key}": {"value": value} for key, value in told.items() if value}
+    beside |= {f"{_COMMON}/{wire.PROBLEM}": {"value": True} | problem} if problem else {}
+    return {**view.status.get("conditions", {}), **beside}
 
 
 def _uris(kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:

@@ -202,7 +202,7 @@ def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | Non
         if row.spec is None:
             hint = f"apply one: odfctl explain {kind.name}"
             raise Usage(f"{row.name} was not declared by a manifest of its type", hint=hint)
-        headers = {key: row.headers[key] for key in ("name", "labels", "annotations") if key in row.headers}
+        headers = {key: row.headers[key] for key in ("name", "labels", "annotations") if row.headers.get(key)}
         texts.append(to_yaml({"$schema": row.schema, "headers": headers, "spec": row.spec}))
     return "---\n".join(texts)
 
@@ -414,6 +414,6 @@ def _print_deleted(
 
 def _ended(before: wire.TaskView, gone: wire.ResourceManifest) -> str:
     """Returns the result for a task: one that a command began may have ended by itself, and then stays in the list."""
-    if gone.status.get("code") == "cancelled":
+    if gone.problem.get("code") == "cancelled":
         return "cancelled"
     return "deleted" if before.declared else f"was {before.state} before"

@@ -63,7 +63,9 @@ def _now(value: Any) -> str:
     status = value.get("status") if isinstance(value, dict) else None
     if not isinstance(status, dict) or "phase" not in status:
         return ""
-    why = f" ({status['code']}): {status.get('message', '')}" if status.get("code") else ""
+    conditions = status.get("conditions", {})
+    problem: dict[str, Any] = next((each for key, each in conditions.items() if key.endswith(f"/{wire.PROBLEM}")), {})
+    why = f" ({problem['code']}): {problem.get('message', '')}" if problem.get("code") else ""
     return f": it is {status['phase']}{why}"
 
 

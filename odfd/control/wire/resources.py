@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from odfd.control.wire.value import Request, Value
+
+PROBLEM: Final = "ReconciliationError"
+"""The condition that says why the last attempt failed."""
+OWNERS: Final = "OwnerReferences"
+REFERENCES: Final = "References"
+SYSTEM_LABELS: Final = "SystemLabels"
+"""Conditions with what the format has no field for: the owners, what references are resolved to, the node's labels."""
+BESIDE: Final = frozenset({PROBLEM, OWNERS, REFERENCES, SYSTEM_LABELS})
+"""Conditions that no controller reports."""
 
 
 class TypeView(Value, frozen=True, kw_only=True):
@@ -64,6 +73,8 @@ class ResourceView(Value, frozen=True, kw_only=True):
     """Labels from the controller of its type: they can be selected by, and are in no manifest."""
     status: dict[str, Any] = msgspec.field(default_factory=dict)
     """``phase``, ``observedGeneration``, ``conditions``: the result of applying it."""
+    account: dict[str, str] = msgspec.field(default_factory=dict)
+    """Id, did and name of the account that has it, also if that is the node's owner."""
 
 
 class LabelRequest(Request, frozen=True, kw_only=True):
@@ -171,6 +182,16 @@ class ResourceManifest(Value, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return str(self.headers.get("name", ""))
+
+    def condition(self, name: str) -> dict[str, Any]:
+        """Returns a condition by the last part of its URI; empty if it has none of the name."""
+        found: dict[str, dict[str, Any]] = self.status.get("conditions", {})
+        return next((each for key, each in found.items() if key.rpartition("/")[2] == name), {})
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """``code``, ``message``, ``hint``, ``failures`` and ``retryAt`` of the last attempt, if it failed."""
+        return self.condition(PROBLEM)
 
     @property
     def id(self) -> str:

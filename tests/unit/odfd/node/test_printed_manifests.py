@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
+import pytest
 
+from chain.errors import Invalid
 from odfd.api import resource_operations
 from odfd.api.resources.types import TYPES
+from odfd.api.resources.views import manifest_of
 from odfd.resources.types import ResourceType
 from worlds import rfc_schemas
 
@@ -59,12 +63,9 @@ async def test_r03_each_manifest_that_is_printed_is_valid_by_the_schema_that_it_
             ours = {view.name for view in views if view.schema == kind.own_uri != kind.uri and view.spec is not None}
             assert ours == OURS.get(kind.name, set())
             for view in views:
-                if view.spec is None:
-                    continue  # what was pulled is declared by nobody
-                headers = {key: view.headers[key] for key in ("name", "labels", "annotations") if key in view.headers}
-                manifest = {"$schema": view.schema, "headers": headers, "spec": msgspec.to_builtins(view.spec)}
-                assert rfc_schemas.mistakes(manifest) == [], (kind.name, view.name)
-                if not kind.is_derived:
+                canonical = msgspec.to_builtins(manifest_of(view))
+                assert rfc_schemas.mistakes(canonical) == [], (kind.name, view.name)
+                if not kind.is_derived and view.spec is not None:  # what was pulled is declared by nobody
                     shown = await resource_operations.portable(alice.api, kind, view.name, force=True)
                     assert rfc_schemas.mistakes(shown_of(shown)) == [], (kind.name, view.name)
 
@@ -74,3 +75,48 @@ def shown_of(manifest: Any) -> dict[str, Any]:
     sent: dict[str, Any] = msgspec.to_builtins(manifest)
     assert sent.pop("status") == {}
     return sent
+
+
+async def test_r08_what_is_shown_of_a_resource_is_applied_again_without_a_change(world: Any) -> None:
+    async with world.running("alice") as alice:
+        for kind in await everything(alice):
+            for view in await alice.api.declarations.list(kind.name, None):
+                if not kind.is_derived:
+                    (item,) = (await alice.apply(json.dumps(msgspec.to_builtins(manifest_of(view))))).items
+                    assert (item.action, item.fault) == ("unchanged", None), (kind.name, view.name, item)
+
+
+async def test_r09_an_account_is_written_by_its_id_its_did_or_its_name(world: Any) -> None:
+    account = "$schema: Account\nheaders: {name: bob}\nspec: {email: b@example.org, did: 'did:odf:fed01bob'}\n"
+    made = "$schema: VariableSet\nheaders: {name: a, account: {name: bob}}\nspec: {variables: {}}\n"
+
+    async def shown(of: str) -> Any:
+        (view,) = [each for each in await alice.api.declarations.list("VariableSet", None) if each.name == of]
+        return manifest_of(view).headers["account"]
+
+    async with world.running("alice") as alice:
+        await alice.apply(account, made, made.replace(", account: {name: bob}", "").replace("a}", "b}"))
+        bob, owner = await shown("a"), await shown("b")
+        assert (bob["did"], bob["name"], owner["name"]) == ("did:odf:fed01bob", "bob", "node")
+        for whole in (bob, owner):
+            for forms in (whole, {"id": whole["id"]}, {"did": whole["did"]}, whole["did"]):
+                text = json.dumps({"$schema": "VariableSet", "headers": {"name": "c", "account": forms}})
+                (item,) = (await alice.apply(text[:-1] + ', "spec": {"variables": {}}}')).items
+                assert (item.action, await shown("c")) == ("created", whole)
+                await alice.api.declarations.delete("VariableSet", f"{whole['name']}/c" if whole is bob else "c")
+        with pytest.raises(Invalid, match="is no did"):
+            await alice.apply(account.replace("did:odf:fed01bob", "bob"))
+
+
+async def test_a_did_alone_names_a_dataset_that_is_here(world: Any) -> None:
+    text = "$schema: Dataset\nheaders: {{name: {}}}\nspec: {{did: {}}}\n"
+    async with world.running("alice") as alice:
+        await alice.apply("$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n")
+        did = alice.dataset("raw")
+        (item,) = (await alice.apply(text.format("raw", did).replace("raw}", "raw, labels: {env: dev}}"))).items
+        assert (item.action, item.changes) == ("updated", ('+ labels.env: "dev"',))
+        for name, other in (("new", did), ("raw", "did:odf:fed01" + "0" * 64)):
+            with pytest.raises(Invalid, match="there is no dataset"):
+                await alice.apply(text.format(name, other))
+        with pytest.raises(Invalid, match="metadata is missing"):
+            await alice.apply("$schema: Dataset\nheaders: {name: new}\nspec: {kind: Root}\n")

@@ -39,8 +39,8 @@ async def test_r57_resources_are_at_their_context_version_and_type(world: Any) -
         status, (problem,) = await ask(alice, "GET", "/config/v1alpha1/vs", "name=a*")
         assert (status, problem["rule"]) == (422, "name-pattern")
         _, (raw,) = await ask(alice, "GET", "/dataset/v1alpha1/datasets", "labels=datasetKind%3DRoot")
-        headers = raw["items"][0]["headers"]
-        for ref in ("raw", "RAW", headers["id"], headers["did"]):
+        headers, did = raw["items"][0]["headers"], raw["items"][0]["spec"]["did"]
+        for ref in ("raw", "RAW", headers["id"], did):
             status, (one,) = await ask(alice, "GET", f"/dataset/v1alpha1/dataset/{ref}")
             assert (status, one["headers"]["id"]) == (200, headers["id"])
 
