@@ -120,20 +120,19 @@ def _reading(table: str, columns: tuple[str, ...]) -> str:
 
 
 def _seal(table: str, values: Sequence[Value]) -> bytes:
-    # One update of the hash for a row takes a third of the time that one for each value does.
+    # One update of the hash for a row takes a third of the time that one for each value does, and telling the types
+    # apart here takes half of the time that a function for each value does.
     parts = [table.encode()]
     for value in values:
         # Values as SQLite returns them: instants are integers and names are bytes.
-        kind, raw = _plain(value)
-        parts += (b"%s%d:" % (kind, len(raw)), raw)
+        if value is None:
+            parts.append(b"n0:")
+        elif isinstance(value, str):
+            raw = value.encode()
+            parts += (b"t%d:" % len(raw), raw)
+        elif isinstance(value, bytes):
+            parts += (b"b%d:" % len(value), value)
+        else:
+            raw = b"%d" % value
+            parts += (b"i%d:" % len(raw), raw)
     return hashlib.sha3_256(b"".join(parts)).digest()[:_SIZE]
-
-
-def _plain(value: Value) -> tuple[bytes, bytes]:
-    if value is None:
-        return b"n", b""
-    if isinstance(value, bytes):
-        return b"b", value
-    if isinstance(value, str):
-        return b"t", value.encode()
-    return b"i", b"%d" % value

@@ -43,10 +43,12 @@ class ResourceStore(ResourceReader):
         self._owning = owning
         self._parked: set[str] = set()
         """Ids of resources that are without their names while several swap them."""
+        self._fresh: dict[str, Resource] = {}
+        """What ``put_all`` has read and nothing has written since, by id."""
 
     def put(self, resource: Resource, now: Instant) -> int:
         """Writes a resource; returns the number of the event. Raises Invalid if another one has its name or object."""
-        held = self.get(resource.id)
+        held = self._fresh.get(resource.id) or self.get(resource.id)
         if held is None or _identity(held) != _identity(resource):
             self._check_free(resource)
         status = ResourceStatus() if held is None else held.status
@@ -96,9 +98,10 @@ class ResourceStore(ResourceReader):
 
     def put_all(self, resources: Sequence[Resource], now: Instant) -> None:
         """Writes several resources, which may swap their names, together with their parts, whose names change too."""
+        self._fresh = self.among(each.id for each in resources)
         for each in resources:
-            row = self.row(each.id)
-            if row is not None and (row.name.casefold(), row.account) != (each.key, each.account):
+            held = self._fresh.get(each.id)
+            if held is not None and (held.key, held.account) != (each.key, each.account):
                 self._parked |= {each.id, *(child.id for child in self.owned(each.id))}
         for resource_id in sorted(self._parked):
             self._rekey(resource_id, _parked(resource_id))
@@ -109,6 +112,7 @@ class ResourceStore(ResourceReader):
             if held is not None:
                 self._rekey(resource_id, held.key)  # its name is not changed
         self._parked.clear()
+        self._fresh.clear()
 
     def observe(self, resource_id: str, generation: int, statuses: Sequence[ResourceStatus], now: Instant) -> bool:
         """Records the statuses of a resource in order; ``False`` if it is gone or has another generation."""
@@ -314,6 +318,7 @@ class ResourceStore(ResourceReader):
         self._db.execute("UPDATE declarations SET key = ?, seal = NULL WHERE id = ?", (key, resource_id))
 
     def _append(self, op: Op, resource: Resource, now: Instant) -> tuple[int, bytes]:
+        self._fresh.pop(resource.id, None)
         body = _encoded(resource)
         rv = self._next()
         EVENTS.put(self._db, rv, now, op, resource.id, resource.type, body)

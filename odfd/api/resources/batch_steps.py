@@ -94,7 +94,7 @@ def meaning(each: Resource, final: FinalState) -> Resource:
 
 def standing_of(
     planned: PlannedResource,
-    present: Mapping[str, Resource | None],
+    present: Mapping[str, Resource],
     store: ResourceStore,
     dids: Mapping[tuple[str | None, str], str],
 ) -> Resource:
@@ -102,7 +102,7 @@ def standing_of(
 
     ``present``: what stands now, by id.
     """
-    after, held = planned.after, present[planned.after.id]
+    after, held = planned.after, present.get(planned.after.id)
     if (held is None) != (planned.before is None):
         text = f"the {after.type} {after.name} {'is gone' if held is None else 'came'} meanwhile"
         raise Conflict(text, rule="head-moved", hint="apply it again")

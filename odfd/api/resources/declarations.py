@@ -189,7 +189,7 @@ class DeclarationService:
         store, born = self._store(connection), dids or {}
         for one in planned[:1] if generation is not None else ():
             check_generation(store.get(one.after.id), generation or 0, one.after.name)
-        held = {each.after.id: store.get(each.after.id) for each in planned}
+        held = store.among(each.after.id for each in planned)
         standing = [standing_of(each, held, store, born) for each in planned]
         final = FinalState(standing, store)
         changed = [after for each in standing if (after := meaning(each, final)) != held.get(each.id)]
