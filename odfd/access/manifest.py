@@ -19,7 +19,7 @@ from odfd.resources.label_schemas import ANONYMOUS_READ, PUBLIC_READ
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import ANY, reference_key, refers_to
 from odfd.resources.resource import Resource
-from odfd.resources.types import Remarks, ResourceType, annotated
+from odfd.resources.types import Remarks, ResourceType, annotated, beyond
 
 ACCOUNT: Final = "Account"
 GROUP: Final = "Group"
@@ -111,6 +111,32 @@ class RelationsSpec(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
+def prepare_relations(spec: Node, remarks: Remarks) -> Node:
+    """Refuses values that RFC-018 permits and that mean nothing here: an attribute holds or not, a role is a text."""
+    if not isinstance(spec.value, dict):
+        return spec
+    fields = dict(spec.value)
+    for part, kind, text, use in (
+        ("relations", str, "the value of a role is a text", f"value: {' or '.join(ROLES)}"),
+        ("attributes", bool, "an attribute holds or does not", "value: true, or value: false"),
+    ):
+        items = fields[part].value if part in fields else None
+        if isinstance(items, list):
+            made = [_judged(each, f"spec.{part}[{at}]", (kind, text, use), remarks) for at, each in enumerate(items)]
+            fields[part] = Node(fields[part].line, made)
+    return Node(spec.line, fields)
+
+
+def _judged(item: Node, path: str, wanted: tuple[type, str, str], remarks: Remarks) -> Node:
+    """Returns a statement without a value of another type than ``wanted``, which is refused."""
+    kind, text, use = wanted
+    value = item.value.get("value") if isinstance(item.value, dict) else None
+    if value is None or value.value is None or isinstance(value.value, kind) or not isinstance(item.value, dict):
+        return item
+    remarks.refuse(f"{path}.value", value.line, text, f"auth/{'Attribute' if kind is bool else 'Relation'}", use)
+    return Node(item.line, {**item.value, "value": Node(value.line, kind())})
+
+
 def prepare_account(spec: Node, remarks: Remarks) -> Node:
     """Removes a password, which nothing would ever check and nothing stores; adds a warning."""
     if not isinstance(spec.value, dict) or "password" not in spec.value:
@@ -174,13 +200,15 @@ def _check_relation(said: RelationSpec) -> None:
         raise Invalid("one is a member of a group or of an account", rule="relation-member", hint=hint)
     if relation not in (ROLE, MEMBER):
         hint = f"known are {', '.join(_WORDS)}"
-        raise Invalid(f"the relation {said.relation[:60]!r} has no effect here", rule="relation-unknown", hint=hint)
+        text = beyond(f"the relation {said.relation[:60]!r} has no effect here", "auth/Relation")
+        raise Invalid(text, rule="relation-unknown", hint=hint)
 
 
 def _check_attribute(said: AttributeSpec) -> None:
     if said.name not in (PUBLIC, ANONYMOUS, ADMIN):
         hint = f"known are {PUBLIC}, {ANONYMOUS} and {ADMIN}"
-        raise Invalid(f"the attribute {said.name[:60]!r} has no effect here", rule="attribute-unknown", hint=hint)
+        text = beyond(f"the attribute {said.name[:60]!r} has no effect here", "auth/Attribute")
+        raise Invalid(text, rule="attribute-unknown", hint=hint)
     if said.name == ADMIN and not said.object.startswith((f"{ACCOUNT}:", f"{GROUP}:")):
         hint = f"object: {ACCOUNT}:NAME, or {GROUP}:NAME"
         raise Invalid("an administrator is an account, or in a group", rule="attribute-admin", hint=hint)
@@ -277,7 +305,7 @@ spec: {}
 RELATIONS_TYPE: Final = ResourceType(
     names=registry.RELATIONS,
     about="Rights of accounts on resources. To an account without any right a resource does not exist.",
-    spec=RelationsSpec,
+    spec=RelationsSpec, prepare=prepare_relations,
     check=check_relations,
     example="""\
 $schema: Relations

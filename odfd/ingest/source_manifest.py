@@ -29,6 +29,8 @@ from odfd.resources.variables import VARIABLE
 
 MAX_CONFIG: Final = 64
 ENDPOINT: Final = "RestEndpoint"
+EVM_LOGS: Final = "EvmLogs"
+"""RFC-018's word for the fetch step that the chain calls EthereumLogs."""
 _TRIGGER: Final = "trigger."
 _CONFIG: Final = re.compile(r"config\.(\w+)(\s*\|\|\s*'[^']*')?")
 _VALUE: Final = re.compile(r"(\$\{\{\s*)config\.(\w+)")
@@ -56,6 +58,7 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     read: Annotated[ReadStep, described("The read step.")]
     preprocess: Annotated[Transform, described("A query over the rows that were read.")] | None = None
     merge: Annotated[MergeStrategy, described("The merge strategy. Default: Append.")] | None = None
+    vocab: Annotated[Extra, described("Refused: a dataset has its vocabulary in its chain.")] | None = None
 
 
 class ConfigValue(msgspec.Struct, frozen=True):
@@ -72,6 +75,10 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
         return spec
     fields = dict(spec.value)
     ingress = fields.pop("ingress", None)
+    if ingress is not None and isinstance(ingress.value, dict) and ingress.value.get("kind") is not None:
+        word = ingress.value["kind"]
+        if word.value == EVM_LOGS:
+            ingress = Node(ingress.line, {**ingress.value, "kind": Node(word.line, "EthereumLogs")})
     kind = ingress.value.get("kind") if ingress is not None and isinstance(ingress.value, dict) else None
     found: list[Mistake] = []
     if ingress is None or (kind is not None and kind.value == ENDPOINT):
@@ -107,6 +114,11 @@ def check_source_resource(draft: Draft) -> None:
     spec: SourceSpec = draft.spec
     config = spec.config or {}
     endpoint = endpoint_of(spec)
+    if spec.vocab is not None:
+        use = (
+            "metadata of the Dataset: {kind: SetVocab, eventTimeColumn: NAME}, and columns of such names in preprocess"
+        )
+        draft.refuse("spec.vocab", "a Source has no vocabulary of its own here", "source/SourceSpec", use)
     if endpoint is not None and spec.prepare:
         draft.note("spec.prepare", "what is pushed is not prepared", "source-endpoint", "push it as it is read")
     if endpoint is not None and endpoint.signature is not None:

@@ -20,6 +20,7 @@ import msgspec
 from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.model.source import SqlQueryStep, TemporalTable
 from chain.multihash import Multihash
 from chain.repeats import repeated
 from chain.store import durable
@@ -59,11 +60,34 @@ class ProjectionInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         return self.alias or self.dataset_ref.removeprefix("Dataset:")
 
 
-class SqlProject(msgspec.Struct, frozen=True, kw_only=True, tag="Sql"):
+class SqlProject(msgspec.Struct, frozen=True, kw_only=True, tag="Sql", rename="camel"):
     """The query of a projection."""
 
-    query: Annotated[str, described("One SELECT over the inputs. current.NAME is the current rows of a changelog.")]
+    query: (
+        Annotated[str, described("One SELECT over the inputs. current.NAME is the current rows of a changelog.")] | None
+    ) = None
+    queries: (
+        Annotated[
+            tuple[SqlQueryStep, ...],
+            described("Instead of query: steps, which later ones read by their alias; the last has none."),
+        ]
+        | None
+    ) = None
+    version: Annotated[str, described("Refused: the node has one version of its engine.")] | None = None
+    temporal_tables: (
+        Annotated[tuple[TemporalTable, ...], described("Refused: current.NAME is the current rows of a changelog.")]
+        | None
+    ) = None
     engine: Annotated[str, described(f"{ENGINE}, the engine of odfctl sql (default)."), NEEDED] | None = None
+
+    @property
+    def sql(self) -> str:
+        """The query as one statement."""
+        if not self.queries:
+            return self.query or ""
+        *steps, last = self.queries
+        named = ", ".join(f'"{each.alias}" AS ({each.query})' for each in steps)
+        return f"WITH {named} SELECT * FROM ({last.query})" if steps else last.query  # noqa: S608  the query's own text
 
 
 class ProjectionSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,10 +117,27 @@ def check_projection(draft: Draft) -> None:
         text = f"projections are computed by {ENGINE}, and not by {spec.project.engine[:60]!r}"
         hint = "write the query for it and leave engine out; a Derivative is computed by an engine of transforms"
         draft.note("spec.project.engine", text, "engine-unavailable", hint)
-    if not spec.project.query.strip() or len(spec.project.query) > MAX_SQL:
+    _check_query(draft, spec.project)
+    if not spec.project.sql.strip() or len(spec.project.sql) > MAX_SQL:
         draft.note(
             "spec.project.query", "no query, or a very long one", "query-size", f"at most {MAX_SQL:,} characters"
         )
+
+
+def _check_query(draft: Draft, project: SqlProject) -> None:
+    if project.query is not None and project.queries is not None:
+        draft.note("spec.project.queries", "query is there too", "query-steps", "leave one of them out")
+    for number, each in enumerate(project.queries or ()):
+        is_last = number == len(project.queries or ()) - 1
+        if is_last != (each.alias is None) or (each.alias is not None and not _ALIAS.match(each.alias)):
+            text = "the last step has no alias" if is_last else "a step that others read has an alias, like a_1"
+            draft.note(f"spec.project.queries[{number}]", text, "query-steps", "{alias: NAME, query: SELECT …}")
+    if project.version is not None:
+        use = f"leave it out: {ENGINE} is of the version that the node has"
+        draft.refuse("spec.project.version", "an engine's version is not chosen here", "dataset/Transform", use)
+    if project.temporal_tables is not None:
+        use = "current.NAME in the query: the current rows of a changelog"
+        draft.refuse("spec.project.temporalTables", f"{ENGINE} has no temporal tables", "dataset/Transform", use)
 
 
 class RecordedInput(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from chain.model.wire import Extra
 from odfd.resources.label_schemas import by_short_name, twice, wrong_values
 from odfd.resources.references import in_short_form
 from odfd.resources.resource import UUID
-from odfd.resources.types import Remarks, ResourceType, TypeRegistry
+from odfd.resources.types import UNSUPPORTED, Remarks, ResourceType, TypeRegistry, beyond
 
 SCHEMA: Final = "$schema"
 PARTS: Final = (SCHEMA, "headers", "spec", "status")
@@ -106,6 +106,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     def note(self, path: str, message: str, rule: str, hint: str = "") -> None:
         """Adds a mistake at a part."""
         self.binding.mistakes.append(Mistake(path, self.line(path), message, rule, hint))
+
+    def refuse(self, path: str, text: str, clause: str, instead: str) -> None:
+        """Adds the mistake of what RFC-018 has and this node has not. ``instead``: the words to use."""
+        self.note(path, beyond(text, clause), UNSUPPORTED, instead)
 
     def attempt(self, path: str, read: Callable[[str], T], text: str | None) -> T | None:
         """Returns ``read`` of a text; if that raises Invalid, adds a mistake at ``path`` and returns ``None``."""
@@ -190,7 +194,7 @@ def _account(node: Node | None, binding: Binding) -> dict[str, Node]:
         or not texts
         or not all(isinstance(each, str) for each in texts)
     ):
-        text = "an account is {id, did, name}, or one of them alone"
+        text = beyond("an account is {id, did, name}, or one of them alone", "Multi-tenancy")
         binding.mistakes.append(Mistake("headers.account", node.line, text, "account", "account: NAME"))
         return {"account": Node(node.line, "none")}
     return {"account": Node(node.line, texts[0])}
@@ -250,7 +254,8 @@ def wrong_entries(
     for part, entries in (("labels", labels), ("annotations", annotations)):
         for key in entries:
             if not _KEY.match(key):
-                yield f"{part}.{key}", f"{key[:60]!r} is no key", "label-key", "a short name, or a URI"
+                text = beyond(f"{key[:60]!r} is no key", "Labels & Annotations")
+                yield f"{part}.{key}", text, "label-key", "a short name, or a URI"
     if len(labels) > MAX_LABELS:
         yield "labels", f"{len(labels)} labels", "label-limit", f"at most {MAX_LABELS}; use annotations"
     for key, value in labels.items():

@@ -22,7 +22,7 @@ from chain.ids import DID_ODF, DatasetId, parse_local_alias, parse_own_name
 from chain.model.wire import REFERS_TO
 from odfd.resources.registry import OF_ACCOUNTS
 from odfd.resources.resource import ACCOUNT, UUID, Json, Resource, ResourceHandle, handle_of
-from odfd.resources.types import Remarks, notes_of
+from odfd.resources.types import Remarks, beyond, notes_of
 
 _DID: Final = "did:"
 _TYPE: Final = re.compile(r"[A-Z][A-Za-z]{0,63}\Z", re.ASCII)
@@ -156,7 +156,8 @@ def reference_key(text: str, type_: str) -> str:
     if "/" in text:
         if type_ not in OF_ACCOUNTS:
             hint = f"write {type_}:{text.rpartition('/')[2][:80]}"
-            raise Invalid(f"a {type_} is of the node, and of no account", rule="reference-account", hint=hint)
+            text = beyond(f"a {type_} is of the node, and of no account", "References")
+            raise Invalid(text, rule="reference-account", hint=hint)
         parse_local_alias(text)
     elif not UUID.match(text):
         parse_own_name(text)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 
 from chain.codec.bind import found
+from chain.codec.yaml_tree import Node
 from chain.errors import Environment
 from chain.model.wire import Extra
 from odfd.resources import registry
@@ -20,7 +21,7 @@ from odfd.resources.manifest import Draft, described
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key, refers_to
 from odfd.resources.resource import Resource
-from odfd.resources.types import ResourceType
+from odfd.resources.types import Remarks, ResourceType
 
 KEY: Final = re.compile(r"[A-Za-z_][\w.-]{0,127}\Z", re.ASCII)
 MAX_KEYS: Final = 256
@@ -74,6 +75,31 @@ class SecretSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     set: Annotated[str, described("The SecretSet that contains the value."), refers_to("SecretSet")]
     key: Annotated[str, described("The name of the value in the set.")]
+
+
+def prepare_set(spec: Node, remarks: Remarks) -> Node:
+    """Reads a value that is written ``{value: TEXT}`` as its text; another encoding than ``jwe`` is refused."""
+    if not isinstance(spec.value, dict):
+        return spec
+    fields = dict(spec.value)
+    for part in _VALUES.values():
+        values = fields[part].value if part in fields else None
+        if isinstance(values, dict):
+            read = {key: plain_value(each, f"spec.{part}.{key}", remarks) for key, each in values.items()}
+            fields[part] = Node(fields[part].line, read)
+    return Node(spec.line, fields)
+
+
+def plain_value(node: Node, path: str, remarks: Remarks) -> Node:
+    """Returns the text of ``{value: TEXT}``; what is sealed, or is neither, as it is."""
+    if not isinstance(node.value, dict) or "value" not in node.value:
+        return node
+    encoding = node.value.get("contentEncoding")
+    if encoding is not None and encoding.value != JWE:
+        text = f"a value is plain, or encoded as {JWE}"
+        remarks.refuse(f"{path}.contentEncoding", encoding.line, text, "config/Secret", f"contentEncoding: {JWE}")
+        return Node(node.line, "")
+    return node if encoding is not None or node.value.keys() != {"value"} else node.value["value"]
 
 
 def elements(owner: Resource) -> Iterator[OwnedPart]:
@@ -222,7 +248,7 @@ def check_values(draft: Draft, path: str, values: dict[str, object], most: int =
 VARIABLE_SET_TYPE: Final = ResourceType(
     names=registry.VARIABLE_SET,
     about="Values for other resources: a dataset's source reads the set with the dataset's name.",
-    spec=VariableSetSpec, parts=elements,
+    spec=VariableSetSpec, prepare=prepare_set, parts=elements,
     is_pruned=True,
     check=check_variables,
     example="""\
@@ -240,7 +266,7 @@ SECRET_SET_TYPE: Final = ResourceType(
     names=registry.SECRET_SET,
     about="Values that no output shows. They are encrypted when applied, and decrypted for sources "
     "of the dataset with the set's name.",
-    spec=SecretSetSpec, parts=elements,
+    spec=SecretSetSpec, prepare=prepare_set, parts=elements,
     is_silent=True, is_pruned=True,
     check=check_secrets,
     example="""\

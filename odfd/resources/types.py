@@ -37,11 +37,24 @@ _LONG: Final = frozenset({"type", "id", "did", "name", "account", "path"})
 _ACCOUNT: Final = frozenset({"type", "id", "did", "name"})
 
 
+UNSUPPORTED: Final = "rfc-unsupported"
+"""The rule by which a node refuses what RFC-018 has, and it has not."""
+
+
+def beyond(text: str, clause: str) -> str:
+    """Returns a message about what RFC-018 has in a clause, and this node has not."""
+    return f"{text} (RFC-018, {clause})"
+
+
 class Remarks(NamedTuple):
     """Collects the mistakes and warnings of one manifest while it is read."""
 
     mistakes: list[Mistake]
     warnings: list[str]
+
+    def refuse(self, path: str, line: int, text: str, clause: str, instead: str) -> None:
+        """Adds the mistake of what RFC-018 has and this node has not. ``instead``: the words to use."""
+        self.mistakes.append(Mistake(path, line, beyond(text, clause), UNSUPPORTED, instead))
 
     def reference(self, node: Node, path: str, type_: str = "") -> Node:
         """Returns the short form of a reference that is written as an object, ``{type, name, account, path}``.

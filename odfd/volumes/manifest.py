@@ -25,6 +25,7 @@ TYPE: Final = VOLUME
 POLICY: Final = "volumePolicy"
 CACHE: Final = 10 << 30
 """Bytes of a bucket that are cached beside the state directory, unless the policy names another size."""
+_KEYS: Final = ("access_key", "secret_key")
 _OF_FOLDERS: Final = ("path",)
 _OF_BUCKETS: Final = ("bucket", "endpoint", "region", "prefix", "credentials")
 FIXED: Final = ("kind", "path", "bucket", "endpoint", "prefix")
@@ -41,14 +42,14 @@ class VolumeKind(Enum):
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """The capacity of a volume."""
 
-    storage: Annotated[str, described("A size, such as 500Gi or 2TB.")]
+    storage: Annotated[str, described("A size, such as 500Gi or 2TB. Default: no limit.")] | None = None
 
 
 class VolumeCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The keys of a bucket."""
 
-    access_key: Annotated[str, described("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")]
-    secret_key: Annotated[str, described("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")]
+    access_key: Annotated[str, described("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")] | None = None
+    secret_key: Annotated[str, described("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")] | None = None
 
 
 class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +127,12 @@ def check_volume(draft: Draft) -> None:
         draft.note("spec", "a bucket is missing", "volume-place", "bucket: NAME")
     else:
         draft.attempt("spec.bucket", lambda _: bucket_of(spec), spec.bucket)
-    for key in ("access_key", "secret_key") if spec.credentials is not None else ():
-        text = getattr(spec.credentials, key)
+    keys = {} if spec.credentials is None else {key: getattr(spec.credentials, key) for key in _KEYS}
+    if None in keys.values() and any(keys.values()):
+        use = "accessKey and secretKey; or neither, where requests are unsigned"
+        draft.refuse("spec.credentials", "one key without the other signs nothing", "storage/AwsCredentials", use)
+        return
+    for text in filter(None, keys.values()):
         if not text.partition("#")[2]:
             hint = "SecretSet:NAME#KEY"
             draft.note("spec.credentials", f"{text[:80]!r} names no value of a SecretSet", "volume-credentials", hint)

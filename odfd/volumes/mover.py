@@ -166,7 +166,7 @@ class VolumeMover:
 
     def _check_room(self, volume: OpenVolume, size: int) -> None:
         capacity = volume.spec.capacity
-        if capacity is None:
+        if capacity is None or capacity.storage is None:
             return
         most, used = size_of(capacity.storage), self._index.usage(volume.resource.id).bytes
         if used + size > most:

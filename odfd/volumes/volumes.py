@@ -164,6 +164,8 @@ class Volumes:
             return {}
         found = {}
         for key, text in zip(KEYS, (spec.credentials.access_key, spec.credentials.secret_key), strict=False):
+            if text is None:
+                return {}
             handle = resource.references.get(reference_key(text, "SecretSet"))
             with self._home.database.read() as connection:
                 held = None if handle is None else ResourceStore(connection).get(handle.id)

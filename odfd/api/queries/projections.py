@@ -98,7 +98,7 @@ class ProjectionTables:
         spec = spec_of(resource.spec)
         inputs = await trio.to_thread.run_sync(lambda: list(self._inputs(resource, spec)))
         bound = {name.lower(): _bound(shards) for shards, names in inputs for name in names}
-        request = wire.QueryRequest(sql=spec.project.query)
+        request = wire.QueryRequest(sql=spec.project.sql)
         part = self._store.part(resource.id)
         try:
             asker = Asker(bound=bound, caller=_caller(resource))

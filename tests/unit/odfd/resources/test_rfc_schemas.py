@@ -12,6 +12,7 @@ import yaml
 
 from chain.codec import yaml_tree
 from chain.codec.bind import plain, plain_of
+from chain.errors import Invalid
 from odfd.api.resources.desired_state import read_desired_state
 from odfd.control import wire
 from odfd.resources.types import ODF, OURS
@@ -71,3 +72,108 @@ def test_a_source_with_options_of_ours_names_our_schema_and_others_that_of_the_f
     has_ours = "w3id.org/odfd/" in json.dumps(spec)
     assert printed["$schema"] == (draft.type.own_uri if has_ours else draft.type.uri)
     assert rfc_schemas.mistakes(printed) == []
+
+
+SOURCE = "source/v1alpha1/Source"
+TARGET = "sink/v1alpha1/WebhookTarget"
+DATASET = "dataset/v1alpha1/Dataset"
+PROJECTION = "dataset/v1alpha1/Projection"
+RELATIONS = "auth/v1alpha1/Relations"
+VOLUME = "storage/v1alpha1/PersistentVolume"
+VARIABLES = "config/v1alpha1/VariableSet"
+SECRETS = "config/v1alpha1/SecretSet"
+READS = {"kind": "Csv", "header": True}
+ID = "6767a4ee-d74d-436e-84f9-709407869a26"
+
+
+def written(type_: str, spec: dict[str, Any], **headers: Any) -> dict[str, Any]:
+    return {"$schema": rfc_schemas.ODF + type_, "headers": {"name": "a", **headers}, "spec": spec}
+
+
+def projecting(**more: Any) -> dict[str, Any]:
+    project = {"kind": "Sql", "engine": "duckdb", **more}
+    return written(PROJECTION, {"inputs": [{"datasetRef": "a"}], "project": project})
+
+
+def attribute(value: object) -> dict[str, Any]:
+    return written(RELATIONS, {"attributes": [{"object": "Dataset:a", "name": "colour", "value": value}]})
+
+
+def ingress(kind: str, **more: Any) -> dict[str, Any]:
+    return written(SOURCE, {"read": READS, "ingress": {"kind": kind, **more}})
+
+
+READ_ALL = [
+    written(DATASET, {"kind": "Root", "metadata": [], "volume": {"name": "v"}}),
+    written(DATASET, {"kind": "Root", "metadata": [], "volume": {"id": ID}}),
+    ingress("EvmLogs", chainId=1, nodeUrl="https://a.example", filter="address = X'00'"),
+    ingress("Url", url="https://a.example/", eventTime="FromMetadata", cache="Forever"),
+    ingress("Mqtt", host="h", port=1883, topics=[{"path": "a", "qos": "AtLeastOnce"}]),
+    ingress("RestEndpoint", buffer={"kind": "Memory"}),
+    written(SOURCE, {"read": READS, "config": {"k": {"type": "SecretSet", "name": "s", "path": "key"}},
+                     "ingress": {"kind": "Url", "url": "https://a.example/${{ config.k }}"}}),
+    projecting(queries=[{"alias": "x", "query": "select 1 as n"}, {"query": "select n from x"}]),
+    projecting(queries=[{"query": "select 1 as n"}]),
+    written(VARIABLES, {"variables": {"a": {"value": "1"}, "b": "2"}}),
+    written(SECRETS, {"secrets": {"a": {"value": "1"}}}),
+    written(VARIABLES, {"variables": {}}, account={"did": "did:odf:fed0101"}),
+    written("auth/v1alpha1/Account", {"email": "a@b.c", "did": "did:odf:fed0101", "password": {"value": "x"}}),
+    written(VOLUME, {"kind": "S3", "bucket": "bucket", "capacity": {}, "credentials": {}}),
+    written(RELATIONS, {}),
+]  # fmt: skip
+"""Valid manifests with fields that a node is likely to forget."""
+BEYOND = [
+    (written(SOURCE, {"read": READS, "vocab": {"eventTimeColumn": "t"}}), "spec.vocab"),
+    (written(DATASET, {"kind": "Root", "metadata": [], "volume": {"name": "v", "account": "org"}}), "spec.volume"),
+    (written(DATASET, {"kind": "Root", "metadata": [], "volume": "PersistentVolume:org/v"}), "spec.volume"),
+    (projecting(query="select 1", version="1"), "spec.project.version"),
+    (projecting(query="select 1", temporalTables=[{"name": "a", "primaryKey": ["b"]}]), "spec.project.temporalTables"),
+    (written(SECRETS, {"secrets": {"a": {"value": "1", "contentEncoding": "base64"}}}),
+     "spec.secrets.a.contentEncoding"),
+    (written(VARIABLES, {"variables": {}}, account={}), "headers.account"),
+    (written(VARIABLES, {"variables": {}}, labels={"a b": 1}), "headers.labels.a b"),
+    (written(VOLUME, {"kind": "S3", "bucket": "bucket", "credentials": {"accessKey": "s#k"}}), "spec.credentials"),
+    (attribute("red"), "spec.attributes[0].value"),
+    (attribute(value=True), "spec.attributes[0]"),
+    (written(RELATIONS, {"relations": [{"subject": "Account:a", "relation": "role", "value": 1, "object": "Group:a"}]}),
+     "spec.relations[0].value"),
+]  # fmt: skip
+"""Valid manifests of what this node has not, and the field that asks for it."""
+
+
+def faults_of(manifest: dict[str, Any]) -> tuple[Invalid, ...]:
+    """Returns the mistakes that this node finds."""
+    try:
+        read_desired_state([wire.ManifestText(source="m.yaml", text=json.dumps(manifest), base="")])
+    except Invalid as fault:
+        return getattr(fault, "faults", (fault,))
+    return ()
+
+
+@pytest.mark.parametrize("manifest", READ_ALL, ids=lambda each: each["$schema"].rpartition("/")[2])
+def test_r01_valid_manifests_are_read(manifest: dict[str, Any]) -> None:
+    assert rfc_schemas.mistakes(manifest) == []
+    assert faults_of(manifest) == ()
+
+
+@pytest.mark.parametrize(("manifest", "path"), BEYOND, ids=lambda each: each if isinstance(each, str) else "")
+def test_r01_what_the_node_has_not_is_refused_by_field_clause_and_the_words_to_use(
+    manifest: dict[str, Any], path: str
+) -> None:
+    assert rfc_schemas.mistakes(manifest) == []
+    (fault,) = faults_of(manifest)
+    assert (fault.place, fault.message.partition(": ")[0]) == ("m.yaml:1", path)
+    assert re.search(r" \(RFC-018, [\w/& -]+\)$", fault.message)
+    assert fault.hint
+
+
+def test_steps_of_a_projection_are_one_statement() -> None:
+    (draft,) = read_desired_state(
+        [wire.ManifestText(source="m", text=json.dumps(READ_ALL[7]), base="")]
+    ).drafts  # fmt: skip
+    assert draft.spec.project.sql == 'WITH "x" AS (select 1 as n) SELECT * FROM (select n from x)'
+    for wrong in ([{"query": "select 1"}, {"query": "select 2"}], [{"alias": "x", "query": "select 1"}]):
+        assert [each.rule for each in faults_of(projecting(queries=wrong))] == ["query-steps"]
+    assert [each.rule for each in faults_of(projecting(query="select 1", queries=[{"query": "select 1"}]))] == [
+        "query-steps"
+    ]
