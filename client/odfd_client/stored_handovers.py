@@ -8,17 +8,18 @@ from collections.abc import Generator, Sequence
 import pyarrow as pa
 
 from odfd_client.answer_stream import Answer
-from odfd_client.chain_blocks import SET_INFO
+from odfd_client.chain_blocks import SET_INFO, Block
 from odfd_client.errors import NotFound, Refused
 from odfd_client.folding import difference
 from odfd_client.handovers import Ending, Switched
 from odfd_client.relations import Demand, Query, Selection
-from odfd_client.stored_chains import Cut
+from odfd_client.stored_chains import Cut, StoredChain
 from odfd_client.stored_datasets import Chains, NoNode, StoredAnswer, refused, rows_of, told
 from odfd_client.stored_slices import StoredSlices
 from odfd_client.subscription import Source
 from odfd_client.values import NodeMetadata, Pin, Position
 
+_MILLI = 1_000_000
 _SYSTEM = 3
 """Columns of the vocabulary that describe a statement: offset, operation and system time."""
 
@@ -54,7 +55,7 @@ class StoredHandovers:
         notice = old.last_of(SET_INFO, old.head())
         assert notice is not None
         end = notice if notice.prev is None else old.block(notice.prev, notice.number - 1)
-        pins = [told([cut], cut.dataset, "").pins for cut in (Cut(old, end), Cut(new, new.block(block)))]
+        pins = [told([cut], cut.dataset, "").pins for cut in (Cut(old, end), Cut(new, _at(new, block, time)))]
         at = datetime.datetime.fromtimestamp(time / 1000, datetime.UTC).isoformat(
             timespec="milliseconds" if time % 1000 else "seconds"
         )
@@ -87,6 +88,14 @@ class StoredHandovers:
         slices = StoredSlices(self._chains.objects, cut, told([cut], cut.chain.id(), ""))
         schema, rows = rows_of(cut, slices, Selection("", current=True, where=self._selection.where))
         return pa.Table.from_batches(rows, schema)
+
+
+def _at(chain: StoredChain, block: str, time: int) -> Block:
+    """Returns the last block of a handover's time, in milliseconds; ``block`` was the head right before it."""
+    found, head = chain.block(block), chain.head()
+    while (after := chain.at(found.number + 1, head)) is not None and after.time // _MILLI <= time:
+        found = after
+    return found
 
 
 class _Rows(Query):

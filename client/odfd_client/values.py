@@ -95,6 +95,8 @@ class DatasetInfo:
     owner: bool
     rely_on: str
     """The fact by which the dataset may be relied on; empty: none is known."""
+    upper: str | None = None
+    """The frontier: earlier times are complete. ``None``: it is sealed, or the node does not say."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> DatasetInfo:
@@ -112,6 +114,7 @@ class DatasetInfo:
                 state=fields.get("state", ""),
                 owner=bool(fields.get("owner")),
                 rely_on=str((fields.get("relyOn") or {}).get("fact", "")),
+                upper=(fields.get("frontiers") or {}).get("upper"),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise Bug(f"what the node says of a dataset is not understood: {error}", rule="answer") from error

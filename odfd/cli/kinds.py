@@ -285,6 +285,7 @@ def _renditions(_now: Instant) -> tuple[TableColumn[wire.RenditionView], ...]:
         TableColumn("FROM", lambda row: row.origin),
         TableColumn("ACTIVE SINCE", lambda row: row.active_since or formatting.NOTHING),
         TableColumn("COMPLETE BEFORE", lambda row: row.upper or formatting.NOTHING),
+        TableColumn("DECIDED BEFORE", lambda row: row.until or formatting.NOTHING),
     )
 
 

@@ -15,13 +15,14 @@ from chain.statements import card
 from chain.statements.card import CardColumn, ChainFacts
 from chain.statements.statement import when
 from odfd.datasets import previews
+from odfd.renditions.successor import without_notice
 
 _CUT: Final = "…"
 
 
 def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
     """Derives the facts from the state of a chain with at least one block; ``created_at``: the time of the first."""
-    info, licence = state.set_info, state.set_license
+    info, licence = without_notice(state.set_info), state.set_license
     columns = [] if state.schema is None else list(previews.columns_of(state.schema))
     shown = columns[: card.MAX_COLUMNS]
     keywords = () if info is None else info.keywords or ()
@@ -46,7 +47,7 @@ def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
 
 def shortened(facts: ChainFacts, state: ChainState) -> tuple[str, ...]:
     """Names the texts and lists of which a card has a part only."""
-    info = state.set_info
+    info = without_notice(state.set_info)
     columns = [] if state.schema is None else [name for name, *_ in previews.columns_of(state.schema)]
     whole = {
         "description": ((info.description if info else None) or "", facts.description),

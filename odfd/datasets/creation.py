@@ -41,6 +41,7 @@ from chain.rules import check_snapshot
 from chain.rules.rule import Violation
 from chain.rules.snapshot import normalise_event
 from chain.state import ChainState
+from odfd.renditions.successor import without_notice
 
 Resolve: TypeAlias = Callable[[str], DatasetId]
 """Resolves a reference to an id. Raises NotFound."""
@@ -171,7 +172,7 @@ def declaration(state: ChainState, name: str) -> DatasetSnapshot:
         state.polling_source,
         *(source for _, source in sorted(state.active_push_sources.items())),
         state.set_transform,
-        state.set_info,
+        without_notice(state.set_info),
         state.set_license,
         state.set_attachments,
     )
@@ -189,7 +190,7 @@ def in_force(state: ChainState, event: MetadataEvent) -> MetadataEvent | None:
             disabled = name in state.disabled_push_sources and name not in state.active_push_sources
             return event if disabled else None
         case SetInfo():
-            return state.set_info
+            return without_notice(state.set_info)
         case SetLicense():
             return state.set_license
         case SetAttachments():

@@ -28,6 +28,7 @@ from odfd.queries.askers import OWNER, Asker, Bound
 from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold
 from odfd.queries.log_columns import LogColumnsCache
+from odfd.queries.rendition_times import active_at
 from odfd.queries.sharded_cuts import cuts_of, satisfying
 from odfd.queries.slices import PlacedSlice, SliceLists
 from odfd.queries.standing import required, standing_of, unsatisfied, weakest
@@ -225,7 +226,7 @@ class Planner:
             return entry
         times = [value for kind, value in table.clauses if kind == AS_OF]
         with _placed(table):
-            return self._home.active_at(ref, entry, to_millis(moment(times[0]))) if times else entry
+            return active_at(self._home, ref, entry, to_millis(moment(times[0]))) if times else entry
 
     def _named(self, ref: str, asker: Asker, clauses: str) -> tuple[DatasetEntry, Bound | None]:
         """Finds the dataset of a name, and its binding if names are bound. Raises NotFound, Invalid."""

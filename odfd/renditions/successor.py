@@ -14,9 +14,12 @@ import msgspec
 from chain import instant
 from chain.errors import Invalid
 from chain.ids import DatasetId
-from chain.instant import from_millis
+from chain.instant import from_millis, to_millis
+from chain.model.block import Block
 from chain.model.events import SetInfo
 from chain.multihash import Multihash
+from odfd.renditions.chain_timeline import is_row, words_of
+from odfd.renditions.timeline import Timeline
 
 _WORD: Final = "odfd/handover"
 _KEYWORD: Final = re.compile(
@@ -59,6 +62,12 @@ def announced(info: SetInfo | None, notice: HandoverNotice) -> SetInfo:
     )
 
 
+def going_on(info: SetInfo | None, timeline: Timeline) -> SetInfo:
+    """Returns the description of a chain that becomes the active one, with the rows of M, in place of ``info``."""
+    plain = without_notice(info) or SetInfo()
+    return SetInfo(description=plain.description, keywords=(*(plain.keywords or ()), *words_of(timeline)))
+
+
 def notice_of(info: SetInfo | None) -> HandoverNotice | None:
     """Returns the successor that a chain names; ``None`` if it names none, or none that can be read."""
     for word in reversed(info.keywords or () if info is not None else ()):
@@ -72,10 +81,32 @@ def notice_of(info: SetInfo | None) -> HandoverNotice | None:
     return None
 
 
+def notice_in(block: Block | None) -> HandoverNotice | None:
+    """Returns the successor that the last description of a chain names; ``None``: it names none.
+
+    Raises Invalid for a handover before the time of its block. No block is before the frontier that the owner signed,
+    so such a handover would be at a time that was decided.
+    """
+    info = None if block is None or not isinstance(block.event, SetInfo) else block.event
+    notice = notice_of(info)
+    if block is not None and notice is not None and notice.time < to_millis(block.system_time):
+        raise Invalid(
+            f"a handover at {instant.render(from_millis(notice.time))}, and its owner promised before that there is"
+            f" none until {instant.render(block.system_time)}",
+            rule="rendition-promised",
+            hint="ask its owner; the collection stays with the rendition that ended",
+        )
+    return notice
+
+
 def without_notice(info: SetInfo | None) -> SetInfo | None:
-    """Returns the description as its owner wrote it, without a notice."""
-    if info is None or not any(_KEYWORD.match(word) for word in info.keywords or ()):
+    """Returns the description as its owner wrote it, without a notice and without rows of M."""
+    if info is None or not any(_is_made(word) for word in info.keywords or ()):
         return info
-    words = tuple(word for word in info.keywords or () if not _KEYWORD.match(word))
+    words = tuple(word for word in info.keywords or () if not _is_made(word))
     text = _SENTENCE.sub("", info.description or "")
     return SetInfo(description=text or None, keywords=words or None) if text or words else None
+
+
+def _is_made(word: str) -> bool:
+    return _KEYWORD.match(word) is not None or is_row(word)

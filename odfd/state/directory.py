@@ -12,14 +12,14 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from chain.errors import Environment, NotFound, Refused
+from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from chain.model.events import SetDataSchema, SetInfo
+from chain.model.events import SetDataSchema
 from chain.model.portal import is_portal
 from chain.store import durable, schema
 from chain.store.database import Database
@@ -51,7 +51,7 @@ from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network import invitation_tokens
 from odfd.renditions import tables as renditions
 from odfd.renditions.mirror_handover import is_followed
-from odfd.renditions.successor import notice_of
+from odfd.renditions.successor import notice_in
 from odfd.resources import tables as resources
 from odfd.runtime.clock import Clock, SystemClock
 from odfd.runtime.filesystem import make_private
@@ -252,14 +252,6 @@ class StateDirectory:
         (self.keys.keep_dataset_key if has_begun else self.keys.discard_dataset_key)(dataset)
         return has_begun
 
-    def active_at(self, ref: str, entry: DatasetEntry, time: int) -> DatasetEntry:
-        """Returns the rendition that a name meant at a time, in milliseconds; an id means one dataset at all times."""
-        if is_one_chain(ref):
-            return entry
-        with self.database.read() as connection:
-            then = renditions.active_at(connection, entry.id, time)
-            return entry if then == entry.id else Catalog(connection).resolve(str(then))
-
     def shards_of(self, dataset: DatasetId) -> tuple[DatasetId, ...]:
         """Lists the chains with the rows of a dataset: itself, or all shards if it is the first of several."""
         with self.database.read() as connection:
@@ -277,7 +269,9 @@ class StateDirectory:
         for a way back: whoever reads by the name gets those rows from there.
         """
         block = None if self.keys.has_dataset_key(dataset) else self.chains.chain(dataset).last_of(("SetInfo",))
-        notice = notice_of(block.event) if block is not None and isinstance(block.event, SetInfo) else None
+        notice = None
+        with suppress(Invalid):  # what follows handovers reports it
+            notice = notice_in(block)
         if block is None or notice is None:
             return None
         with self.database.read() as connection:

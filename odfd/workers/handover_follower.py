@@ -17,7 +17,6 @@ import trio
 
 from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from chain.state import load_state
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.rendition_names import hand_on
@@ -28,8 +27,9 @@ from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.published.collection import beside
 from odfd.renditions import tables
+from odfd.renditions.chain_timeline import check, rows_of
 from odfd.renditions.mirror_handover import Await, Begin, Cross, Step, next_step
-from odfd.renditions.successor import HandoverNotice, notice_of
+from odfd.renditions.successor import HandoverNotice, notice_in
 from odfd.renditions.tables import MAX_RENDITIONS, CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, appended
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
@@ -135,8 +135,12 @@ class HandoverFollower:
         with self._home.database.read() as connection:
             state = tables.of(connection, dataset)
             spec = mirror_specs.of(connection, state.active.dataset)
-        notice = notice_of(load_state(chains.chain(state.active.dataset)).set_info)
-        if spec is None or notice is None:
+        active = chains.chain(state.active.dataset)
+        if spec is None:
+            return None
+        check(rows_of(active, state.active.dataset), state.timeline)
+        notice = notice_in(active.last_of(("SetInfo",)))
+        if notice is None:
             return None
         successor = next((each.shards for each in state.members if each.dataset == notice.to), ())
         uppers = {each: chains.upper(each) for each in (*state.active.shards, *successor)}

@@ -19,6 +19,7 @@ from odfd.control.assembly import Context
 from odfd.datasets import read_holds
 from odfd.datasets.catalog import Catalog, DatasetEntry, is_one_chain
 from odfd.datasets.read_holds import ReadHold, ReadHolds
+from odfd.queries.rendition_times import active_at
 from odfd.renditions import tables
 from odfd.state.directory import StateDirectory
 
@@ -64,7 +65,7 @@ class HoldService:
         def write() -> wire.HoldView:
             entry, now = self._home.resolve(request.ref), self._clock.now()
             at = None if request.at is None else _millis(request.at)
-            entry = entry if at is None else self._home.active_at(request.ref, entry, at)
+            entry = entry if at is None else active_at(self._home, request.ref, entry, at)
             # The cut is chosen and stored in one write transaction, so no history can be given up in between.
             with self._home.database.write() as connection:
                 time, head = self._chosen(connection, entry, at, named=not is_one_chain(request.ref))

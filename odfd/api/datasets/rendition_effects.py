@@ -40,7 +40,7 @@ from odfd.mirrors.data_retention import DataRetention
 from odfd.queries import folds
 from odfd.renditions import tables
 from odfd.renditions.handover import Command, Situation
-from odfd.renditions.successor import HandoverNotice, announced, notice_of, without_notice
+from odfd.renditions.successor import HandoverNotice, announced, going_on
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import Switch, appended, is_needed
 from odfd.runtime.clock import Clock
@@ -281,7 +281,7 @@ class RenditionEffects:
         at once. If others know a chain, its last block says where its collection goes on. Raises Conflict.
         """
         told = [move for move in moves if self.is_told(move.old.dataset)]
-        ends = [part for move in told for part in self._ends(move, time)]
+        ends = [part for move in told for part in self._ends(move, Switch(time, command, move.new.row))]
         added = {part.dataset for part in ends}
         grown = [
             {each.row.number: self.size(each) + len(each.shards) for each in move if each.dataset in added}
@@ -307,21 +307,21 @@ class RenditionEffects:
             self._committer.sign_upper(shard)
         return [shard for move in told for shard in move.new.shards]
 
-    def _ends(self, move: Move, time: int) -> list[SideCommit]:
+    def _ends(self, move: Move, switch: Switch) -> list[SideCommit]:
         """Returns the last block of a chain that others know, which says where its collection goes on.
 
-        A chain that the collection comes back to says that it is the collection again. Shards all get the block.
+        The chain that goes on says all handovers so far. Shards all get the block.
         """
-        going_on = load_state(self._home.chains.chain(move.new.dataset))
-        assert going_on.head is not None
+        new = load_state(self._home.chains.chain(move.new.dataset))
+        assert new.head is not None
         counts = len(move.old.shards), len(move.new.shards)
-        notice = HandoverNotice(move.new.dataset, time, going_on.head, *counts)
+        notice = HandoverNotice(move.new.dataset, switch.time, new.head, *counts)
         ended = load_state(self._home.chains.chain(move.old.dataset))
-        found = [self._said(move.old, ended, announced(ended.set_info, notice), time)]
-        if notice_of(going_on.set_info) is not None:
-            again = without_notice(going_on.set_info) or SetInfo()
-            found.append(self._said(move.new, going_on, again, time))
-        return found
+        timeline = appended(self.state(move.old.dataset).timeline, switch)
+        return [
+            self._said(move.old, ended, announced(ended.set_info, notice), switch.time),
+            self._said(move.new, new, going_on(new.set_info, timeline), switch.time),
+        ]
 
     def _said(self, member: Member, state: ChainState, info: SetInfo, time: int) -> SideCommit:
         assert state.head is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
@@ -36,6 +37,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
 from odfd.ingest.copying import Layout
+from odfd.queries.rendition_times import owner_timeline
 from odfd.renditions import handover, tables
 from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
 from odfd.renditions.tables import CollectionState, Member
@@ -79,7 +81,7 @@ class RenditionService:
             with self._home.database.read() as connection:
                 states = tables.every(connection) if ref is None else []
             found = states if ref is None else [self._effects.state(self._home.resolve(ref).id)]
-            return [self._view(state, each) for state in found for each in state.members]
+            return [view for state in found for view in (*self._elsewhere(state), *self._views(state))]
 
         return await trio.to_thread.run_sync(look)
 
@@ -335,6 +337,33 @@ class RenditionService:
         state = self._effects.state(dataset)
         return self._view(state, state.member(number))
 
+    def _views(self, state: CollectionState) -> Sequence[wire.RenditionView]:
+        return [self._view(state, each) for each in state.members]
+
+    def _elsewhere(self, state: CollectionState) -> Sequence[wire.RenditionView]:
+        """Lists former renditions of a mirror that are not here, as its owner tells of them."""
+        rows = owner_timeline(self._home, state.active.dataset)
+        return [
+            wire.RenditionView(
+                number=row.number, dataset="", dataset_id=str(row.to), origin="owner", state="Superseded",
+                active_since=instant.render(from_millis(row.time)) if row.time else None,
+                until=instant.render(from_millis(after.time)),
+            )
+            for row, after in pairwise(rows)
+            if not any(each.has(row.to) for each in state.members)
+        ]  # fmt: skip
+
+    def _until(self, state: CollectionState, number: int) -> str | None:
+        """Returns the time before which a rendition is known to be active."""
+        switches = state.timeline.switches
+        ends = [after.time for before, after in pairwise(switches) if before.to.number == number]
+        if number != state.active.row.number:
+            return instant.render(from_millis(ends[-1])) if ends else None
+        upper = self._effects.upper(state.active)
+        end = self._home.unfollowed(state.active.dataset)
+        decided = max(state.timeline.upper, upper) if end is None else end[0]
+        return instant.render(from_millis(decided)) if 0 < decided < SEALED else None
+
     def _view(self, state: CollectionState, member: Member) -> wire.RenditionView:
         number, active = member.row.number, state.active.row.number
         times = [each.time for each in state.timeline.switches[1:] if each.to.number == number]
@@ -354,6 +383,7 @@ class RenditionService:
             upper=instant.render(from_millis(upper)) if 0 < upper < SEALED else None,
             shards=tuple(map(str, member.shards)) if is_sharded else (),
             by=member.row.by,
+            until=self._until(state, number),
         )
 
     def _id(self, given: str | None) -> str:

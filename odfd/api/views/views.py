@@ -30,6 +30,7 @@ from odfd.control import wire
 from odfd.datasets import previews, row_counts
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Mark, Visibility
+from odfd.renditions.chain_timeline import is_row
 from odfd.state.directory import StateDirectory
 from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
@@ -154,7 +155,9 @@ class DatasetViews:
         return wire.DatasetDetail(
             dataset=self.dataset(entry),
             description=state.set_info.description if state.set_info else None,
-            keywords=(state.set_info.keywords or ()) if state.set_info else (),
+            keywords=tuple(word for word in (state.set_info.keywords or ()) if not is_row(word))
+            if state.set_info
+            else (),
             source=to_builtins(source) if source else None,
             transform=to_builtins(state.set_transform.transform) if state.set_transform else None,
             inputs=inputs,

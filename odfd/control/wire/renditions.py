@@ -58,7 +58,8 @@ class RenditionView(Value, frozen=True, kw_only=True):
 
     number: int
     dataset: str
-    """Its name here; empty once it is deleted."""
+    """Its name here; empty once it is deleted, and for one that is not here, as its owner tells of it. The number is
+    then the owner's."""
     dataset_id: str
     origin: Literal["first", "raw", "snapshot", "inputs", "owner"]
     """``inputs``: derived, over other inputs. ``owner``: made by another node, and mirrored here."""
@@ -73,3 +74,7 @@ class RenditionView(Value, frozen=True, kw_only=True):
     """Ids of its chains, if several; ``dataset_id`` is the first of them."""
     by: tuple[str, ...] = ()
     """Columns whose hash decides the shard of a row."""
+    until: str | None = None
+    """Time before which it is known to be the active one, from ``active_since`` on: that of the handover that ended it,
+    or, of the active one, the frontier of the timeline, since no handover will be before it. Null: it was never active,
+    or nobody told."""

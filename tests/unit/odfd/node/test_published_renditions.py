@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from chain.errors import Refused
+import msgspec
+import pytest
+from unit.odfd.node.test_shards import answered
+
+from chain.errors import NotFound, Refused
+from chain.instant import SECOND
+from odfd.api.datasets import rendition_effects
 from odfd.control import wire
+from odfd.renditions import successor
+from odfd.renditions.chain_timeline import rows_of
 from worlds.eventually import became
 
 
@@ -85,6 +93,85 @@ async def test_a_handover_back_and_a_restart_are_followed(world: Any, worlds: An
             assert await rows(bob, "theirs") == await rows(alice, "cities")
         async with world.running("bob") as bob:
             assert [each[3] for each in states(bob, "theirs")] == ["Active", "Superseded"]
+
+
+async def test_all_handovers_are_in_the_chain_that_goes_on(world: Any, worlds: Any) -> None:
+    """Who mirrors the active rendition alone knows when others held, and answers for no time of theirs."""
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
+        await alice.apply(worlds.ROOT)
+        await pulled(world, alice, 1, "Graz")
+        before = await alice.api.datasets.manifest("cities")
+        await bob.mirror(alice.dataset("cities"), "theirs")
+        for number, shards in ((1, 1), (2, 3), (3, 1)):
+            request = wire.RenditionRequest(origin="snapshot", shards=shards, by=("city",) if shards > 1 else ())
+            await alice.done(alice.api.renditions.create("cities", request))
+            world.clock.instant += 60 * SECOND
+            await hand_over(alice, number)
+            await bob.heard("rendition.followed", number)
+        await pulled(world, alice, 2, "Linz")
+        mine = await alice.api.renditions.list("cities")
+        assert [each.active_since for each in mine[1:]] == [each.until for each in mine[:-1]]
+        assert mine[-1].until == mine[-1].upper
+        await became(lambda: bob.size("theirs") == alice.size("cities"))
+        await bob.pull("theirs")
+        theirs = await bob.api.renditions.list("theirs")
+        assert [(each.dataset_id, each.until) for each in theirs] == [(each.dataset_id, each.until) for each in mine]
+
+        await carol.mirror(alice.dataset("cities"), "late")
+        late = await carol.api.renditions.list("late")
+        assert [(each.dataset_id, each.active_since, each.until) for each in late[:-1]] == [
+            (each.dataset_id, each.active_since, each.until) for each in mine[:-1]
+        ]
+        assert [each.dataset for each in late] == ["", "", "", "late"]
+        for at, is_here in ((mine[2].until, True), (mine[2].active_since, False), (mine[0].until, False)):
+            sql = f"SELECT count(*) AS n FROM late FOR SYSTEM_TIME AS OF '{at}'"
+            if is_here:
+                (row,), _ = await answered(carol, wire.QueryRequest(sql=sql))
+                assert row["n"] == 1
+            else:
+                with pytest.raises(NotFound) as missing:
+                    await answered(carol, wire.QueryRequest(sql=sql))
+                assert missing.value.rule == "rendition-missing"
+
+        detail = await alice.api.datasets.describe("cities")
+        assert (detail.keywords, detail.description) == ((), None), "nobody declared that"
+        assert (await alice.api.datasets.manifest("cities")).spec == before.spec
+        (item,) = (await alice.apply(worlds.ROOT)).items
+        assert item.action == "unchanged"
+        await alice.apply(f"{worlds.ROOT}    - {{kind: SetInfo, description: towns, keywords: [a]}}\n")
+        assert (await alice.api.datasets.describe("cities")).keywords == ("a",)
+        chain = alice.home.chains.chain(alice.dataset("cities"))
+        assert [each.number for each in rows_of(chain, alice.dataset("cities"))] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("rule", ["rendition-promised", "rendition-timeline"])
+async def test_an_owner_that_goes_back_on_a_promise_is_not_followed(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """A handover at a time that was decided, and handovers that were signed and then left out."""
+    said, words = rendition_effects.announced, successor.words_of
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(worlds.ROOT)
+        await pulled(world, alice, 1, "Graz")
+        await bob.mirror(alice.dataset("cities"), "theirs")
+        await create(alice)
+        await hand_over(alice, 1)
+        await bob.heard("rendition.followed")
+        await create(alice)
+        if rule == "rendition-timeline":
+            monkeypatch.setattr(successor, "words_of", lambda timeline: (words(timeline)[0], words(timeline)[-1]))
+        else:
+            monkeypatch.setattr(
+                rendition_effects, "announced",
+                lambda info, notice: said(info, msgspec.structs.replace(notice, time=notice.time - 1)),
+            )  # fmt: skip
+        await hand_over(alice, 2)
+        (held,) = await bob.heard("mirror.held")
+        assert held.data["rule"] == rule
+        followed = alice.dataset("cities") if rule == "rendition-timeline" else alice.dataset("cities.r1")
+        assert bob.dataset("theirs") == followed
+        (view,) = [each for each in await bob.api.renditions.list("theirs") if each.state == "Active"]
+        assert view.until == view.upper, "no frontier goes back"
 
 
 async def test_a_successor_that_is_here_by_another_name_is_left_so(world: Any, worlds: Any) -> None:

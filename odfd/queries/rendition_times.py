@@ -1,0 +1,39 @@
+"""Says which rendition a name meant at a time: as this node handed over, or as the owner of a mirror signed it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chain.errors import NotFound
+from chain.ids import DatasetId
+from odfd.datasets.catalog import Catalog, DatasetEntry, is_one_chain
+from odfd.renditions import tables
+from odfd.renditions.chain_timeline import SignedSwitch, row_at, rows_of
+from odfd.state.directory import StateDirectory
+
+
+def active_at(home: StateDirectory, ref: str, entry: DatasetEntry, time: int) -> DatasetEntry:
+    """Returns the rendition that a name meant at a time, in milliseconds; an id means one dataset at all times.
+
+    Raises NotFound if that one is not here, as the owner of the mirror says.
+    """
+    if is_one_chain(ref):
+        return entry
+    with home.database.read() as connection:
+        state = tables.of(connection, entry.id)
+        then = tables.active_at(connection, entry.id, time)
+        if then != entry.id:
+            return Catalog(connection).resolve(str(then))
+    row = row_at(owner_timeline(home, entry.id), time)
+    if row is None or any(each.has(row.to) for each in state.members):
+        return entry
+    raise NotFound(
+        f"{entry.name} was another rendition then, which is not here: {row.to}",
+        rule="rendition-missing",
+        hint=f"odfctl mirror add {row.to}; or ask for a later time: odfctl get renditions {entry.name}",
+    )
+
+
+def owner_timeline(home: StateDirectory, dataset: DatasetId) -> Sequence[SignedSwitch]:
+    """Returns all handovers that led to a mirrored rendition, as its owner signed them; none for one of this node."""
+    return () if home.keys.has_dataset_key(dataset) else rows_of(home.chains.chain(dataset), dataset)
