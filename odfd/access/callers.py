@@ -32,10 +32,11 @@ class AccountCallers(msgspec.Struct, frozen=True):
     name: str
     users: Collection[str] = ()
     groups: Collection[str] = ()
+    did: str | None = None
 
 
 def subject_of(caller: UnixCaller, own_uid: int, accounts: Sequence[AccountCallers], wanted: str = "") -> Principal:
-    """Returns the principal that a caller acts as. ``wanted``: the account it asks for, by name or id.
+    """Returns the principal that a caller acts as. ``wanted``: the account it asks for, by name, id or did.
 
     Raises Refused if that account is not its own, or if it has several and asks for none; NotFound.
     """
@@ -55,7 +56,7 @@ def subject_of(caller: UnixCaller, own_uid: int, accounts: Sequence[AccountCalle
 
 def _wanted(wanted: str, accounts: Sequence[AccountCallers], *, is_owner: bool) -> Principal:
     for each in accounts:
-        if wanted.casefold() in (each.name.casefold(), each.id):
+        if wanted.casefold() in (each.name.casefold(), each.id) or wanted == each.did:
             return Principal(each.id, name=each.name)
     if is_owner:
         hint = "odfctl get accounts lists them"

@@ -18,7 +18,7 @@ from odfd.resources import registry
 from odfd.resources.label_schemas import ANONYMOUS_READ, PUBLIC_READ
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import ANY, reference_key, refers_to
-from odfd.resources.resource import Resource
+from odfd.resources.resource import Resource, account_did
 from odfd.resources.types import Remarks, ResourceType, annotated, beyond
 
 ACCOUNT: Final = "Account"
@@ -260,7 +260,8 @@ def callers_of(accounts: Iterable[Resource]) -> list[AccountCallers]:
     found = []
     for each in sorted(accounts, key=lambda one: one.name.casefold()):
         said = _callers(each.annotations)
-        found.append(AccountCallers(each.id, each.name, said.users or (), said.groups or ()))
+        did = account_did(each.id, each.spec)
+        found.append(AccountCallers(each.id, each.name, said.users or (), said.groups or (), did))
     return found
 
 

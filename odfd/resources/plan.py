@@ -18,7 +18,7 @@ from chain.instant import Instant
 from odfd.resources.owners import OwnedPart, Parts, name_fault, owned_fault
 from odfd.resources.references import FinalState, Reference, ResourceLookup, find_cycle
 from odfd.resources.registry import OF_ACCOUNTS
-from odfd.resources.resource import ACCOUNT, Json, Resource, ResourceHandle, canonical, derived_id
+from odfd.resources.resource import ACCOUNT, OWNER, Json, Resource, ResourceHandle, canonical, derived_id
 
 APPLY: Final = "odfctl"
 """The default name of the manager that applies manifests."""
@@ -205,8 +205,10 @@ def _homes(desired: Sequence[DesiredResource], standing: ResourceLookup, rules: 
     made = {each.name.casefold(): number for number, each in enumerate(desired) if each.type == ACCOUNT}
     state = FinalState((), standing)
     for each in desired:
-        if each.account is not None and each.account in rules.owner:
-            told.append(None)
+        if each.account is not None and (
+            each.account in rules.owner or (each.type == ACCOUNT and each.account == each.id)
+        ):
+            told.append(None)  # an account is shown as its own
         elif each.type not in OF_ACCOUNTS:
             told.append(None)
             if each.account is not None:
@@ -218,6 +220,8 @@ def _homes(desired: Sequence[DesiredResource], standing: ResourceLookup, rules: 
             told.append(owner.id)
         elif (number := made.get(each.account.casefold())) is not None:
             told.append(ids.setdefault(number, derived_id(ACCOUNT, desired[number].name, desired[number].place)))
+        elif each.account.casefold() == OWNER:
+            told.append(None)
         else:
             told.append(None)
             text = f"headers.account: there is no Account {each.account[:120]!r}"

@@ -20,6 +20,7 @@ from odfd.resources.resource import (
     Resource,
     ResourceEvent,
     account_did,
+    account_handle,
     canonical,
     derived_id,
 )
@@ -86,8 +87,7 @@ class ResourceReader:
 
     def owner(self) -> dict[str, str]:
         """Returns the handle of the account of the node's owner."""
-        made = derived_id(ACCOUNT, OWNER, self.epoch())
-        return {"id": made, "did": account_did(made), "name": OWNER}
+        return account_handle(derived_id(ACCOUNT, OWNER, self.epoch()), OWNER)
 
     def among(self, ids: Iterable[str]) -> dict[str, Resource]:
         """Returns the resources that are here of some ids, by id, with one read for all."""
@@ -115,7 +115,8 @@ class ResourceReader:
         owner, _, name = ref.rpartition("/")
         if owner:
             held = self.named(ACCOUNT, owner, None)
-            return None if held is None else self.named(type_, name, held.id)
+            is_known = held is not None or owner.casefold() == OWNER
+            return self.named(type_, name, None if held is None else held.id) if is_known else None
         own = None if account is None else self.named(type_, ref, account)
         found = own or self.named(type_, ref, None) or self.get(ref) or self.with_did(type_, ref)
         return found if found is not None and found.type == type_ else None

@@ -21,7 +21,7 @@ from chain.errors import Invalid
 from chain.ids import DID_ODF, DatasetId, parse_local_alias, parse_own_name
 from chain.model.wire import REFERS_TO
 from odfd.resources.registry import OF_ACCOUNTS
-from odfd.resources.resource import ACCOUNT, UUID, Json, Resource, ResourceHandle, handle_of
+from odfd.resources.resource import ACCOUNT, OWNER, UUID, Json, Resource, ResourceHandle, handle_of
 from odfd.resources.types import Remarks, beyond, notes_of
 
 _DID: Final = "did:"
@@ -202,7 +202,8 @@ class FinalState:
             found = self.named(type_, name, account if type_ in OF_ACCOUNTS else None)
         else:
             held = self.named(ACCOUNT, owner, None)
-            found = None if held is None else self.named(type_, name, held.id)
+            is_known = held is not None or owner == OWNER
+            found = self.named(type_, name, None if held is None else held.id) if is_known else None
         return found if found is not None and found.type == type_ else None
 
     def account(self, ref: str) -> Resource | None:

@@ -18,7 +18,7 @@ from odfd.resources.status import ResourceStatus
 Json: TypeAlias = Any
 ACCOUNT: Final = "Account"
 OWNER: Final = "node"
-"""The name by which the account of the node's owner is shown. It is no resource, and nobody can be given it."""
+"""The name of the account of the node's owner, unless an Account has it. It is no resource, and cannot be changed."""
 UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 """The form of an id, which no name has."""
 Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
@@ -112,6 +112,11 @@ def account_did(resource_id: str, spec: Json = None) -> str:
     if spec is not None and spec.get("did") is not None:
         return str(spec["did"])
     return str(DatasetId.from_public_key(hashlib.sha256(f"account {resource_id}".encode()).digest()))
+
+
+def account_handle(resource_id: str, name: str, spec: Json = None) -> dict[str, str]:
+    """Returns how an account is shown where it is named."""
+    return {"id": resource_id, "did": account_did(resource_id, spec), "name": name}
 
 
 def derived_id(*parts: str) -> str:

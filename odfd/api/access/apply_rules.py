@@ -34,7 +34,7 @@ from odfd.resources.label_schemas import ACCESS
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY
 from odfd.resources.references import ANY, SETS, FinalState, reference_key, references_of
-from odfd.resources.resource import Resource
+from odfd.resources.resource import OWNER, Resource
 from odfd.resources.selectors import is_pattern
 from odfd.resources.store import ResourceStore
 from odfd.workers.webhook_deliveries import TYPE as WEBHOOK
@@ -80,7 +80,8 @@ class _Judged:
 
     def __init__(self, guard: Guard, state: Any, store: ResourceStore, drafts: Sequence[Draft]) -> None:
         self.guard, self.state, self.store = guard, state, store
-        self.final = FinalState((), store)
+        self.final, owner = FinalState((), store), store.owner()
+        self._owners = (owner["id"], owner["did"])
         held = [(each, self.held(each)) for each in drafts]
         self.batch = {(self.home(each), each.type.name, each.headers.name.casefold()): there for each, there in held}
         """What is here of each resource of the batch, by its account, type and name after it; ``None`` if it is new."""
@@ -94,10 +95,21 @@ class _Judged:
         """Returns the id of the account that the manifest is of, in which its references are looked up."""
         headers = draft.headers
         if headers.account is not None:
-            owner = self.final.account(headers.account)
-            return None if owner is None else owner.id
+            return self.account(headers.account)[1]
         held = None if headers.id is None else self.store.get(headers.id)
         return self.guard.subject.account if held is None else held.account
+
+    def account(self, ref: str) -> tuple[bool, str | None]:
+        """Returns whether there is an account of a name, id or did; and its id, ``None`` for the node's owner's."""
+        found = self.final.account(ref)
+        if found is not None:
+            return True, found.id
+        return ref in self._owners or ref.casefold() == OWNER, None
+
+    def acts_as(self, account: str) -> bool:
+        """Whether the subject acts as an account, by its name, id or did."""
+        id_ = self.account(account)[1]
+        return id_ is not None and self.guard.account(id_) is not None
 
     def target(self, key: str, home: str | None) -> tuple[bool, Resource | None]:
         """Returns whether a reference finds what the batch makes; else what it finds after it and the subject may read.
@@ -106,8 +118,10 @@ class _Judged:
         """
         type_, _, name = key.partition(":")
         owner, _, plain = name.rpartition("/")
-        named = self.final.account(owner) if owner else None
-        place = (home if named is None else named.id, type_, plain)
+        is_known, named = self.account(owner) if owner else (True, home)
+        if not is_known:
+            return False, None
+        place = (named, type_, plain)
         if place in self.batch:
             held = self.batch[place]
             return held is None, held
@@ -123,8 +137,8 @@ class _Judged:
         elif headers.account is None:
             found = self.store.named(kind, headers.name, self.guard.subject.account)
         else:
-            owner = self.final.account(headers.account)
-            found = None if owner is None else self.store.named(kind, headers.name, owner.id)
+            is_account, owner = self.account(headers.account)
+            found = self.store.named(kind, headers.name, owner) if is_account else None
         is_known = found is not None and found.type == kind and self.guard.role_of(self.state, found.id) is not None
         return found if is_known else None
 
@@ -139,7 +153,7 @@ def _faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
     elif headers.id is not None:
         yield Invalid(f"headers.id: there is no {kind} with the id {headers.id}", rule="no-such-id",
                       hint="leave the id out: the node gives one")  # fmt: skip
-    elif headers.account is not None and by.guard.account(headers.account) is None:
+    elif headers.account is not None and not by.acts_as(headers.account):
         yield _account_fault(by, draft)
     if isinstance(draft.spec, RelationsSpec):
         yield from _relation_faults(by, draft)
@@ -156,12 +170,11 @@ def _standing_faults(by: _Judged, draft: Draft, held: Resource) -> Iterator[Faul
     action = Action.OWN if _changes_access(draft, held) else Action.MAINTAIN
     if (denied := by.guard.denial(by.state, held.id, action, what)) is not None:
         yield denied
-    owner = None if account is None else by.final.account(account)
-    if account is None or (owner is not None and owner.id == held.account):
+    if account is None or by.account(account) == (True, held.account):
         return
     if (denied := by.guard.denial(by.state, held.id, Action.OWN, what)) is not None:
         yield denied
-    if by.guard.account(account) is None:
+    if not by.acts_as(account):
         yield _account_fault(by, draft)
 
 

@@ -40,7 +40,7 @@ from odfd.resources.plan import (
     renaming,
 )
 from odfd.resources.references import FinalState, Reference, references_in
-from odfd.resources.resource import Json, Resource, account_did
+from odfd.resources.resource import ACCOUNT, Json, Resource, account_handle
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
 from odfd.resources.store import ResourceStore
@@ -451,13 +451,12 @@ class DeclarationService:
         return () if kind.parts is None else kind.parts(owner)
 
     def _account(self, each: Resource) -> dict[str, str]:
-        """Returns the handle of the account that owns a resource. Blocking."""
+        """Returns the handle of the account that owns a resource; of an account, its own. Blocking."""
         if each.account is None:
-            return self.owner
+            return self.owner if each.type != ACCOUNT else account_handle(each.id, each.name, each.spec)
         with self._home.database.read() as connection:
             held = ResourceStore(connection).get(each.account)
-        name, spec = (each.account, None) if held is None else (held.name, held.spec)
-        return {"id": each.account, "did": account_did(each.account, spec), "name": name}
+        return account_handle(each.account, each.account) if held is None else self._account(held)
 
     @functools.cached_property
     def owner(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ from odfd.control.endpoint import CALLER, Caller
 from odfd.datasets.creation import input_ids
 from odfd.errors import to_problem
 from odfd.resources.store import ResourceStore
-from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, settled, steady
+from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, settled, steady
 
 SET = """$schema: SecretSet
 headers: {{name: db{more}}}
@@ -348,3 +348,71 @@ async def test_a_flow_that_selects_nothing_is_listed_beside_one_of_its_name(worl
         assert [each.target for each in await node.api.flows.list()] == ["none.%", "theirs"]
         assert (await node.api.flows.get("bob/wide")).target == "none.%"
         assert (await node.api.flows.get("wide")).target == "the%"
+
+
+async def test_an_account_has_a_did_by_which_it_is_referred_to(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        _, alice = await asking.ask(0, "GET", "/auth/v1alpha1/accounts/alice")
+        did = alice["headers"]["account"]["did"]
+        assert str(DatasetId.parse(did)) == did
+        (again,) = (await node.apply(json.dumps({key: alice[key] for key in ("$schema", "headers", "spec")}))).items
+        assert again.action == "unchanged"
+        assert (await asking.ask(0, "GET", f"/auth/v1alpha1/accounts/{did}"))[1]["headers"]["name"] == "alice"
+        _, view = await asking.ask(ALICE, "GET", "/dataset/v1alpha1/datasets/hers")
+        assert view["headers"]["account"] == {"id": alice["headers"]["id"], "did": did, "name": "alice"}
+        # In all places where its name is.
+        for said in (did, f"{{did: '{did}'}}", json.dumps(view["headers"]["account"])):
+            (item,) = (await asking.apply(ALICE, DATASET.format(name="hers", more=f", account: {said}"))).items
+            assert item.action == "unchanged"
+        _, listed = await asking.ask(0, "GET", "/dataset/v1alpha1/datasets", query=f"account={did}")
+        assert [each["headers"]["name"] for each in listed["items"]] == ["hers"]
+        _, bob = await asking.ask(0, "GET", "/auth/v1alpha1/accounts/bob")
+        by_did = GRANT.format(name="g", who=bob["headers"]["account"]["did"], role="reader", what="hers")
+        await asking.apply(ALICE, by_did)
+        assert [each["name"] for each in (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets"))[1]] == ["hers"]
+        assert (await asking.ask(0, "GET", "/auth/v1alpha1/self", as_=did))[1]["name"] == "alice"
+        with pytest.raises(Fault) as other:
+            await asking.apply(BOB, DATASET.format(name="his", more=f", account: {did}"))
+        assert other.value.rule == "access-account"
+        # It stays over a rename, and another account of the name has another.
+        await node.apply(
+            ACCOUNT.format(name="al", uid=ALICE).replace("name: al", f"name: al, id: {alice['headers']['id']}")
+        )
+        assert (await asking.ask(0, "GET", f"/auth/v1alpha1/accounts/{did}"))[1]["headers"]["name"] == "al"
+        await node.apply(ACCOUNT.format(name="alice", uid=70009))
+        assert (await asking.ask(0, "GET", "/auth/v1alpha1/accounts/alice"))[1]["headers"]["account"]["did"] != did
+
+
+async def test_the_account_of_the_nodes_owner_has_a_name(world: Any) -> None:
+    grant = GRANT.format(name="g", who="bob", role="maintainer", what="theirs")
+    source = """$schema: Dataset
+headers: {name: mine}
+spec: {kind: Derivative, metadata: [{kind: SetTransform, inputs: [{datasetRef: "%s", alias: a}],
+  transform: {kind: Sql, engine: spark, query: select * from a}}]}
+"""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        told = []
+        for name in ("node/theirs", "node/absent"):  # also beside one of its own that the batch makes
+            with pytest.raises(Fault) as refused:
+                await asking.apply(BOB, DATASET.format(name="theirs", more=""), source % name)
+            told.append(json.dumps(to_problem(refused.value)).replace(name, "REF"))
+        assert told[0] == told[1]
+        await node.apply(grant)
+        (made,) = (await asking.apply(BOB, source % "node/theirs")).items
+        assert made.action == "created"
+        # What is printed of it is taken again by who maintains it; nobody else is given the account by its handle.
+        view = await (await asking.services(BOB)).declarations.get("Dataset", str(node.dataset("theirs")))
+        for account in ("node", json.dumps(view.account)):
+            (again,) = (
+                await asking.apply(BOB, DATASET.format(name="theirs", more=f", id: {view.id}, account: {account}"))
+            ).items
+            assert again.action == "unchanged"
+            with pytest.raises(Fault) as other:
+                await asking.apply(BOB, DATASET.format(name="new", more=f", account: {account}"))
+            assert other.value.rule == "access-account"
+        # An account that has the name keeps it.
+        await node.apply(ACCOUNT.format(name="node", uid=70009))
+        await node.apply(DATASET.format(name="new", more=", account: node"))
+        assert (await node.api.declarations.get("Dataset", "node/new")).account["id"] != view.account["id"]
