@@ -125,6 +125,11 @@ async def _backfill(services: Services, request: Request) -> object:
     return await services.flows.backfill(_name(request, "name"), await body(request, wire.BackfillRequest))
 
 
+@asks(takes=wire.FlowRunRequest, operation=lambda s: s.flows.run)
+async def _run(services: Services, request: Request) -> object:
+    return await services.flows.run(_name(request, "name"), await body(request, wire.FlowRunRequest))
+
+
 @asks(answers=bytes, media_type=OCTETS)
 async def _evidence(services: Services, request: Request) -> object:
     """Returns a bundle of evidence."""
@@ -333,6 +338,7 @@ OF_RESOURCES: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("DELETE", _MIRROR + "/pause", lambda s, r: s.mirrors.resume(_name(r))),
     ("POST", f"/net/{VERSION}/networks/{{name}}/invitations", _invite),
     ("POST", f"/flow/{VERSION}/flows/{{name}}/backfill", _backfill),
+    ("POST", f"/flow/{VERSION}/flows/{{name}}/run", _run),
 )
 """Endpoints below the path of a resource, or of the context of its type: actions other than declaring it."""
 

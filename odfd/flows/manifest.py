@@ -1,67 +1,84 @@
 """Reads flows from manifests: ``spec`` and ``flowPolicy`` of a Flow. Every mistake has its line.
 
-It reads a part of the Flow of RFC-018; an unknown part is refused by its name, never ignored. Pure.
+It reads the Flow of RFC-019, and former ones (``odfd.flows.dialect``); an unknown part is refused by its name. Pure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from chain.codec.yaml_tree import parse
 from chain.errors import Invalid
-from chain.ids import DatasetId
+from chain.ids import DatasetId, parse_own_name
 from odfd.flows import schedule
-from odfd.flows.dialect import prepare
+from odfd.flows.dialect import OWN_KINDS, POLICY, PULL, prepare, shown
 from odfd.flows.plan import (
     DAY,
     HOUR,
     MINUTE,
+    TARGET,
+    TIMES,
     Arrival,
     CatchUp,
     FlowPlan,
     FlowPolicy,
     FlowTask,
+    Follows,
+    Ingest,
     Retry,
     Selection,
+    SyncFrom,
 )
-from odfd.flows.schedule import UTC, Every, Schedule, duration_text, parse_cron, parse_duration, parse_every, parse_zone
+from odfd.flows.schedule import (
+    UTC,
+    Cron,
+    Every,
+    Schedule,
+    Several,
+    duration_text,
+    parse_cron,
+    parse_duration,
+    parse_every,
+    parse_zone,
+)
 from odfd.flows.selection import EVERY
 from odfd.flows.spec import (
     DatasetSchedule,
     DerivationPolicySpec,
     FlowPolicySpec,
     FlowSpec,
-    IngestTask,
-    OnDataset,
     OnEvent,
+    OnInputsUpdated,
+    OnInterval,
+    OnRequest,
     OnSchedule,
-    OnSource,
-    RetryPolicy,
+    OnSourceUpdated,
+    RetryLimit,
+    TriggerSpec,
 )
-from odfd.flows.tasks import read_task, source_key
+from odfd.flows.tasks import read_retry, read_task, source_key
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, read_resource
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key
+from odfd.resources.registry import ODF, VERSION
 from odfd.resources.resource import Resource
 from odfd.resources.selectors import is_pattern, parse_pattern, parse_selector
 from odfd.resources.types import ResourceType, TypeRegistry, annotated
 
 _TARGET: Final = "Dataset:"
-_MOST_ATTEMPTS: Final = 100
 _MOST_TASKS: Final = 8
 _MOST_RECORDS: Final = 10_000_000
 ACCOUNT_INTERVAL: Final = MINUTE
 """Shortest interval and cooldown that an account may declare: each run takes a turn of the node's engine."""
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
-POLICY: Final = "flowPolicy"
 SCHEDULE: Final = "schedule"
 DERIVATION: Final = "derivationPolicy"
-"""Names of annotations: of a Flow the first, of a Dataset the others."""
+"""Names of annotations of a Dataset."""
 
 
 class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +88,19 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     """The dataset, or empty for a flow of a selection."""
     selection: Selection | None = None
-    inputs: tuple[str, ...]
+    inputs: Mapping[str, tuple[str, int | None]]
+    """The datasets whose events trigger runs, each with the path of its trigger and the cooldown of that."""
+    follows: Follows | None
+    derived: tuple[str, str] | None
+    """The derived dataset whose inputs it follows, and the path of that; ``None`` for the target."""
     schedule: Schedule | None
     on_update: bool
+    on_request: bool
+    cooldowns: Mapping[str, int]
     arrivals: tuple[Arrival, ...]
     tasks: tuple[FlowTask, ...]
+    datasets: Mapping[int, str]
+    """The datasets of tasks, by the place of the task, that have another one than the target."""
     policy: FlowPolicy
     source: str
     lines: Mapping[str, int]
@@ -94,18 +119,31 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
             return resolve(reference_key(ref, "Dataset"), self.place(path))
 
         target = EVERY if self.selection is not None else dataset(self.target, "spec.target")
-        inputs = [
-            dataset(each, f"spec.triggers[{number}].dataset") for number, each in enumerate(self.inputs) if each
+        inputs = {dataset(ref, path): cooldown for ref, (path, cooldown) in self.inputs.items()}
+        cooldowns = {
+            TARGET if did == target else str(did): cooldown for did, cooldown in inputs.items() if cooldown is not None
+        }
+        brings = any(isinstance(each, Ingest | SyncFrom) for each in self.tasks)
+        tasks = [
+            each if (ref := self.datasets.get(number)) is None
+            else msgspec.structs.replace(each, dataset=dataset(ref, f"spec.tasks[{number}].target"))
+            for number, each in enumerate(self.tasks)
         ]  # fmt: skip
+        follows = self.follows
+        if follows is not None and self.derived is not None:
+            follows = msgspec.structs.replace(follows, dataset=dataset(*self.derived))
         return FlowPlan(
             id=id_,
             name=self.name,
             target=target,
             schedule=self.schedule,
-            inputs=frozenset(inputs),
-            on_update=self.on_update,
+            inputs=frozenset(inputs) if brings else frozenset(inputs) - {target},
+            follows=follows,
+            on_update=self.on_update or (target in inputs and not brings),
+            on_request=self.on_request,
+            cooldowns={**self.cooldowns, **cooldowns},
             arrivals=self.arrivals,
-            tasks=self.tasks,
+            tasks=tuple(tasks),
             policy=self.policy,
             selection=self.selection,
         )
@@ -157,11 +195,13 @@ def scheduled(owner: Resource) -> Iterator[OwnedPart]:
             rule="flow-duration",
             hint=f"every: {least}; the node's owner may declare a Flow that runs more often",
         )
-    times = {"cron": schedule.cron} if schedule.cron is not None else {"every": schedule.every}
+    trigger = {"kind": "Interval", "interval": schedule.every}
+    if schedule.cron is not None:
+        trigger = {"kind": "Schedule", "cron": schedule.cron}
     yield OwnedPart(
         type="Flow", part=SCHEDULE, name=owner.name, refers=reference_key(owner.name, owner.type),
         annotations={} if schedule.time_zone is None else {POLICY: {"timeZone": schedule.time_zone}},
-        spec={"target": f"{_TARGET}{owner.name}", "triggers": [{"kind": "Schedule", **times}]},
+        spec={"target": f"{_TARGET}{owner.name}", "triggers": [trigger], "tasks": [{"kind": PULL}]},
     )  # fmt: skip
 
 
@@ -186,16 +226,18 @@ def flow_of(draft: Draft) -> DesiredFlow | None:
 def paces(flow: DesiredFlow) -> Iterator[tuple[str, str]]:
     """Yields the place and the words of what makes a flow run more often than an account may."""
     least, policy = duration_text(ACCOUNT_INTERVAL), flow.policy
-    if isinstance(flow.schedule, Every) and flow.schedule.nanoseconds < ACCOUNT_INTERVAL:
-        yield "spec.triggers", f"an account's flow runs every {least} at the most often, and not {flow.schedule}"
-    follows = flow.on_update or any(flow.inputs)
+    times = flow.schedule.schedules if isinstance(flow.schedule, Several) else (flow.schedule,)
+    for each in times if flow.cooldowns.get(TIMES, 0) < ACCOUNT_INTERVAL else ():
+        if isinstance(each, Every) and each.nanoseconds < ACCOUNT_INTERVAL:
+            yield "spec.triggers", f"an account's flow runs every {least} at the most often, and not {each}"
+    follows = flow.on_update or flow.inputs or flow.follows is not None
     if follows and policy.cooldown < ACCOUNT_INTERVAL:
         text = f"an account's flow has a cooldown of {least} at the least, and not {duration_text(policy.cooldown)}"
         yield "spec.triggers", text
     if policy.retry.least < Retry().least:
         least, pause = duration_text(Retry().least), duration_text(policy.retry.least)
         text = f"an account's flow is tried again after {least} at the least, and not {pause}"
-        yield f"{_POLICY}.retry.minDelay", text
+        yield "spec.retryPolicy.minDelay", text
 
 
 def declared_flow(name: str, spec: Any, annotations: Mapping[str, Any]) -> DesiredFlow:
@@ -221,122 +263,182 @@ class _Reading:
 
     def flow(self) -> DesiredFlow:
         spec = self._spec
-        on_update, tasks = self._on_update(), self._tasks()
-        on_data = tuple(each.dataset if isinstance(each, OnDataset) else "" for each in spec.triggers)
-        selection = self._selection()
+        selection, tasks = self._selection(), self._tasks()
+        target = "" if selection is not None else spec.target.removeprefix(_TARGET)
+        if not spec.triggers:
+            self._note("spec.triggers", "no trigger", "flow-trigger", "RFC-019, FlowTrigger: kind: Manual or others")
+        on_update, inputs = self._events(tasks)
+        follows, derived = self._follows(tasks)
+        schedule, cooldowns = self._schedule()
+        cooldowns |= self._target_cooldown()
         return DesiredFlow(
             name=self._draft.headers.name,
-            target="" if selection is not None else spec.target.removeprefix(_TARGET),
+            target=target,
             selection=selection,
-            inputs=tuple(each.removeprefix(_TARGET) for each in on_data),
-            schedule=self._schedule(),
+            inputs=inputs,
+            follows=follows,
+            derived=derived,
+            schedule=schedule,
             on_update=on_update,
-            arrivals=self._arrivals(),
+            on_request=any(isinstance(each, OnRequest) for _, each in self._triggers()),
+            cooldowns=cooldowns,
+            arrivals=self._arrivals(tasks),
             tasks=tasks,
+            datasets={
+                number: each.target.removeprefix(_TARGET)
+                for number, each in enumerate(spec.tasks)
+                if each.target is not None
+            },
             policy=self._read_policy(),
             source=self._draft.source,
             lines=self._draft.lines,
         )
+
+    def _triggers(self) -> Iterator[tuple[str, TriggerSpec]]:
+        """Yields the triggers that are enabled, each with its path."""
+        for number, each in enumerate(self._spec.triggers):
+            if each.enabled is not False:
+                yield f"spec.triggers[{number}]", each
 
     def _selection(self) -> Selection | None:
         text, labels = self._spec.target.removeprefix(_TARGET), self._spec.target_labels
         if labels is not None:
             self._try("spec.targetLabels", parse_selector, labels)
         if is_pattern(text):
-            pattern = self._try("spec.target", parse_pattern, text)
-            return None if pattern is None else Selection(name=pattern, labels=labels)
+            account, _, pattern = text.rpartition("/")
+            made = self._try("spec.target", parse_pattern, pattern)
+            self._try("spec.target", parse_own_name, account or None)
+            return None if made is None else Selection(name=made, labels=labels, account=account or None)
         if labels is not None:
-            hint = "target: Dataset:%, to mean all that have them"
+            hint = "RFC-018, Selectors: {type: Dataset, name: '%', labels: …} means all that have them"
             self._note("spec.targetLabels", "the target is one dataset", "flow-target", hint)
         return None
 
     def _tasks(self) -> tuple[FlowTask, ...]:
-        specs = self._spec.tasks or (IngestTask(),)
-        if len(specs) > _MOST_TASKS:
-            hint = f"at most {_MOST_TASKS}; a second flow does more"
+        specs = self._spec.tasks
+        if not 1 <= len(specs) <= _MOST_TASKS:
+            hint = f"RFC-019, Flow: 1 to {_MOST_TASKS}; a second flow does more"
             self._note("spec.tasks", f"{len(specs)} tasks", "flow-tasks", hint)
         return tuple(read_task(self._draft, f"spec.tasks[{at}]", each) for at, each in enumerate(specs[:_MOST_TASKS]))
 
-    def _on_update(self) -> bool:
-        numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, OnEvent)]
-        for number, _ in numbered[1:2]:
-            self._note(f"spec.triggers[{number}]", "a second event", "flow-trigger", "leave it out: it is the same")
-        pulls = any(isinstance(each, IngestTask) for each in self._spec.tasks or (IngestTask(),))
-        for number, _ in numbered[:1] if pulls else ():
-            hint = "follow another dataset, kind: Dataset; or give it tasks of kind Compaction or Ext"
-            text = "an Ingest would run at new blocks of its own target"
-            self._note(f"spec.triggers[{number}]", text, "flow-trigger", hint)
-        return bool(numbered)
-
-    def _arrivals(self) -> tuple[Arrival, ...]:
-        """Returns the Sources whose pushes begin a run; each has to be the source of a task."""
-        taken = {each.source for each in self._spec.tasks or () if isinstance(each, IngestTask)}
-        found: list[Arrival] = []
-        for number, each in enumerate(self._spec.triggers):
-            if not isinstance(each, OnSource):
+    def _events(self, tasks: Sequence[FlowTask]) -> tuple[bool, dict[str, tuple[str, int | None]]]:
+        """Returns whether events of the target trigger runs, and the other datasets whose events do."""
+        on_update, inputs = False, dict[str, tuple[str, int | None]]()
+        for path, each in self._triggers():
+            if not isinstance(each, OnEvent):
                 continue
-            path = f"spec.triggers[{number}]"
+            if each.target is not None:
+                inputs[each.target.removeprefix(_TARGET)] = f"{path}.target", self._cooldown(path, each, None)
+            elif on_update:
+                self._note(path, "a second event of the target", "flow-trigger", "leave it out: it is the same")
+            else:
+                on_update = True
+                brings = (number for number, task in enumerate(tasks) if isinstance(task, Ingest | SyncFrom))
+                if (number := next(brings, None)) is not None:
+                    kind = self._spec.tasks[number].__struct_config__.tag
+                    hint = "RFC-019, FlowTrigger: name another dataset as its target, or write kind: InputsUpdated"
+                    self._note(path, f"a {kind} would run at new blocks of its own target", "flow-trigger", hint)
+        return on_update, inputs
+
+    def _target_cooldown(self) -> dict[str, int]:
+        """Returns the cooldown of events of the target, under the did that stands for it in ``FlowPlan``."""
+        found = next(
+            (
+                self._cooldown(path, each, None)
+                for path, each in self._triggers()
+                if isinstance(each, OnEvent) and each.target is None
+            ),
+            None,
+        )
+        return {} if found is None else {TARGET: found}
+
+    def _follows(self, tasks: Sequence[FlowTask]) -> tuple[Follows | None, tuple[str, str] | None]:
+        """Returns the condition on new data of inputs, and the dataset that has them, if it is not the target."""
+        found = [(path, each) for path, each in self._triggers() if isinstance(each, OnInputsUpdated)]
+        for path, _ in found[1:]:
+            hint = "RFC-019, FlowTrigger: write a second flow"
+            self._note(path, "a second InputsUpdated", "flow-trigger", hint)
+        if not found:
+            return None, None
+        path, each = found[0]
+        least, longest = self._batch(path, each)
+        if least > 1 and not any(isinstance(task, Ingest) and task.source is None for task in tasks):
+            hint = "RFC-019, FlowTrigger: add kind: Transform, or leave out minRecordsToAwait"
+            self._note(path, "no task reads the records that it counts", "flow-trigger", hint)
+        follows = Follows(least=least, longest=longest, cooldown=self._cooldown(path, each, MINUTE))
+        if each.target is None or each.target == self._spec.target:
+            return follows, None
+        return follows, (each.target.removeprefix(_TARGET), f"{path}.target")
+
+    def _batch(self, path: str, each: OnInputsUpdated | OnSourceUpdated) -> tuple[int, int]:
+        """Returns the number of records that are awaited, and how long, in nanoseconds."""
+        least = 1 if each.min_records_to_await is None else each.min_records_to_await
+        longest = self._length_at(f"{path}.maxAwaitInterval", each.max_await_interval, HOUR)
+        if not 1 <= least <= _MOST_RECORDS or not 0 < longest <= DAY:
+            hint = f"1 to {_MOST_RECORDS:,} records, and at most 1d"
+            self._note(path, "what is waited for is out of range", "number-range", hint)
+        return least, longest
+
+    def _arrivals(self, tasks: Sequence[FlowTask]) -> tuple[Arrival, ...]:
+        """Returns the Sources whose pushes begin a run; each has to be the source of a task."""
+        taken = {each.source for each in tasks if isinstance(each, Ingest)}
+        found: list[Arrival] = []
+        for path, each in self._triggers():
+            if not isinstance(each, OnSourceUpdated):
+                continue
             key = self._try(f"{path}.source", source_key, each.source)
-            if key not in {each and self._try(f"{path}.source", source_key, each) for each in taken}:
-                hint = f"tasks: [{{kind: Ingest, source: {each.source}}}]"
+            if key not in taken:
+                hint = f"RFC-019, FlowTrigger: tasks: [{{kind: Ingest, source: {each.source}}}]"
                 self._note(path, "no task takes from this Source", "flow-trigger", hint)
-            least = 1 if each.min_records_to_await is None else each.min_records_to_await
-            longest = self._length_at(f"{path}.maxAwaitInterval", each.max_await_interval, HOUR)
-            if not 1 <= least <= _MOST_RECORDS or not 0 < longest <= DAY:
-                hint = f"1 to {_MOST_RECORDS:,} records, and at most 1d"
-                self._note(path, "what is waited for is out of range", "number-range", hint)
-            found.append(Arrival(source=key or "", least=least, longest=longest))
+            least, longest = self._batch(path, each)
+            cooldown = self._cooldown(path, each, 0)
+            found.append(Arrival(source=key or "", least=least, longest=longest, cooldown=cooldown))
         return tuple(found)
 
-    def _schedule(self) -> Schedule | None:
-        numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, OnSchedule)]
-        if not self._spec.triggers:
-            self._note("spec.triggers", "no trigger", "flow-trigger", "kind: Schedule, Dataset, Source or Event")
+    def _schedule(self) -> tuple[Schedule | None, dict[str, int]]:
+        """Returns all times at which it runs, and the cooldown between them."""
         zone = self._try(f"{_POLICY}.timeZone", parse_zone, self._policy.time_zone or UTC)
-        if len(numbered) > 1:
-            self._note(f"spec.triggers[{numbered[1][0]}]", "a second schedule", "flow-trigger", "write a second flow")
-        for number, each in numbered[:1]:
-            path = f"spec.triggers[{number}]"
-            if (each.cron is None) == (each.every is None):
-                self._note(path, "a schedule has either cron or every", "flow-trigger", "cron: '30 17 * * 1-5'")
-            elif each.cron is not None:
-                return self._try(f"{path}.cron", lambda text: parse_cron(text, zone or UTC), each.cron)
-            elif each.every is not None:
-                return self._try(f"{path}.every", parse_every, each.every)
-        return None
+        found: list[Cron | Every | None] = []
+        cooldowns: list[int] = []
+        for path, each in self._triggers():
+            match each:
+                case OnSchedule():
+                    found.append(self._try(f"{path}.cron", lambda text: parse_cron(text, zone or UTC), each.cron))
+                case OnInterval():
+                    found.append(self._try(f"{path}.interval", parse_every, each.interval))
+                case _:
+                    continue
+            cooldowns.append(self._cooldown(path, each, 0))
+            if cooldowns[-1] != cooldowns[0]:
+                hint = "RFC-019, FlowTrigger: write a second flow"
+                self._note(f"{path}.cooldown", "times of one flow have one cooldown", "flow-trigger", hint)
+        times = tuple(each for each in found if each is not None)
+        if not times:
+            return None, {}
+        told = {TIMES: cooldowns[0]} if cooldowns[0] else {}
+        return (times[0] if len(times) == 1 else Several(times)), told
+
+    def _cooldown(self, path: str, each: TriggerSpec, usual: Any) -> Any:
+        """Returns the cooldown of a trigger in nanoseconds, or the usual one."""
+        return self._length_at(f"{path}.cooldown", each.cooldown, usual)
 
     def _read_policy(self) -> FlowPolicy:
         policy, usual = self._policy, FlowPolicy()
-        retry = policy.retry or RetryPolicy()
-        attempts = usual.retry.attempts if retry.max_attempts is None else retry.max_attempts
-        if not 1 <= attempts <= _MOST_ATTEMPTS:
-            self._note(f"{_POLICY}.retry.maxAttempts", f"{attempts} is out of range", "number-range", "1 to 100")
+        most = self._length_at(f"{_POLICY}.retry.maxDelay", (policy.retry or RetryLimit()).max_delay, usual.retry.most)
+        news = [
+            self._cooldown(path, each, MINUTE)
+            for path, each in self._triggers()
+            if isinstance(each, OnEvent | OnInputsUpdated | OnSourceUpdated)
+        ]
         return FlowPolicy(
             suspend=policy.suspend,
             catch_up=self._try(f"{_POLICY}.catchUp", _catch_up, policy.catch_up) or usual.catch_up,
-            window=self._length("catchUpWindow", policy.catch_up_window, usual.window),
-            cooldown=self._cooldown(usual.cooldown),
-            retry=Retry(
-                attempts=attempts,
-                least=self._length("retry.minDelay", retry.min_delay, usual.retry.least),
-                most=self._length("retry.maxDelay", retry.max_delay, usual.retry.most),
-            ),
+            window=self._length_at(f"{_POLICY}.catchUpWindow", policy.catch_up_window, usual.window),
+            cooldown=min(news, default=usual.cooldown),
+            retry=read_retry(self._draft, "spec.retryPolicy", self._spec.retry_policy, most),
         )
 
-    def _cooldown(self, usual: int) -> int:
-        """Returns the cooldown of the policy, or of the trigger by events."""
-        for number, each in enumerate(self._spec.triggers):
-            if isinstance(each, OnEvent) and each.cooldown is not None:
-                place = f"spec.triggers[{number}].cooldown"
-                if self._policy.cooldown is not None:
-                    self._note(place, "the flowPolicy has a cooldown too", "flow-trigger", "leave one of them out")
-                return self._length_at(place, each.cooldown, usual)
-        return self._length("cooldown", self._policy.cooldown, usual)
-
-    def _length(self, name: str, text: str | None, usual: int) -> int:
-        return self._length_at(f"{_POLICY}.{name}", text, usual)
-
-    def _length_at(self, place: str, text: str | None, usual: int) -> int:
+    def _length_at(self, place: str, text: str | None, usual: Any) -> Any:
         length = self._try(place, parse_duration, text)
         if length is not None and length > _MOST_WINDOW:
             self._note(place, "is out of range", "flow-duration", "at most 366d")
@@ -359,8 +461,9 @@ FLOW_TYPE: Final = ResourceType(
     names=registry.FLOW,
     delete=lambda services, view, how: services.flows.delete(view.id, force=how.force),
     about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
-    spec=FlowSpec, prepare=prepare, annotations={POLICY: FlowPolicySpec},
-    is_pruned=True,
+    spec=FlowSpec, converts=prepare, shows=shown, annotations={POLICY: FlowPolicySpec},
+    uris=(f"{ODF}/flows/{VERSION}/Flow",),
+    own_kinds=OWN_KINDS, is_pruned=True,
     check=flow_of,
     example="""\
 $schema: Flow
@@ -372,6 +475,8 @@ spec:
   target: Dataset:sensors
   triggers:
   - {kind: Schedule, cron: "@hourly"}
+  tasks:
+  - {kind: Ingest, source: Source:sensors}
 """,
 )  # fmt: skip
 _REGISTRY: Final = TypeRegistry([FLOW_TYPE])

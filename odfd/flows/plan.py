@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from chain.backoff import Backoff, Chance
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from odfd.access.relations import Action
@@ -33,6 +34,19 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """Most attempts for one nominal time."""
     least: int = 10 * SECOND
     most: int = HOUR
+    backoff: Literal["None", "Linear", "Exponential"] = "Exponential"
+    is_declared: bool = False
+    """Whether a person set it: then runs that news causes have no more attempts either."""
+
+    def wait(self, attempts: int, chance: Chance) -> int:
+        """Returns the pause after so many failed attempts."""
+        match self.backoff:
+            case "None":
+                return min(self.least, self.most)
+            case "Linear":
+                return min(self.least * attempts, self.most)
+            case "Exponential":
+                return int(Backoff(first=self.least / SECOND, most=self.most / SECOND).wait(attempts, chance) * SECOND)
 
 
 class FlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,54 +61,112 @@ class FlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = Retry()
 
 
-class Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest"):
-    """Pulls the dataset, as ``odfctl pull`` does."""
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of all tasks of a flow."""
+
+    name: str = ""
+    """The name that a person gave it."""
+    dataset: DatasetId | None = None
+    """The dataset, if it is not the target of the flow."""
+    on: str | None = None
+    """Key of the flow's reference to that dataset."""
+    breaks: bool = False
+    """Whether the run ends, well, if the task had nothing to do."""
+    is_optional: bool = False
+    """Whether the run goes on if the task failed."""
+
+
+class Ingest(Step, frozen=True, kw_only=True, tag="Ingest"):
+    """Fetches data from a Source."""
 
     fetch_uncacheable: bool = False
     source: str | None = None
     """Key of the flow's reference to a Source; ``None`` for the dataset's own source."""
 
 
-class Verify(msgspec.Struct, frozen=True, kw_only=True, tag="Verify"):
+class Pull(Ingest, frozen=True, kw_only=True, tag="Pull"):
+    """Pulls the dataset, as ``odfctl pull`` does."""
+
+
+class Transform(Ingest, frozen=True, kw_only=True, tag="Transform"):
+    """Derives new data of a derived dataset."""
+
+
+class SyncFrom(Step, frozen=True, kw_only=True, tag="SyncFrom"):
+    """Brings new blocks of a dataset at another node."""
+
+    url: str
+
+
+class SyncTo(Step, frozen=True, kw_only=True, tag="SyncTo"):
+    """Pushes new blocks of the dataset to another node."""
+
+    url: str
+
+
+class Verify(Step, frozen=True, kw_only=True, tag="Verify"):
     """Checks the dataset, as ``odfctl verify`` does."""
 
     level: Literal["chain", "data", "reproduced"] = "data"
 
 
-class PushTo(msgspec.Struct, frozen=True, kw_only=True, tag="Push"):
+class PushTo(Step, frozen=True, kw_only=True, tag="Push"):
     """Pushes the dataset, if it is published, as ``odfctl push`` does."""
 
     to: str
     """Key of the flow's reference to the repository."""
 
 
-class Compaction(msgspec.Struct, frozen=True, kw_only=True, tag="Compaction"):
+class Compaction(Step, frozen=True, kw_only=True, tag="Compaction"):
     """Merges its slices, as ``odfctl compact`` does; ``None`` stands for the limits of that command."""
 
     max_slice_bytes: int | None = None
     max_slice_rows: int | None = None
 
 
-class GarbageCollection(msgspec.Struct, frozen=True, kw_only=True, tag="GarbageCollection"):
+class Reset(Step, frozen=True, kw_only=True, tag="Reset"):
+    """Makes an earlier block the head, as ``odfctl reset`` does."""
+
+    to: str | None = None
+    """Hash of the block; ``None`` for the first one."""
+    before: str | None = None
+    """Hash that the present head has to have."""
+
+
+class GarbageCollection(Step, frozen=True, kw_only=True, tag="GarbageCollection"):
     """Frees the objects that no dataset of the node needs, as ``odfctl gc`` does."""
 
 
-class WebhookCall(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCall"):
+class WebhookCall(Step, frozen=True, kw_only=True, tag="WebhookCall"):
     """Calls a WebhookTarget."""
 
     target: str
     """Key of the flow's reference to the WebhookTarget."""
     payload: str | None = None
+    retry: Retry | None = None
+    """Retries of its failures; ``None`` for those of the flow."""
 
 
-FlowTask: TypeAlias = Ingest | Verify | PushTo | Compaction | GarbageCollection | WebhookCall
+FlowTask: TypeAlias = (
+    Ingest
+    | Pull
+    | Transform
+    | SyncFrom
+    | SyncTo
+    | Verify
+    | PushTo
+    | Compaction
+    | Reset
+    | GarbageCollection
+    | WebhookCall
+)
 
 
 def needed_on_target(tasks: Sequence[FlowTask]) -> Action:
     """Returns the action on the target to which the account of some tasks needs a right."""
-    if any(isinstance(each, Compaction | PushTo) for each in tasks):
+    if any(isinstance(each, Compaction | PushTo | Reset | SyncTo) for each in tasks):
         return Action.OWN
-    return Action.WRITE if any(isinstance(each, Ingest | Verify) for each in tasks) else Action.READ
+    return Action.WRITE if any(isinstance(each, Ingest | SyncFrom | Verify) for each in tasks) else Action.READ
 
 
 def acted_on(tasks: Sequence[FlowTask]) -> Iterator[tuple[str, Action]]:
@@ -103,6 +175,8 @@ def acted_on(tasks: Sequence[FlowTask]) -> Iterator[tuple[str, Action]]:
     To take from a Source is to use its networks, files and secrets, and a call is signed with the secret of its target:
     both are more than to read that.
     """
+    for key in {each.on for each in tasks if each.on is not None}:
+        yield key, needed_on_target([each for each in tasks if each.on == key])
     for each in tasks:
         match each:
             case Ingest(source=str(key)) | PushTo(to=key) | WebhookCall(target=key):
@@ -111,9 +185,13 @@ def acted_on(tasks: Sequence[FlowTask]) -> Iterator[tuple[str, Action]]:
                 pass
 
 
-def collects(tasks: Sequence[FlowTask]) -> bool:
-    """Whether a task frees objects of the whole node, which no account has a right to."""
-    return any(isinstance(each, GarbageCollection) for each in tasks)
+def of_the_node(tasks: Sequence[FlowTask]) -> str | None:
+    """Returns what a task does that no account has a right to, in words that follow ``to``; else ``None``."""
+    if any(isinstance(each, GarbageCollection) for each in tasks):
+        return "collect garbage, which is of the whole node"
+    if any(isinstance(each, SyncFrom | SyncTo) for each in tasks):
+        return "sync with other nodes, which is in the node's name"
+    return None
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +203,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """Number of records that make it run."""
     longest: int = HOUR
     """Nanoseconds after which even one record makes it run."""
+    cooldown: int = 0
+    """Nanoseconds from the end of a run to the next one that it causes."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,9 +214,29 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """A pattern: ``%`` stands for any text, ``_`` for one character."""
     labels: str | None = None
     """A selector of labels, as it is written after ``-l``."""
+    account: str | None = None
+    """The name of the account that owns them; ``None``: of whoever."""
 
     def __str__(self) -> str:
-        return self.name if self.labels is None else f"{self.name} ({self.labels})"
+        name = self.name if self.account is None else f"{self.account}/{self.name}"
+        return name if self.labels is None else f"{name} ({self.labels})"
+
+
+class Follows(msgspec.Struct, frozen=True, kw_only=True):
+    """The condition on new data of the inputs of a derived dataset under which a flow runs."""
+
+    dataset: DatasetId | None = None
+    """The derived dataset; ``None`` for the target."""
+    least: int = 1
+    """Number of records that make it run."""
+    longest: int = HOUR
+    """Nanoseconds after which even one record makes it run."""
+    cooldown: int = MINUTE
+
+
+TIMES: Final = "times"
+TARGET: Final = "target"
+"""Stand for all times of a plan's schedule, and for its target, where its cooldowns are told."""
 
 
 class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,11 +250,20 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule | None = None
     inputs: frozenset[DatasetId] = frozenset()
     """Datasets whose new data makes it run."""
+    follows: Follows | None = None
+    """Runs at new data of the inputs of a derived dataset, which ``inputs`` has once that dataset was read."""
+    batched: frozenset[DatasetId] = frozenset()
+    """Those of ``inputs`` whose records are awaited in number."""
     on_update: bool = False
     """Whether new blocks of the target itself make it run, except those that a run of it wrote."""
+    on_request: bool = True
+    """Whether people may run it."""
     arrivals: tuple[Arrival, ...] = ()
     """Pushes to Sources that make it run."""
-    tasks: tuple[FlowTask, ...] = (Ingest(),)
+    cooldowns: Mapping[str, int] = {}
+    """Nanoseconds between two runs with one cause, if not the policy's: by the did of a dataset, or for ``TIMES`` or
+    ``TARGET``."""
+    tasks: tuple[FlowTask, ...] = (Pull(),)
     """Tasks in order; the first that does not end well ends the run."""
     policy: FlowPolicy = FlowPolicy()
     selection: Selection | None = None
@@ -169,13 +278,18 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> Action:
-        """The action on the target to which the account of the flow needs a right."""
-        return needed_on_target(self.tasks)
+        """The action on the target to which the account of the flow needs a right, by its tasks."""
+        return needed_on_target([each for each in self.tasks if each.dataset in (None, self.target)])
 
     @property
     def pulls(self) -> bool:
-        """Whether a run may bring data."""
-        return any(isinstance(each, Ingest) for each in self.tasks)
+        """Whether a run may bring data to the target."""
+        return any(isinstance(each, Ingest | SyncFrom) and each.dataset in (None, self.target) for each in self.tasks)
+
+    def cooldown(self, cause: str) -> int:
+        """Returns the nanoseconds between two runs with a cause."""
+        key = TARGET if cause == str(self.target) else cause
+        return self.cooldowns.get(key, 0 if key == TIMES else self.policy.cooldown)
 
 
 class Outcome(enum.Enum):

@@ -83,11 +83,26 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
         return f"every {duration_text(self.nanoseconds)}"
 
 
-Schedule: TypeAlias = Cron | Every
+class Several(msgspec.Struct, frozen=True, tag="several"):
+    """Fires at the times of each of several schedules; a time that two of them have is one."""
+
+    schedules: tuple[Cron | Every, ...]
+
+    def after(self, time: Instant) -> Instant | None:
+        found = (each.after(time) for each in self.schedules)
+        return min((each for each in found if each is not None), default=None)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.schedules))
+
+
+Schedule: TypeAlias = Cron | Every | Several
 
 
 def offset_at(schedule: Schedule | None, time: Instant) -> int:
     """Returns the seconds by which the zone of a schedule is ahead of UTC at a time."""
+    if isinstance(schedule, Several):  # their cron expressions have one zone
+        schedule = next((each for each in schedule.schedules if isinstance(each, Cron)), None)
     if not isinstance(schedule, Cron):
         return 0
     found = dt.datetime.fromtimestamp(time // SECOND, ZoneInfo(schedule.zone)).utcoffset()

@@ -11,15 +11,15 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from chain.backoff import Backoff, Chance
+from chain.backoff import Chance
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from odfd.flows.plan import BAD, MINUTE, MOST_OWED, CatchUp, FlowPlan, Outcome, Record
+from odfd.flows.plan import BAD, MINUTE, MOST_OWED, TIMES, CatchUp, FlowPlan, Outcome, Record, Retry
 from odfd.flows.schedule import latest_time, next_time, passed_over
 
 SETTLE: Final = SECOND
@@ -46,8 +46,8 @@ class Entry:
     plan: FlowPlan
     record: Record
     running: bool = False
-    touched: Instant | None = None
-    """When an input first changed that no run has looked at; ``None`` if none did."""
+    touched: dict[DatasetId, Instant] = field(default_factory=dict)
+    """The datasets with news that no run has looked at, each with when they first came."""
     awaited: Instant | None = None
     """When records that were pushed to a Source make it run; ``None`` if none wait."""
     due: Instant | None = None
@@ -109,7 +109,7 @@ class Scheduler:
             entry.running, entry.touched, entry.awaited = before.running, before.touched, before.awaited
             entry.logged_at = before.logged_at
         if touched:
-            entry.touched = entry.touched if entry.touched is not None else now
+            entry.touched = dict.fromkeys(plan.watched - plan.batched, now) | entry.touched
         self._entries[key] = entry
         self._targets.setdefault(plan.target, {})[key] = None
         for each in plan.watched:
@@ -125,16 +125,21 @@ class Scheduler:
     def touch(self, dataset: DatasetId, now: Instant) -> None:
         """Marks a dataset as possibly having new data, or a declaration with which its own blocked runs can go on."""
         for key in (*self._readers.get(dataset, ()), *filter(self._is_blocked, self.keys_of(dataset))):
-            self._touch(key, now)
+            if dataset not in self._entries[key].plan.batched:
+                self._touch(key, dataset, now)
+
+    def awaiting(self, dataset: DatasetId) -> Sequence[str]:
+        """Returns the keys of the plans that await a number of records of a dataset."""
+        return [key for key in self._readers.get(dataset, ()) if dataset in self._entries[key].plan.batched]
 
     def _is_blocked(self, key: str) -> bool:
         entry = self._entries[key]
         return entry.record.outcome is Outcome.BLOCKED and bool(entry.plan.inputs) and not entry.running
 
-    def _touch(self, key: str, now: Instant) -> None:
+    def _touch(self, key: str, dataset: DatasetId, now: Instant) -> None:
         entry = self._entries[key]
-        if entry.touched is None:
-            entry.touched = now
+        if dataset not in entry.touched:
+            entry.touched[dataset] = now
             self._arm(key, entry, now)
 
     def await_until(self, key: str, at: Instant | None, now: Instant) -> None:
@@ -147,7 +152,16 @@ class Scheduler:
     def untouch(self, key: str) -> None:
         """Ignores the news that came during a run; ``finish`` says whether there was other news."""
         if (entry := self._entries.get(key)) is not None:
-            entry.touched = None
+            entry.touched = {}
+
+    def request(self, key: str, now: Instant) -> Record:
+        """Adds a run of the plan ``key``, which exists, because a person asks for it. Returns the record to store."""
+        entry = self._entries[key]
+        owed = entry.record.owed
+        if len(owed) < MOST_OWED:
+            entry.record = msgspec.structs.replace(entry.record, owed=(*owed, now))
+        self._arm(key, entry, now)
+        return entry.record
 
     def pause(self, key: str, now: Instant, *, paused: bool) -> Record:
         """Pauses or resumes the plan ``key``, which exists. Times during a pause are not missed."""
@@ -199,24 +213,25 @@ class Scheduler:
         return found
 
     def finish(
-        self, key: str, outcome: Outcome, message: str, now: Instant, seen: str | None = None, *, touched: bool = False
-    ) -> Record | None:
+        self, key: str, outcome: Outcome, message: str, now: Instant, seen: str | None = None, *,
+        touched: bool = False, retry: Retry | None = None,
+    ) -> Record | None:  # fmt: skip
         """Ends a run; returns the record to store, ``None`` if the plan is gone.
 
         ``seen``: the head that the run saw or wrote. ``touched``: whether the target has blocks that it neither saw nor
-        wrote.
+        wrote. ``retry``: retries of the task that failed; ``None`` for those of the plan.
         """
         self._let_in(key, now)
         entry = self._entries.get(key)
         if entry is None:
             return None
         entry.running = False
-        entry.record = self._ended(entry, outcome, message, now)
+        entry.record = self._ended(entry, outcome, message, now, retry or entry.plan.policy.retry)
         if seen is not None and outcome not in (*BAD, Outcome.CANCELLED):
             entry.record = msgspec.structs.replace(entry.record, seen=seen)
         self._arm(key, entry, now)
         if touched:
-            self._touch(key, now)
+            self._touch(key, entry.plan.target, now)
         self._release_readers(entry.plan.target, now)
         return entry.record
 
@@ -250,8 +265,8 @@ class Scheduler:
                         self._arm(key, entry, now)
                         break
 
-    def _ended(self, entry: Entry, outcome: Outcome, message: str, now: Instant) -> Record:
-        was, retry = entry.record, entry.plan.policy.retry
+    def _ended(self, entry: Entry, outcome: Outcome, message: str, now: Instant, retry: Retry) -> Record:
+        was = entry.record
         record = msgspec.structs.replace(
             was,
             runs=was.runs + 1,
@@ -261,11 +276,11 @@ class Scheduler:
             failures=was.failures + 1 if outcome in BAD else 0 if outcome is not Outcome.CANCELLED else was.failures,
         )
         attempts = was.attempts + 1
-        # A scheduled time is given up after so many attempts; new data is tried for as long as it takes.
-        again = entry.plan.schedule is None or attempts < retry.attempts
-        if outcome is Outcome.FAILED and again and was.pending is not None:
-            wait = Backoff(first=retry.least / SECOND, most=retry.most / SECOND).wait(attempts, self._chance)
-            return msgspec.structs.replace(record, attempts=attempts, retry_at=Instant(now + int(wait * SECOND)))
+        # A scheduled time is given up after so many attempts; new data is tried for as long as it takes, unless said.
+        is_bounded = entry.plan.schedule is not None or retry.is_declared
+        if outcome is Outcome.FAILED and was.pending is not None and not (is_bounded and attempts >= retry.attempts):
+            wait = retry.wait(attempts, self._chance)
+            return msgspec.structs.replace(record, attempts=attempts, retry_at=Instant(now + wait))
         return msgspec.structs.replace(record, pending=None, attempts=0, retry_at=None)
 
     def _claim(self, entry: Entry, now: Instant) -> bool:
@@ -275,7 +290,7 @@ class Scheduler:
             return False
         if record.pending is None:
             record = self._fired(entry, now)
-            cooled = entry.touched is not None and _cooled(entry, now) <= now
+            cooled = bool(entry.touched) and _cooled(entry, now) <= now
             came = entry.awaited is not None and _awaited(entry, now) <= now
             if record.pending is None and (cooled or came):
                 record = msgspec.structs.replace(record, pending=now)
@@ -286,7 +301,7 @@ class Scheduler:
             return False
         entry.running, entry.due = True, None
         if plan.watched:
-            entry.touched = None
+            entry.touched = {}
         entry.awaited = None
         entry.record = msgspec.structs.replace(record, began_at=now, retry_at=None)
         return True
@@ -294,7 +309,7 @@ class Scheduler:
     def _fired(self, entry: Entry, now: Instant) -> Record:
         """Returns the record with the nominal time that is due now, if any, noted as fired."""
         record, schedule, policy = entry.record, entry.plan.schedule, entry.plan.policy
-        if schedule is None:
+        if schedule is None or _rested(entry, now) > now:
             return record
         base = _due_since(record, now)
         first = next_time(schedule, record.covered, base)
@@ -378,13 +393,13 @@ def _due(entry: Entry, now: Instant) -> Instant | None:
     if record.pending is not None:
         latest = now + entry.plan.policy.retry.most
         return now if record.retry_at is None else Instant(min(record.retry_at, latest))
-    times = [_cooled(entry, now)] if entry.touched is not None else []
+    times = [_cooled(entry, now)] if entry.touched else []
     if record.owed:
         times.append(now)
     if entry.awaited is not None:
         times.append(_awaited(entry, now))
     if schedule is not None and (next_one := next_time(schedule, record.covered, _due_since(record, now))) is not None:
-        times.append(next_one)
+        times.append(max(next_one, _rested(entry, now)) if entry.plan.cooldown(TIMES) else next_one)
     return min(times, default=None)
 
 
@@ -399,20 +414,31 @@ def _not_ahead(record: Record, now: Instant) -> Record:
     return record if record.since <= now else msgspec.structs.replace(record, since=now)
 
 
+def _rested(entry: Entry, now: Instant) -> Instant:
+    """Returns when a time of the schedule may cause a run again."""
+    cooldown, began = entry.plan.cooldown(TIMES), entry.record.began_at
+    return now if not cooldown or began is None else Instant(min(began, now) + cooldown)
+
+
 def _cooled(entry: Entry, now: Instant) -> Instant:
-    """Returns when new data may cause a run."""
+    """Returns when news may cause a run; there are some."""
     ended = entry.record.ended_at
-    touched = min(entry.touched if entry.touched is not None else now, now)
-    cooldown = entry.plan.policy.cooldown
-    begun = Instant(touched + min(SETTLE, cooldown))
-    return begun if ended is None else Instant(max(begun, min(ended, now) + cooldown))
+
+    def of(dataset: DatasetId, came: Instant) -> Instant:
+        cooldown = entry.plan.cooldown(str(dataset))
+        begun = Instant(min(came, now) + min(SETTLE, cooldown))
+        return begun if ended is None else Instant(max(begun, min(ended, now) + cooldown))
+
+    return min(of(*each) for each in entry.touched.items())
 
 
 def _awaited(entry: Entry, now: Instant) -> Instant:
     """Returns when pushed records may cause a run; after a failed run a cooldown passes first."""
-    longest = max((each.longest for each in entry.plan.arrivals), default=0)
+    plan = entry.plan
+    causes = [*plan.arrivals, *(() if plan.follows is None else (plan.follows,))]
+    longest = max((each.longest for each in causes), default=0)
     at = min(entry.awaited if entry.awaited is not None else now, Instant(now + longest))
     record = entry.record
     if record.ended_at is None or record.outcome not in BAD:
         return at
-    return Instant(max(at, min(record.ended_at, now) + entry.plan.policy.cooldown))
+    return Instant(max(at, min(record.ended_at, now) + plan.policy.cooldown))

@@ -21,8 +21,10 @@ EVERY: Final = DatasetId.from_public_key(bytes(32))
 """Stands for the target of a selection, which is not one dataset."""
 
 
-def selects(selection: Selection, name: str, labels: Mapping[str, Json]) -> bool:
-    """Whether a dataset is selected."""
+def selects(selection: Selection, name: str, labels: Mapping[str, Json], account: str | None) -> bool:
+    """Whether a dataset is selected. ``account``: the name of the account that owns it."""
+    if selection.account is not None and selection.account.casefold() != (account or "").casefold():
+        return False
     if not names((selection.name,), name):
         return False
     return selection.labels is None or matches(_filter(selection.labels), name, labels)

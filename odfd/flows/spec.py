@@ -1,4 +1,4 @@
-"""Declares the manifest of a Flow, a part of the Flow of RFC-018. Values: ``odfd.flows.manifest`` judges them."""
+"""Declares the specs of Flow and Task, as RFC-019 has them. Values: ``odfd.flows.manifest`` judges them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,42 @@ from chain.model.wire import U32, U64, Scalar
 from odfd.flows.schedule import UTC, parse_cron, parse_every, parse_zone
 from odfd.resources.manifest import described
 from odfd.resources.references import refers_to
+from odfd.resources.registry import OURS, VERSION
 
 _DATASET: Final = refers_to("Dataset")
 LENGTH: Final = msgspec.Meta(extra_json_schema={"format": "duration, such as 90s, 10min, 1h or 1d"})
+OWN_TASKS: Final = f"{OURS}/tasks/{VERSION}"
+"""Where the kinds of tasks are that RFC-019 does not have; it lets them be named by such URIs."""
 
 
-class OnSchedule(msgspec.Struct, frozen=True, kw_only=True, tag="Schedule"):
-    """Runs at times: give either ``cron`` or ``every``."""
+class TriggerFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of all triggers."""
 
-    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
-    every: (
-        Annotated[str, described("An interval. Runs are at its whole multiples since 1970 in UTC."), LENGTH] | None
+    enabled: Annotated[bool, described("false pauses this trigger. Default: true.")] | None = None
+    cooldown: (
+        Annotated[
+            str,
+            described("Shortest time between two runs that it causes. Default: 1min for news, none for times."),
+            LENGTH,
+        ]
+        | None
     ) = None
 
 
-class OnDataset(msgspec.Struct, frozen=True, kw_only=True, tag="Dataset"):
-    """Runs when a dataset has new data."""
+class OnRequest(TriggerFields, frozen=True, kw_only=True, tag="Manual"):
+    """Lets people run the flow: odfctl flow run."""
 
-    dataset: Annotated[
-        str, described("The dataset: its name, Dataset:NAME, did:odf:… or the id of its resource."), _DATASET
-    ]
+
+class OnSchedule(TriggerFields, frozen=True, kw_only=True, tag="Schedule"):
+    """Runs at the times of a cron expression."""
+
+    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")]
+
+
+class OnInterval(TriggerFields, frozen=True, kw_only=True, tag="Interval"):
+    """Runs at regular intervals."""
+
+    interval: Annotated[str, described("An interval. Runs are at its whole multiples since 1970 in UTC."), LENGTH]
 
 
 class EventType(Enum):
@@ -40,30 +56,37 @@ class EventType(Enum):
     UPDATED = "dataset.ref.updated"
 
 
-class VerifyLevel(Enum):
-    """How much of a dataset is checked."""
-
-    CHAIN = "chain"
-    DATA = "data"
-    REPRODUCED = "reproduced"
-
-
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events."""
 
-    type: Annotated[EventType, Scalar("int32"), described("The target's blocks have changed.")]
+    type: Annotated[EventType, Scalar("int32"), described("The blocks of a dataset have changed.")]
 
 
-class OnEvent(msgspec.Struct, frozen=True, kw_only=True, tag="Event"):
-    """Runs when something happens to the target, unless a run of this flow did it."""
+class OnEvent(TriggerFields, frozen=True, kw_only=True, tag="Event"):
+    """Runs when something happens to a dataset, unless a run of this flow did it."""
 
+    target: (
+        Annotated[
+            str,
+            described("The dataset: its name, Dataset:NAME, did:odf:… or the id of its resource. Default: the target."),
+            _DATASET,
+        ]
+        | None
+    ) = None
     events: Annotated[EventFilter, described("The events that trigger a run.")]
-    cooldown: (
-        Annotated[str, described("Like cooldown of the flowPolicy, which must then be left out."), LENGTH] | None
+
+
+class OnInputsUpdated(TriggerFields, frozen=True, kw_only=True, tag="InputsUpdated", rename="camel"):
+    """Runs when inputs of a derived dataset have new data."""
+
+    target: Annotated[str, described("The derived dataset. Default: the target."), _DATASET] | None = None
+    min_records_to_await: Annotated[U64, described("Number of records that trigger a run. Default: 1.")] | None = None
+    max_await_interval: (
+        Annotated[str, described("Longest wait for that number, since the oldest record. Default: 1h."), LENGTH] | None
     ) = None
 
 
-class OnSource(msgspec.Struct, frozen=True, kw_only=True, tag="Source", rename="camel"):
+class OnSourceUpdated(TriggerFields, frozen=True, kw_only=True, tag="SourceUpdated", rename="camel"):
     """Runs when records were pushed to the endpoint of a Source."""
 
     source: Annotated[str, described("The Source, as Source:NAME, or by its name or id."), refers_to("Source")]
@@ -73,70 +96,117 @@ class OnSource(msgspec.Struct, frozen=True, kw_only=True, tag="Source", rename="
     ) = None
 
 
-class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
-    """Pulls the dataset."""
-
-    source: (
-        Annotated[
-            str,
-            described("The Source to pull from. Default: the source in the dataset's metadata."),
-            refers_to("Source"),
-        ]
-        | None
-    ) = None
-    fetch_uncacheable: Annotated[
-        bool, described("Whether to fetch also from a web source that cannot tell whether it has changed.")
-    ] = False
+TriggerSpec: TypeAlias = OnRequest | OnSchedule | OnInterval | OnEvent | OnInputsUpdated | OnSourceUpdated
 
 
-class ExtensionTask(
-    msgspec.Struct, frozen=True, kw_only=True, tag="Ext", rename={"extension": "$schema", "level": "level", "to": "to"}
-):
-    """A task that RFC-018 does not have."""
+class OnNoOp(Enum):
+    """Says how a run goes on after a task that had nothing to do."""
 
-    extension: Annotated[str, described("Verify: verifies the dataset. Push: pushes it to a repository.")]
-    level: (
-        Annotated[
-            VerifyLevel,
-            Scalar("int32"),
-            described(
-                "For Verify. chain: blocks; data (default): also data; reproduced: also every transform, "
-                "by running it again."
-            ),
-        ]
-        | None
-    ) = None
-    to: (
-        Annotated[
-            str,
-            described("For Push: the repository, as Repository:NAME, or by its name or id."),
-            refers_to("Repository"),
-        ]
-        | None
+    CONTINUE = "Continue"
+    BREAK = "Break"
+
+
+class OnFailure(Enum):
+    """Says how a run goes on after a task that failed."""
+
+    FAIL = "Fail"
+    CONTINUE = "Continue"
+
+
+class Backoff(Enum):
+    """How the pauses between retries grow."""
+
+    NONE = "None"
+    LINEAR = "Linear"
+    EXPONENTIAL = "Exponential"
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Retries of a run that failed for a reason that may pass."""
+
+    max_attempts: Annotated[U32, described("1 to 100. Default: 3.")] | None = None
+    min_delay: Annotated[str, described("The first pause. Default: 10s."), LENGTH] | None = None
+    backoff: (
+        Annotated[Backoff, Scalar("int32"), described("How pauses grow: None, Linear or Exponential (default).")] | None
     ) = None
 
 
-class CompactionParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Sizes of the merged slices."""
+class TaskFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The fields of all tasks."""
+
+    name: Annotated[str, described("Name of the task in its flow. Default: task-N-KIND.")] | None = None
+    target: Annotated[str, described("The dataset. Default: the target of the flow."), _DATASET] | None = None
+    on_no_op: (
+        Annotated[
+            OnNoOp, Scalar("int32"), described("In a flow, if there was nothing to do: Continue (default) or Break.")
+        ]
+        | None
+    ) = None
+    on_failure: (
+        Annotated[OnFailure, Scalar("int32"), described("In a flow, if it failed: Fail (default) or Continue.")] | None
+    ) = None
+
+
+class IngestTask(TaskFields, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
+    """Fetches data from a Source into the dataset."""
+
+    source: Annotated[str, described("The Source, as Source:NAME, or by its name or id."), refers_to("Source")]
+
+
+class TransformTask(TaskFields, frozen=True, kw_only=True, tag="Transform", rename="camel"):
+    """Derives new data of a derived dataset."""
+
+
+class SyncEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset at another node."""
+
+    url: Annotated[str, described("odf+https://NODE/ACCOUNT/DATASET.")]
+
+
+class SyncFromTask(TaskFields, frozen=True, kw_only=True, tag="SyncFrom", rename="camel"):
+    """Brings new blocks of a dataset at another node into the dataset."""
+
+    source: Annotated[SyncEndpoint, described("Where from.")]
+
+
+class SyncToTask(TaskFields, frozen=True, kw_only=True, tag="SyncTo", rename="camel"):
+    """Pushes new blocks of the dataset to another node."""
+
+    destination: Annotated[SyncEndpoint, described("Where to.")]
+
+
+class CompactionTask(TaskFields, frozen=True, kw_only=True, tag="Compaction", rename="camel"):
+    """Merges slices of the dataset, which must be one of this node's own."""
 
     max_slice_size: Annotated[str, described("Largest size, such as 100MiB. Default: 300MB.")] | None = None
     max_slice_records: Annotated[U64, described("Most records of a slice. Default: 10000.")] | None = None
 
 
-class CompactionTask(msgspec.Struct, frozen=True, kw_only=True, tag="Compaction"):
-    """Merges slices of the dataset, which must be one of this node's own."""
+class ResetTask(TaskFields, frozen=True, kw_only=True, tag="Reset", rename="camel"):
+    """Makes an earlier block the head of the dataset, which must be one of this node's own."""
 
-    params: Annotated[CompactionParams, described("Sizes of the merged slices.")] | None = None
+    new_block_hash: Annotated[str, described("Hash of that block. Default: the Seed.")] | None = None
+    old_block_hash: Annotated[str, described("Hash of the present head; with another one the task fails.")] | None = (
+        None
+    )
 
 
-class GarbageCollectionTask(msgspec.Struct, frozen=True, kw_only=True, tag="GarbageCollection"):
+class GarbageCollectionTask(TaskFields, frozen=True, kw_only=True, tag="GarbageCollection", rename="camel"):
     """Deletes objects that no dataset of the node needs any more."""
 
 
-class WebhookCallTask(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCall"):
+class VerifyTask(TaskFields, frozen=True, kw_only=True, tag="Verify", rename="camel"):
+    """Checks the blocks and the data of the dataset."""
+
+    replay_transform: (
+        Annotated[bool, described("Whether to run every transform again and compare. Default: false.")] | None
+    ) = None
+
+
+class WebhookCallTask(TaskFields, frozen=True, kw_only=True, tag="WebhookCall", rename="camel"):
     """Calls a WebhookTarget, with a signature. A call without a good answer fails the run, which is retried."""
 
-    target: Annotated[
+    endpoint: Annotated[
         str, described("The target, as WebhookTarget:NAME, or by its name or id."), refers_to("WebhookTarget")
     ]
     payload: (
@@ -145,64 +215,85 @@ class WebhookCallTask(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCal
         ]
         | None
     ) = None
+    retry_policy: Annotated[RetryPolicy, described("Retries of its failures. Default: that of the flow.")] | None = None
 
 
-TaskSpec: TypeAlias = IngestTask | CompactionTask | GarbageCollectionTask | WebhookCallTask | ExtensionTask
+class PullTask(TaskFields, frozen=True, kw_only=True, tag=f"{OWN_TASKS}/Pull", rename="camel"):
+    """Does what odfctl pull does: from the source in the dataset's metadata, its inputs, or its publisher."""
+
+    source: (
+        Annotated[str, described("The Source. Default: that in the dataset's metadata."), refers_to("Source")] | None
+    ) = None
+    fetch_uncacheable: (
+        Annotated[bool, described("Whether to fetch also from a web source that cannot tell whether it has changed.")]
+        | None
+    ) = None
 
 
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Retries of a run that failed for a temporary reason."""
+class PushTask(TaskFields, frozen=True, kw_only=True, tag=f"{OWN_TASKS}/Push", rename="camel"):
+    """Pushes the dataset to a repository."""
 
-    max_attempts: Annotated[U32, described("1 to 100. Default: 3.")] | None = None
-    min_delay: Annotated[str, described("The first pause. Default: 10s."), LENGTH] | None = None
+    to: Annotated[str, described("The repository, as Repository:NAME, or by its name or id."), refers_to("Repository")]
+
+
+class VerifyChainTask(TaskFields, frozen=True, kw_only=True, tag=f"{OWN_TASKS}/VerifyChain", rename="camel"):
+    """Checks the blocks of the dataset, without its data."""
+
+
+TaskSpec: TypeAlias = (
+    IngestTask
+    | TransformTask
+    | SyncFromTask
+    | SyncToTask
+    | CompactionTask
+    | ResetTask
+    | GarbageCollectionTask
+    | VerifyTask
+    | WebhookCallTask
+    | PullTask
+    | PushTask
+    | VerifyChainTask
+)
+
+
+class RetryLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A limit of retries that RFC-019's retryPolicy does not have."""
+
     max_delay: Annotated[str, described("The longest pause. Default: 1h."), LENGTH] | None = None
 
 
 class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the runs of a flow behave."""
+    """How the runs of a flow behave, beside what RFC-019 says."""
 
     suspend: Annotated[bool, described("Whether the flow is paused.")] = False
-    time_zone: Annotated[str, described("Time zone of the cron expression. Default: UTC.")] | None = None
+    time_zone: Annotated[str, described("Time zone of the cron expressions. Default: UTC.")] | None = None
     catch_up: Annotated[str, described("Which missed times are caught up: one (the latest), all, or none.")] | None = (
         None
     )
     catch_up_window: (
         Annotated[str, described("How long ago a missed time may be to be caught up. Default: 1d."), LENGTH] | None
     ) = None
-    cooldown: (
-        Annotated[str, described("Shortest time between two runs that new data causes. Default: 1min."), LENGTH] | None
-    ) = None
-    retry: RetryPolicy | None = None
+    retry: RetryLimit | None = None
 
 
 class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Tasks for a dataset, and what triggers them."""
+    """Tasks for datasets, and what triggers them."""
 
     target: Annotated[
         str,
         described(
-            "The dataset of the tasks: Dataset:NAME, NAME, did:odf:… or the id of its resource. "
-            "Dataset:house.% selects each dataset with such a name: % stands for any text, _ for one "
-            "character."
+            "The dataset of the tasks: Dataset:NAME, NAME, did:odf:… or the id of its resource; or a selector of "
+            "many. Dataset:house.% selects each dataset with such a name: % stands for any text, _ for one "
+            "character. {type: Dataset, name: PATTERN, labels: FILTER} selects also by labels."
         ),
         refers_to("Dataset", selects=True),
+        msgspec.Meta(extra_json_schema={"type": ["string", "object"]}),
     ]
-    target_labels: (
-        Annotated[
-            str, described("For a target with %: selects only datasets with these labels, such as env=prod,!old.")
-        ]
-        | None
-    ) = None
-    triggers: Annotated[
-        tuple[OnSchedule | OnDataset | OnSource | OnEvent, ...],
-        described("At most one schedule and one event; any number of datasets and Sources."),
-    ]
-    tasks: (
-        Annotated[
-            tuple[TaskSpec, ...],
-            described("Up to 8 tasks, run in order until one fails. Default: a pull of the target."),
-        ]
-        | None
+    target_labels: Annotated[str, described("Former form of the labels of target, as after -l.")] | None = None
+    triggers: Annotated[tuple[TriggerSpec, ...], described("What causes runs; any number.")]
+    tasks: Annotated[tuple[TaskSpec, ...], described("1 to 8 tasks, done in order.")]
+    retry_policy: (
+        Annotated[RetryPolicy, described("Retries of runs that failed for a reason that may pass.")] | None
     ) = None
 
 

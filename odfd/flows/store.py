@@ -17,8 +17,9 @@ from chain.ids import DatasetId
 from chain.store.seals import Sealed
 from odfd.access.relations import Action
 from odfd.access.uses import Uses
+from odfd.flows import former_forms
 from odfd.flows.manifest import DesiredFlow, declared_flow
-from odfd.flows.plan import FlowPlan, Record, acted_on, collects
+from odfd.flows.plan import FlowPlan, Record, acted_on, of_the_node
 from odfd.flows.selection import EVERY, is_template
 from odfd.resources.resource import Resource, canonical
 from odfd.resources.status import UNRESOLVED
@@ -35,6 +36,7 @@ STEPS: Final = (
         PRIMARY KEY (key)
     ) STRICT, WITHOUT ROWID;
     """,
+    former_forms.converted,
 )
 RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply it again: odfctl delete flow NAME")
 _RECORD: Final = msgspec.json.Decoder(Record)
@@ -82,8 +84,8 @@ def check_uses(connection: sqlite3.Connection, flow: Resource, plan: FlowPlan, u
     """Raises Refused if the account of a flow, or of a task, may not use now what its plan names."""
     if flow.account is None:
         return
-    if collects(plan.tasks):
-        raise uses.nodes_own(flow.account, "collect garbage, which is of the whole node")
+    if (matter := of_the_node(plan.tasks)) is not None:
+        raise uses.nodes_own(flow.account, matter)
     store, acted = ResourceStore(connection), dict(acted_on(plan.tasks))
     for key, handle in flow.references.items():
         found = None if handle is None else store.row(handle.id)

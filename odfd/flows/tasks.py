@@ -5,60 +5,80 @@ An unknown part is refused by its name, never ignored.
 
 from __future__ import annotations
 
+import re
+import typing
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from odfd.flows.dialect import prepare_task
+from chain.errors import Invalid
+from chain.multihash import Multihash
+from odfd.flows.dialect import OWN_KINDS, prepare_task
 from odfd.flows.payload import check_payload
-from odfd.flows.plan import Compaction, FlowTask, GarbageCollection, Ingest, PushTo, Verify, WebhookCall
+from odfd.flows.plan import (
+    HOUR,
+    Compaction,
+    FlowTask,
+    GarbageCollection,
+    Ingest,
+    Pull,
+    PushTo,
+    Reset,
+    Retry,
+    SyncFrom,
+    SyncTo,
+    Transform,
+    Verify,
+    WebhookCall,
+)
+from odfd.flows.schedule import parse_duration
 from odfd.flows.spec import (
-    CompactionParams,
+    Backoff,
     CompactionTask,
-    ExtensionTask,
     GarbageCollectionTask,
     IngestTask,
+    OnFailure,
+    OnNoOp,
+    PullTask,
+    PushTask,
+    ResetTask,
+    RetryPolicy,
+    SyncFromTask,
+    SyncToTask,
     TaskSpec,
-    VerifyLevel,
+    TransformTask,
+    VerifyChainTask,
+    VerifyTask,
     WebhookCallTask,
 )
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import reference_key
-from odfd.resources.types import Deletion, ResourceType, annotated
+from odfd.resources.registry import ODF, VERSION
+from odfd.resources.types import Deletion, ResourceType
 
 TYPE: Final = "Task"
-SPECS: Final = (IngestTask, CompactionTask, GarbageCollectionTask, WebhookCallTask, ExtensionTask)
-TARGET: Final = "taskTarget"
-"""Name of a Task's annotation with the dataset that it is for."""
-VERIFY: Final = "Verify"
-PUSH: Final = "Push"
+SPECS: Final = typing.get_args(TaskSpec)
 REPOSITORY: Final = "Repository"
-"""The type that a task ``Push`` refers to. The names before are the known extensions."""
-
-
-class TaskTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The target of a Task."""
-
-    dataset: Annotated[
-        str,
-        described("The dataset: its name, Dataset:NAME or did:odf:…. Required for all tasks but GarbageCollection."),
-    ]
+"""The type that a task ``Push`` refers to."""
+_MOST_ATTEMPTS: Final = 100
+_MOST_DELAY: Final = 366 * 24 * HOUR
+_NODE: Final = re.compile(r"odf\+(?:http|ws)s?://[^/\s]+/\S+\Z", re.IGNORECASE)
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 
 
 def check_task(draft: Draft) -> None:
     """Adds the mistakes of a Task to its draft."""
+    spec = draft.spec
     task_of(draft)
-    path, given = f"headers.annotations.{TARGET}", draft.typed.get(TARGET)
-    if isinstance(draft.spec, GarbageCollectionTask):
+    if spec.target is None and not isinstance(spec, GarbageCollectionTask | WebhookCallTask):
+        draft.note("spec", "the task has no target", "task-target", "RFC-019, Task: target: Dataset:NAME")
+    for field, given in (("onNoOp", spec.on_no_op), ("onFailure", spec.on_failure)):
         if given is not None:
-            draft.note(path, "a GarbageCollection is of the whole node", "task-target", "leave it out")
-    elif given is None:
-        draft.note(path, "the task has no target", "task-target", f"annotations: {{{TARGET}: {{dataset: NAME}}}}")
-    else:
-        draft.attempt(f"{path}.dataset", partial(reference_key, type_="Dataset"), given.dataset)
+            hint = "RFC-019, Flow: leave it out, or write the task in a Flow"
+            draft.note(f"spec.{field}", f"{field} is of a task that others follow", "flow-tasks", hint)
 
 
 def task_of(draft: Draft) -> FlowTask:
@@ -66,29 +86,83 @@ def task_of(draft: Draft) -> FlowTask:
     return read_task(draft, "spec", draft.spec)
 
 
-def target_of(annotations: Any) -> str | None:
-    """Returns the dataset that the annotations of a Task name, without its type."""
-    given = annotated(annotations, "flow", TARGET)
-    text = given.get("dataset") if isinstance(given, dict) else None
+def target_of(spec: Any) -> str | None:
+    """Returns the dataset that the stored spec of a Task names, without its type."""
+    text = spec.get("target") if isinstance(spec, dict) else None
     return text.removeprefix("Dataset:") if isinstance(text, str) else None
 
 
 def read_task(draft: Draft, path: str, spec: TaskSpec) -> FlowTask:
     """Reads the task at a path of a draft. Mistakes are added to the draft."""
+    if spec.name is not None and not _NAME.match(spec.name):
+        hint = "RFC-019, FlowRun: lower case letters, digits and -, such as task-1-verify"
+        draft.note(f"{path}.name", f"{spec.name[:80]!r} is no name of a task", "flow-tasks", hint)
+    return msgspec.structs.replace(
+        _read(draft, path, spec),
+        name=spec.name or "",
+        on=None if spec.target is None else draft.attempt(f"{path}.target", dataset_key, spec.target),
+        breaks=spec.on_no_op is OnNoOp.BREAK,
+        is_optional=spec.on_failure is OnFailure.CONTINUE,
+    )
+
+
+def _read(draft: Draft, path: str, spec: TaskSpec) -> FlowTask:
     match spec:
         case IngestTask():
+            return Ingest(source=draft.attempt(f"{path}.source", source_key, spec.source))
+        case PullTask():
             source = draft.attempt(f"{path}.source", source_key, spec.source)
-            return Ingest(fetch_uncacheable=spec.fetch_uncacheable, source=source)
-        case ExtensionTask():
-            return _extension(draft, path, spec)
+            return Pull(fetch_uncacheable=bool(spec.fetch_uncacheable), source=source)
+        case TransformTask():
+            return Transform()
+        case SyncFromTask():
+            return SyncFrom(url=draft.attempt(f"{path}.source.url", _node_url, spec.source.url) or "")
+        case SyncToTask():
+            return SyncTo(url=draft.attempt(f"{path}.destination.url", _node_url, spec.destination.url) or "")
+        case VerifyTask():
+            return Verify(level="reproduced" if spec.replay_transform else "data")
+        case VerifyChainTask():
+            return Verify(level="chain")
+        case PushTask():
+            return PushTo(to=draft.attempt(f"{path}.to", partial(reference_key, type_=REPOSITORY), spec.to) or "")
         case CompactionTask():
-            return _compaction(draft, f"{path}.params", spec.params or CompactionParams())
+            return _compaction(draft, path, spec)
+        case ResetTask():
+            to, before = (
+                draft.attempt(f"{path}.{field}", _block_hash, text)
+                for field, text in (("newBlockHash", spec.new_block_hash), ("oldBlockHash", spec.old_block_hash))
+            )
+            return Reset(to=to, before=before)
         case GarbageCollectionTask():
             return GarbageCollection()
         case WebhookCallTask():
             payload = draft.attempt(f"{path}.payload", check_payload, spec.payload)
-            key = draft.attempt(f"{path}.target", partial(reference_key, type_="WebhookTarget"), spec.target)
-            return WebhookCall(target=key or spec.target, payload=payload)
+            key = draft.attempt(f"{path}.endpoint", partial(reference_key, type_="WebhookTarget"), spec.endpoint)
+            retry = None
+            if spec.retry_policy is not None:
+                retry = read_retry(draft, f"{path}.retryPolicy", spec.retry_policy, Retry().most)
+            return WebhookCall(target=key or spec.endpoint, payload=payload, retry=retry)
+
+
+def read_retry(draft: Draft, path: str, policy: RetryPolicy | None, most: int) -> Retry:
+    """Reads the policy at a path. ``most``: the longest pause, in nanoseconds. Mistakes are added to the draft."""
+    usual = Retry(most=most)
+    if policy is None:
+        return usual
+    attempts = usual.attempts if policy.max_attempts is None else policy.max_attempts
+    if not 1 <= attempts <= _MOST_ATTEMPTS:
+        hint = f"RFC-019, Flow: 1 to {_MOST_ATTEMPTS}"
+        draft.note(f"{path}.maxAttempts", f"{attempts} is out of range", "number-range", hint)
+    least = draft.attempt(f"{path}.minDelay", parse_duration, policy.min_delay)
+    if least is not None and least > _MOST_DELAY:
+        draft.note(f"{path}.minDelay", "is out of range", "flow-duration", "at most 366d")
+    return Retry(
+        attempts=attempts,
+        least=usual.least if least is None else least,
+        most=most,
+        backoff=(policy.backoff or Backoff.EXPONENTIAL).value,
+        is_declared=True,
+    )
 
 
 def source_key(text: str) -> str:
@@ -96,29 +170,35 @@ def source_key(text: str) -> str:
     return reference_key(text, "Source")
 
 
-def _compaction(draft: Draft, path: str, params: CompactionParams) -> Compaction:
-    size = draft.attempt(f"{path}.maxSliceSize", parse_size, params.max_slice_size)
-    if params.max_slice_records is not None and params.max_slice_records < 1:
-        text = f"maxSliceRecords is {params.max_slice_records}"
+def dataset_key(text: str) -> str:
+    """Returns the key of a reference to a Dataset. Raises Invalid."""
+    return reference_key(text, "Dataset")
+
+
+def _node_url(text: str) -> str:
+    """Returns the URL of a dataset at another node. Raises Invalid for another one."""
+    if not _NODE.match(text):
+        raise Invalid(
+            f"this node syncs with other nodes alone, and not with {text[:120]!r}",
+            rule="sync-url",
+            hint="RFC-019, Task Types: url: odf+https://NODE/ACCOUNT/DATASET; for a bucket or a folder declare a "
+            "Repository, and write kind: Push",
+        )
+    return text
+
+
+def _block_hash(text: str) -> str:
+    """Returns the hash of a block. Raises Invalid."""
+    Multihash.parse(text)
+    return text
+
+
+def _compaction(draft: Draft, path: str, spec: CompactionTask) -> Compaction:
+    size = draft.attempt(f"{path}.maxSliceSize", parse_size, spec.max_slice_size)
+    if spec.max_slice_records is not None and spec.max_slice_records < 1:
+        text = f"maxSliceRecords is {spec.max_slice_records}"
         draft.note(f"{path}.maxSliceRecords", text, "compact-limits", "a number from 1 on")
-    return Compaction(max_slice_bytes=size, max_slice_rows=params.max_slice_records)
-
-
-def _extension(draft: Draft, path: str, spec: ExtensionTask) -> FlowTask:
-    """Reads a task that RFC-018 does not have; each extension has its own field."""
-    if spec.extension not in (VERIFY, PUSH):
-        text = f"this node knows no task {spec.extension[:80]!r}"
-        draft.note(f"{path}.$schema", text, "unknown-type", f"known are {VERIFY} and {PUSH}")
-    elif spec.extension == VERIFY and spec.to is not None:
-        draft.note(f"{path}.to", f"{VERIFY} goes nowhere", "flow-tasks", f"leave it out, or write $schema: {PUSH}")
-    elif spec.extension == PUSH and spec.level is not None:
-        draft.note(f"{path}.level", f"{PUSH} has no level", "flow-tasks", f"leave it out, or add a task {VERIFY}")
-    elif spec.extension == PUSH and spec.to is None:
-        draft.note(f"{path}.to", f"{PUSH} needs a repository", "flow-tasks", "to: NAME, of odfctl repo list")
-    if spec.extension == PUSH:
-        key = draft.attempt(f"{path}.to", partial(reference_key, type_=REPOSITORY), spec.to)
-        return PushTo(to=key or "")
-    return Verify(level=(spec.level or VerifyLevel.DATA).value)
+    return Compaction(max_slice_bytes=size, max_slice_rows=spec.max_slice_records)
 
 
 async def _cancel(services: Any, view: Any, how: Deletion) -> Any:  # noqa: ARG001  as all types
@@ -130,17 +210,15 @@ async def _cancel(services: Any, view: Any, how: Deletion) -> Any:  # noqa: ARG0
 
 
 TASK_TYPE: Final = ResourceType(
-    names=registry.TASK, spec=SPECS, prepare=prepare_task,
+    names=registry.TASK, spec=SPECS, converts=prepare_task,
     about="Work that is done once: declared, or started by a command or a flow.",
-    annotations={TARGET: TaskTarget},
+    uris=tuple(f"{ODF}/{each}/{VERSION}/Task" for each in ("flows", "task", "tasks")),
+    own_kinds=OWN_KINDS,
     check=check_task,
     delete=_cancel,
     example="""\
 $schema: Task
-headers:
-  name: sensors-check
-  annotations:
-    taskTarget: {dataset: sensors}
-spec: {kind: Ext, $schema: Verify, level: data}
+headers: {name: sensors-check}
+spec: {kind: Verify, target: Dataset:sensors}
 """,
 )  # fmt: skip

@@ -174,7 +174,15 @@ def _flows(
         home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
     )
     performing = FlowTasks(
-        context.board, pulling, verification, rewriting, parts.collection, parts.webhooks, pushing, SourceReader(home)
+        home,
+        context.board,
+        pulling,
+        verification,
+        rewriting,
+        parts.collection,
+        parts.webhooks,
+        pushing,
+        SourceReader(home),
     )
     parts.flows.perform = performing.run
     flows = FlowService(home, parts.flows, context)

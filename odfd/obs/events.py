@@ -164,6 +164,7 @@ EVENT_KINDS: Final = {
     "flow.deleted": "a flow was deleted",
     "flow.failed": "a run of a flow failed",
     "flow.backfilled": "a person asked to make up for past times of a flow",
+    "flow.requested": "a person asked a flow to run",
     "flow.paused": "a person paused a flow",
     "flow.resumed": "a person resumed a flow",
     "flow.stranded": "the dataset that a flow pulled is deleted, and the flow waits",

@@ -277,7 +277,9 @@ def _keep_records(connection: sqlite3.Connection) -> None:
 
 def _keep_runs(connection: sqlite3.Connection, store: Any) -> Sequence[str]:
     """Gives the records of the runs of flows the ids of flows, in place of their names."""
-    moved = []
+    moved: list[str] = []
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'flow_runs'").fetchone() is None:
+        return moved  # a state of before flows
     for key, record in list(_RUNS.rows(connection, "key GLOB 'flow *'")):
         _, name, *target = key.split(" ")
         flow = store.named("Flow", name, None)

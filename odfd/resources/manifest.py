@@ -138,6 +138,8 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
         if key not in parts:
             binding.mistakes.append(Mistake("", node.line, f"{key} is missing", "required-field"))
     warnings = ["status is passed over: the node writes it"] if "status" in parts else []
+    if kind is not None and kind.converts is not None:
+        parts = kind.converts(parts, Remarks(binding.mistakes, warnings))
     headers = _headers(parts.get("headers"), binding, warnings)
     spec = None
     if kind is not None and kind.spec is not None and "spec" in parts:

@@ -104,6 +104,12 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """The classes of the annotations that it understands, by their keys."""
     prepare: Callable[[Node, Remarks], Node] | None = None
     """Turns short forms of a ``spec`` into those that its class has, before it is bound."""
+    converts: Callable[[dict[str, Node], Remarks], dict[str, Node]] | None = None
+    """Turns a manifest of a former form, by its parts, into one of the present form, before it is read."""
+    shows: Callable[[Any], Any] | None = None
+    """Returns a stored spec as it is printed, where the format's form is no text."""
+    uris: tuple[str, ...] = ()
+    """Further URIs by which manifests may name it."""
     parts: Callable[[Any], Iterable[Any]] | None = None
     """Returns the resources that a resource of the type owns (``odfd.resources.owners.Parts``)."""
     check: Callable[[Any], object] | None = None
@@ -199,7 +205,7 @@ class TypeRegistry:
         self._written: dict[str, ResourceType] = {}
         self._words: dict[str, ResourceType] = {}
         for each in self._types:
-            self._claim(self._written, {each.name, each.uri, each.own_uri}, each)
+            self._claim(self._written, {each.name, each.uri, each.own_uri, *each.uris}, each)
             self._claim(self._words, {word.lower() for word in (each.name, each.plural, *each.aliases)}, each)
 
     def __iter__(self) -> Iterator[ResourceType]:

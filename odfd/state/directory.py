@@ -89,7 +89,7 @@ PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Folder of evidence that is being fetched; like PARTIAL, with objects, it is kept over a restart."""
 ROOMS: Final = (
-    schema, references, row_counts, pushes, flows, resources, visibility, log, damage, resume, saved_views, shares,
+    schema, references, row_counts, pushes, resources, flows, visibility, log, damage, resume, saved_views, shares,
     webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
     unmanaged, spool, invitation_tokens, incidents, card_samples, card_choices,
 )  # fmt: skip

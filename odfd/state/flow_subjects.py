@@ -16,13 +16,14 @@ def about_flow(home: StateDirectory, plan: FlowPlan) -> Subjects:
     A reference that resolves to nothing stands for itself, so that only the node's owner sees the flow.
     """
     keys = set(_references(plan))
+    datasets = (plan.target, *plan.inputs, *(each.dataset for each in plan.tasks if each.dataset is not None))
     if not keys:
-        return about(plan.target, *plan.inputs, inputs=True)
+        return about(*datasets, inputs=True)
     with home.database.read() as connection:
         flow = ResourceStore(connection).get(plan.id)
     held = {} if flow is None else flow.references
     others = [key if (handle := held.get(key)) is None else handle.id for key in keys]
-    return about(plan.target, *plan.inputs, *others, inputs=True)
+    return about(*datasets, *others, inputs=True)
 
 
 def _references(plan: FlowPlan) -> Iterator[str]:

@@ -28,7 +28,7 @@ from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
 from odfd.flows import selection, store
 from odfd.flows.manifest import DerivationPolicy, derivation_policy
-from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record
+from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record, Retry
 from odfd.flows.scheduler import Firing, Scheduler
 from odfd.resources.resource import Json, Resource
 from odfd.resources.store import ResourceStore
@@ -61,6 +61,8 @@ class Ended(NamedTuple):
     message: str
     head: str | None = None
     """The hash of the head that it wrote; ``None``: it wrote none."""
+    retry: Retry | None = None
+    """Retries of the task that failed; ``None`` for those of the flow."""
 
 
 Perform: TypeAlias = Callable[[FlowPlan, Record], Awaitable[Ended]]
@@ -141,6 +143,12 @@ class FlowWorker:
             await trio.to_thread.run_sync(self._keep_template, template, Record(since=now, paused=paused))
         self.loop.poke()
 
+    async def request(self, keys: Collection[str]) -> None:
+        """Runs plans, which are in force, as soon as they may."""
+        now = self._clock.now()
+        await trio.to_thread.run_sync(self._keep, [(key, self.scheduler.request(key, now)) for key in keys])
+        self.loop.poke()
+
     async def backfill(self, keys: Collection[str], first: Instant, last: Instant) -> tuple[int, Instant | None]:
         """Plans runs for past times of plans with schedules, which are in force.
 
@@ -164,6 +172,7 @@ class FlowWorker:
         await self._evaluate(touched or ())
         for dataset in sorted(touched or ()):
             self.scheduler.touch(dataset, self._clock.now())
+            self._arrivals.news(dataset)
         await self._arrivals.look(self._clock.now())
         if self._nursery is None or self._running >= RUNNING:
             return UNTIL_POKED
@@ -235,7 +244,10 @@ class FlowWorker:
             try:
                 if follows:
                     known += [(str(dataset), plan, record) for plan in self._following(dataset)]
-                found[dataset] = [self._found(*each, everything=everything) for each in known]
+                found[dataset] = [
+                    self._found(key, self._following_inputs(plan), held, everything=everything)
+                    for key, plan, held in known
+                ]
             except Fault as fault:  # a chain that cannot be read is told by whoever shows it, and stops no other
                 self._logger.error("flows of a dataset cannot be told", dataset=dataset.short, fault=str(fault))
         return found
@@ -257,11 +269,13 @@ class FlowWorker:
             return []
         resource = ResourceStore(connection).with_did("Dataset", str(dataset))
         labels = {} if resource is None else self.labels(resource)
+        owner = None if resource is None else resource.account
+        account = None if owner is None else ResourceStore(connection).account_name(owner)
         return [
             selection.for_dataset(each, dataset)
             for each in templates
             if each.selection is not None
-            and selection.selects(each.selection, entry.name, labels)
+            and selection.selects(each.selection, entry.name, labels, account)
             and self._may_use(connection, selection.for_dataset(each, dataset))
         ]
 
@@ -312,6 +326,20 @@ class FlowWorker:
         policy = FlowPolicy(cooldown=follow.cooldown if own is None else own)
         return [FlowPlan(name=entry.name, target=dataset, inputs=inputs, policy=policy, declared=False)]
 
+    def _following_inputs(self, plan: FlowPlan) -> FlowPlan:
+        """Returns a plan that follows the inputs of a derived dataset with those that it has now."""
+        if (follows := plan.follows) is None:
+            return plan
+        derived = follows.dataset or plan.target
+        transform = transform_of(self._home.chains.chain(derived))
+        found = frozenset() if transform is None else frozenset(input_ids(transform)) - {plan.target}
+        return msgspec.structs.replace(
+            plan,
+            inputs=plan.inputs | found,
+            batched=found if follows.least > 1 else frozenset(),
+            cooldowns={**dict.fromkeys(map(str, found), follows.cooldown), **plan.cooldowns},
+        )
+
     def _said(self, dataset: DatasetId) -> DerivationPolicy | None:
         with self._home.database.read() as connection:
             resource = Catalog(connection).declared(dataset)
@@ -328,14 +356,14 @@ class FlowWorker:
         try:
             watched = firing.plan.target if firing.plan.on_update else None
             before = await self._head_of(watched)
-            outcome, message, written = await self._ended(firing)
+            outcome, message, written, retry = await self._ended(firing)
             if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
                 return
             if watched is not None:
                 self.scheduler.untouch(firing.key)
             seen, after = written or before, await self._head_of(watched)
             now = self._clock.now()
-            record = self.scheduler.finish(firing.key, outcome, message, now, seen, touched=after != seen)
+            record = self.scheduler.finish(firing.key, outcome, message, now, seen, touched=after != seen, retry=retry)
             self._arrivals.note(firing.key, firing.plan)
             if record is not None:
                 await trio.to_thread.run_sync(self._keep, [(firing.key, record)])

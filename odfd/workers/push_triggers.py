@@ -1,7 +1,8 @@
-"""Tells the scheduler of flows when records that were pushed to Sources make their flows run.
+"""Tells the scheduler of flows when records that were pushed to Sources, or that inputs got, make their flows run.
 
 It checks after a push, at the end of a run and for a new flow; it never polls. The spool counts the records that wait
-for a dataset, so after a restart they are counted again and none is forgotten.
+for a dataset, and chains have what a derived dataset has not read, so after a restart they are counted again and none
+is forgotten.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import NamedTuple
 import trio
 
 from chain.errors import NotFound, Refused
+from chain.ids import DatasetId
 from chain.instant import Instant
 from odfd.flows.plan import FlowPlan
 from odfd.flows.scheduler import Scheduler
 from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
+from odfd.transform.pending import unread_records
 
 
 class _Awaited(NamedTuple):
@@ -53,8 +56,12 @@ class PushTriggers:
 
     def note(self, key: str, plan: FlowPlan) -> None:
         """Notes that a plan is new, or has run."""
-        if plan.arrivals:
+        if plan.arrivals or plan.batched:
             self._changed.add(key)
+
+    def news(self, dataset: DatasetId) -> None:
+        """Notes that a dataset may have new records."""
+        self._changed.update(self._scheduler.awaiting(dataset))
 
     def applied(self) -> None:
         """Notes that an apply has ended, which may have made unknown Sources known."""
@@ -67,7 +74,11 @@ class PushTriggers:
         """Checks the changed plans; costs nothing if there are none. Plans that change meanwhile are checked again."""
         changed, self._changed, self._pushed = self._changed, set(), set()
         applies = self._applies
-        plans = {key: entry.plan for key in changed if (entry := self._scheduler.find(key)) is not None}
+        plans = {
+            key: (entry.plan, entry.record.ended_at)
+            for key in changed
+            if (entry := self._scheduler.find(key)) is not None
+        }
         found = await trio.to_thread.run_sync(self._read, plans, now) if plans else {}
         for keys in self._keys.values() if changed else ():
             keys -= changed
@@ -82,10 +93,10 @@ class PushTriggers:
                 self._changed.add(key)
                 self._poke()
 
-    def _read(self, plans: Mapping[str, FlowPlan], now: Instant) -> dict[str, _Awaited]:
-        return {key: self._awaited(plan, now) for key, plan in plans.items()}
+    def _read(self, plans: Mapping[str, tuple[FlowPlan, Instant | None]], now: Instant) -> dict[str, _Awaited]:
+        return {key: self._awaited(plan, ended, now) for key, (plan, ended) in plans.items()}
 
-    def _awaited(self, plan: FlowPlan, now: Instant) -> _Awaited:
+    def _awaited(self, plan: FlowPlan, ended: Instant | None, now: Instant) -> _Awaited:
         sources: set[str] = set()
         times: list[Instant] = []
         is_lost = False
@@ -100,6 +111,17 @@ class PushTriggers:
             sources.add(source)
             waiting = self._home.spool.waiting(source, plan.target)
             if waiting.oldest is not None:
-                is_enough = waiting.records >= each.least
-                times.append(now if is_enough else Instant(min(waiting.oldest, now) + each.longest))
+                at = now if waiting.records >= each.least else Instant(min(waiting.oldest, now) + each.longest)
+                times.append(_rested(at, ended, each.cooldown, now))
+        if (follows := plan.follows) is not None and plan.batched:
+            derived = follows.dataset or plan.target
+            unread = unread_records(self._home.chains, derived, plan.batched, follows.least)
+            if unread.oldest is not None:
+                at = now if unread.records >= follows.least else Instant(min(unread.oldest, now) + follows.longest)
+                times.append(_rested(at, ended, follows.cooldown, now))
         return _Awaited(frozenset(sources), min(times, default=None), is_lost)
+
+
+def _rested(at: Instant, ended: Instant | None, cooldown: int, now: Instant) -> Instant:
+    """Returns a time, or the end of a cooldown after the last run if that is later."""
+    return at if ended is None else Instant(max(at, min(ended, now) + cooldown))

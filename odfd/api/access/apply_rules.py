@@ -23,10 +23,10 @@ from odfd.api.resources.desired_state import DesiredState
 from odfd.control import wire
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows.manifest import flow_of, paces
-from odfd.flows.plan import FlowTask, acted_on, collects, needed_on_target
+from odfd.flows.plan import FlowTask, acted_on, needed_on_target, of_the_node
 from odfd.flows.store import TYPE as FLOW
-from odfd.flows.tasks import TARGET, target_of, task_of
 from odfd.flows.tasks import TYPE as TASK
+from odfd.flows.tasks import task_of
 from odfd.ingest.source_manifest import SourceSpec, endpoint_of
 from odfd.portals.manifest import TYPE as PORTAL
 from odfd.queries.projections import TYPE as PROJECTION
@@ -183,8 +183,8 @@ def _acting_faults(by: _Judged, draft: Draft, held: Resource | None) -> Iterator
     kind = draft.type.name
     if held is not None and (held.account is None or by.guard.account(held.account) is None):
         yield acts_for_others(by.guard, held)
-    if collects(_tasks_of(draft)):
-        fault = by.guard.owner_only("to collect the garbage of the node")
+    if (matter := of_the_node(_tasks_of(draft))) is not None:
+        fault = by.guard.owner_only(f"to {matter}")
         fault.place = draft.place("spec")
         yield fault
     flow = flow_of(draft) if kind == FLOW else None
@@ -208,17 +208,14 @@ def _tasks_of(draft: Draft) -> Sequence[FlowTask]:
 
 
 def _uses_of(draft: Draft) -> Iterator[tuple[str, str, Action]]:
-    """Yields the key and the text of what a manifest does more to than read, or names outside of its spec, with the
-    action."""
+    """Yields the key and the text of what a manifest does more to than read, with the action."""
     if draft.type.name == PORTAL:
         yield reference_key(draft.spec.dataset, DATASET), draft.spec.dataset, Action.WRITE
     tasks = _tasks_of(draft)
     yield from ((key, key.partition(":")[2], action) for key, action in acted_on(tasks))
-    target = target_of(draft.headers.annotations or {}) if draft.type.name == TASK else None
     if draft.type.name == FLOW and not is_pattern(draft.spec.target):
-        target = draft.spec.target
-    if target is not None:
-        yield reference_key(target, DATASET), target, needed_on_target(tasks)
+        key = reference_key(draft.spec.target, DATASET)
+        yield key, draft.spec.target, needed_on_target([each for each in tasks if each.on in (None, key)])
 
 
 def _changes_access(draft: Draft, held: Resource) -> bool:
@@ -257,8 +254,6 @@ def _reference_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
     named = [
         (each.key, each.text, draft.place(each.path)) for each in references_of(type(draft.spec), plain_of(draft.spec))
     ]
-    outside = used.keys() - {key for key, _, _ in named}
-    named += [(key, used[key][0], draft.place(f"headers.annotations.{TARGET}")) for key in sorted(outside)]
     for key, text, place in named:
         is_new, found = by.target(key, by.home(draft))
         if is_new:

@@ -221,7 +221,7 @@ def _flow_meant(guard: Guard, name: str, action: Action) -> str:
 
 
 def _backfilled(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    async def guarded(name: str, request: wire.BackfillRequest) -> Any:
+    async def guarded(name: str, request: wire.BackfillRequest | wire.FlowRunRequest) -> Any:
         if request.target is not None:
             entry = await guard.dataset(request.target, Action.READ)
             request = msgspec.structs.replace(request, target=str(entry.id))
@@ -471,6 +471,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "flows.list": report_filter.seen,
     "flows.pause": _flow(Action.MAINTAIN),
     "flows.resume": _flow(Action.MAINTAIN),
+    "flows.run": _backfilled,
     "history.last": changes.last,
     "history.follow": changes.followed,
     "log_lines.last": report_filter.lines,

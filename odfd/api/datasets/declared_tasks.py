@@ -27,9 +27,11 @@ from odfd.control.board import BoardTasks
 from odfd.control.findings import finding
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows import store
+from odfd.flows.dialect import PULL, PUSH
 from odfd.flows.plan import FlowPlan, Outcome, Record
 from odfd.flows.selection import EVERY
-from odfd.flows.tasks import TARGET, TYPE, target_of, task_of
+from odfd.flows.spec import OWN_TASKS
+from odfd.flows.tasks import TYPE, target_of, task_of
 from odfd.obs.events import EventLog
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import FinalState, reference_key
@@ -46,11 +48,11 @@ _CANCELLED: Final = "cancelled"
 _GOOD: Final = (Outcome.UPDATED, Outcome.UP_TO_DATE)
 _STOPPED: Final = ("draining", "interrupted")
 """Rules of the faults of a task that the stop of the daemon cut off; it is begun again after the next start."""
-_SPECS: Final[Mapping[str, Mapping[str, str]]] = {
-    "pull": {"kind": "Ingest"}, "ingest": {"kind": "Ingest"}, "compact": {"kind": "Compaction"},
-    "gc": {"kind": "GarbageCollection"}, "webhook": {"kind": "WebhookCall"},
+_KINDS: Final[Mapping[str, str]] = {
+    "pull": PULL, "compact": "Compaction", "gc": "GarbageCollection", "push": PUSH, "reset": "Reset",
+    "verify": "Verify", "webhook": "WebhookCall",
 }  # fmt: skip
-"""Specs, by kind of task on the board, of the kinds that RFC-018 defines; others are shown as extensions."""
+"""Kinds in RFC-019's form, by kind of task on the board; others have one under a URI of our own."""
 _STATES: Final[Mapping[str, Any]] = {
     "Pending": "waiting", "Reconciling": "running", "Ready": "done", "Failed": "failed",
 }  # fmt: skip
@@ -71,10 +73,7 @@ class TaskController(Controller):
         """Checks that a task keeps its name, its spec and its target. Raises Refused."""
         if after is None:
             return
-        is_same = (before.name, before.spec, target_of(before.annotations)) == (
-            after.name, after.spec, target_of(after.annotations)
-        )  # fmt: skip
-        if not is_same:
+        if (before.name, before.spec) != (after.name, after.spec):
             text = f"the task {before.name} is done once, as it was declared"
             hint = f"give another one another name, or delete it first: odfctl delete task {before.name}"
             raise Refused(text, rule="immutable", hint=hint)
@@ -125,7 +124,7 @@ class TaskController(Controller):
             for key in resource.references:
                 self._home.uses.meant(ResourceStore(connection), resource, key)
             store.check_uses(connection, resource, plan, self._home.uses)
-        target = target_of(resource.annotations)
+        target = target_of(resource.spec)
         return plan if target is None else msgspec.structs.replace(plan, target=self._target(resource, target, plan))
 
     def _target(self, resource: Resource, target: str, plan: FlowPlan) -> DatasetId:
@@ -175,10 +174,11 @@ def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequ
 
     def one(task: Task) -> Resource:
         began = task.submitted_at or since
-        spec = _SPECS.get(task.kind) or {"kind": "Ext", "$schema": task.kind.capitalize()}
+        spec = {"kind": _KINDS.get(task.kind) or f"{OWN_TASKS}/{task.kind.capitalize()}"}
+        spec |= {"target": task.target} if task.target and "," not in task.target else {}
         return Resource(
             id=live_id(node, str(since), TYPE, task.id), type=TYPE, name=task.id, spec=spec,
-            annotations={TARGET: {"dataset": task.target}} if task.target else {}, status=_status(task, began),
+            status=_status(task, began),
             created_at=began, updated_at=task.finished_at or task.started_at or began,
         )  # fmt: skip
 
@@ -301,8 +301,8 @@ def _view_of(each: Resource, account: str | None) -> wire.TaskView:
     state = _CANCELLED if status.code == _CANCELLED and outcome is not None else state
     fault = Refused(status.message, rule=status.code, hint=status.hint) if state == "failed" else None
     return wire.TaskView(
-        id=_board_id(each), kind=str(each.spec.get("$schema") or each.spec["kind"]).lower(),
-        target=target_of(each.annotations) or "", state=state,
+        id=_board_id(each), kind=str(each.spec["kind"]).rpartition("/")[2].lower(),
+        target=target_of(each.spec) or "", state=state,
         message=status.message if status.phase == "Failed" else "", declared=True, account=account,
         finished_at=None if outcome is None else instant.render(outcome.updated_at),
         fault=None if fault is None else wire.Problem.of(fault),

@@ -8,8 +8,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from chain.errors import Conflict, Fault
+from chain.errors import Conflict, Fault, Refused
+from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
+from chain.state import transform_of
 from chain.wording import plural
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullService
@@ -17,34 +19,44 @@ from odfd.api.datasets.push import PRIVATE, RACED, PushService
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
-from odfd.errors import Bug
+from odfd.errors import Bug, sole_faults
 from odfd.flows.plan import (
     Compaction,
     FlowPlan,
+    FlowTask,
     GarbageCollection,
     Ingest,
     Outcome,
     PushTo,
     Record,
+    Reset,
+    SyncFrom,
+    SyncTo,
+    Transform,
     Verify,
     WebhookCall,
 )
 from odfd.flows.schedule import offset_at
 from odfd.ingest.trigger import TriggerTime
 from odfd.runtime.tasks import Report, Task, TaskBoard, TaskState, routine
+from odfd.state.directory import StateDirectory
 from odfd.workers.flows import Ended, ended_by
 from odfd.workers.garbage_collection import GarbageCollector
 from odfd.workers.webhooks import WebhookWorker
 
 _GOOD: Final = {each.value: each for each in (Outcome.UPDATED, Outcome.UP_TO_DATE, Outcome.BLOCKED)}
 _GOES_ON: Final = frozenset({Outcome.UPDATED, Outcome.UP_TO_DATE})
+_FIRST: Final = "#0"
 _Submit: TypeAlias = Callable[[], Awaitable[wire.TaskRef]]
-_Submitted: TypeAlias = Ingest | Verify | PushTo | Compaction | GarbageCollection
+_Submitted: TypeAlias = Ingest | SyncFrom | SyncTo | Verify | PushTo | Compaction | Reset | GarbageCollection
+_MAY_BE_IDLE: Final = (Ingest, SyncFrom, SyncTo, PushTo, Compaction)
+"""The tasks that may have nothing to do; the others did something if they ended well."""
 
 
 class FlowTasks(NamedTuple):
     """Performs the tasks of flows and declared tasks, through the services that people use."""
 
+    home: StateDirectory
     board: TaskBoard
     pulling: IngestPullService
     verification: VerificationService
@@ -55,26 +67,39 @@ class FlowTasks(NamedTuple):
     sources: SourceReader
 
     async def run(self, plan: FlowPlan, record: Record) -> Ended:
-        """Performs one run of a flow and returns how it ended; stops after the first task that does not end well.
+        """Performs one run of a flow and returns how it ended.
 
-        Raises what the submission of a task raises.
+        It ends with the first task that fails, unless that says ``onFailure: Continue``, or that had nothing to do and
+        says ``onNoOp: Break``.
         """
         ended: list[Ended] = []
+        failed: Ended | None = None
         for place, each in enumerate(plan.tasks):
-            if ended and ended[-1].outcome not in _GOES_ON:
+            done = await self._done(plan, record, each, place)
+            ended.append(done)
+            if done.outcome not in _GOES_ON and (not each.is_optional or done.outcome is Outcome.CANCELLED):
+                failed = done
                 break
-            if isinstance(each, WebhookCall):
-                said = await self.webhooks.call_for(plan, record, each, place)
-                ended.append(Ended(Outcome.UP_TO_DATE, said))
-            else:
-                ended.append(await self._task(plan, record, each))
-        last = ended[-1]
+            if each.breaks and done.outcome is Outcome.UP_TO_DATE and isinstance(each, _MAY_BE_IDLE):
+                break
         is_updated = any(each.outcome is Outcome.UPDATED for each in ended)
         return Ended(
-            Outcome.UPDATED if is_updated and last.outcome in _GOES_ON else last.outcome,
+            failed.outcome if failed is not None else Outcome.UPDATED if is_updated else Outcome.UP_TO_DATE,
             "; ".join(each.message for each in ended if each.message),
             next((each.head for each in reversed(ended) if each.head is not None), None),
+            None if failed is None else failed.retry,
         )
+
+    async def _done(self, plan: FlowPlan, record: Record, task: FlowTask, place: int) -> Ended:
+        try:
+            with sole_faults():
+                if not isinstance(task, WebhookCall):
+                    return await self._task(plan, record, task)
+                said = await self.webhooks.call_for(plan, record, task, place)
+                return Ended(Outcome.UP_TO_DATE, said)
+        except Fault as fault:
+            ended = ended_by(fault)
+            return ended._replace(retry=task.retry) if isinstance(task, WebhookCall) else ended
 
     async def begin(self, plan: FlowPlan, record: Record) -> Task:
         """Begins the only task of a plan and returns it. Raises what the submission raises."""
@@ -91,25 +116,45 @@ class FlowTasks(NamedTuple):
         return await self._ended(await self._submission(plan, record, task))
 
     async def _submission(self, plan: FlowPlan, record: Record, task: _Submitted) -> _Submit:
-        target = str(plan.target)
+        dataset = task.dataset or plan.target
+        target = str(dataset)
         match task:
             case Ingest():
+                if isinstance(task, Transform):
+                    await trio.to_thread.run_sync(self._check_derived, dataset)
                 source = None
                 if task.source is not None:
                     source = await trio.to_thread.run_sync(self.sources.meant, plan.id, task.source)
                 request = wire.PullRequest(refs=(target,), fetch_uncacheable=task.fetch_uncacheable, source=source)
                 return partial(self.pulling.pull, request, _trigger(plan, record))
+            case SyncFrom():
+                name = await trio.to_thread.run_sync(self.home.name_of, dataset)
+                return partial(self.pulling.pull, wire.PullRequest(refs=(task.url,), as_name=name))
+            case SyncTo():
+                return partial(self.pushing.push, wire.PushRequest(refs=(target,), to=task.url))
             case Verify():
                 return partial(self.verification.verify, target, wire.VerifyRequest(level=task.level))
             case PushTo():
                 return partial(self.pushing.push_for, target, plan.id, task.to)
             case Compaction():
-                rewrite = wire.RewriteRequest(
+                merging = wire.RewriteRequest(
                     action="compact", max_slice_bytes=task.max_slice_bytes, max_slice_rows=task.max_slice_rows
                 )
-                return partial(self.rewriting.rewrite, target, rewrite)
+                return partial(self.rewriting.rewrite, target, merging)
+            case Reset():
+                earlier = wire.RewriteRequest(action="reset", to=task.to or _FIRST, before=task.before)
+                return partial(self.rewriting.rewrite, target, earlier)
             case GarbageCollection():
                 return partial(self.collection.collect, wire.CollectRequest())
+
+    def _check_derived(self, dataset: DatasetId) -> None:
+        """Raises Refused for a dataset that has no transform. Blocking."""
+        if transform_of(self.home.chains.chain(dataset)) is None:
+            raise Refused(
+                "the dataset is no derived one",
+                rule="transform-target",
+                hint="RFC-019, Transform: kind: Ingest with a Source brings data into a root",
+            )
 
     async def _ended(self, submit: _Submit) -> Ended:
         with routine():

@@ -11,6 +11,7 @@ from chain import instant
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
+from chain.state import transform_of
 from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -76,6 +77,29 @@ class FlowService:
         """Resumes a paused flow; times during the pause are not made up for. Raises NotFound."""
         return await self._paused(name, paused=False)
 
+    async def run(self, name: str, request: wire.FlowRunRequest) -> wire.FlowView:
+        """Runs a flow as soon as it may, because a person asks for it.
+
+        Raises NotFound; Refused for a flow that declares no trigger ``Manual``.
+        """
+        (template, found), target = await self._find(name), request.target
+        if target is not None:
+            entry = await trio.to_thread.run_sync(self._home.resolve, target)
+            found = [each for each in found if each[1].plan.target == entry.id]
+        plan = template or (found[0][1].plan if found else None)
+        if plan is not None and not plan.on_request:
+            hint = "RFC-019, FlowTrigger: add {kind: Manual} to its triggers"
+            raise Refused(f"{plan.name} has no trigger for people", rule="flow-trigger", hint=hint)
+        if plan is None or not found:
+            text = f"{name} is for no dataset" + ("" if target is None else f" {target}")
+            raise NotFound(text, rule="flow-name", hint=f"odfctl get flow {name}")
+        await self._worker.request([key for key, _ in found])
+        told = await trio.to_thread.run_sync(about_flow, self._home, plan)
+        self._events.emit("flow.requested", plan.name, about=told)
+        views = await trio.to_thread.run_sync(self._views, found)
+        accounts = await trio.to_thread.run_sync(self._accounts)
+        return views[0] if template is None else _whole_view(template, views, accounts)
+
     async def backfill(self, name: str, request: wire.BackfillRequest) -> wire.BackfillView:
         """Makes up for scheduled times that did not fire: one run for each, oldest first, also over restarts.
 
@@ -139,6 +163,7 @@ class FlowService:
         """Shows a flow that is in force. Raises NotFound for one that waits for a dataset, Refused for a right."""
         try:
             plan = await trio.to_thread.run_sync(self._planned, resource)
+            await trio.to_thread.run_sync(self._check_derived, plan)
         except Refused:
             await self._worker.look(_named_by(resource) | {EVERY})  # what it did ends with the right to it
             raise
@@ -220,6 +245,18 @@ class FlowService:
     def _planned(self, resource: Resource) -> FlowPlan:
         with self._home.database.read() as connection:
             return store.plan_of(connection, resource, self._home.uses)
+
+    def _check_derived(self, plan: FlowPlan) -> None:
+        """Raises Refused for a flow that follows the inputs of a dataset without any."""
+        if plan.follows is None:
+            return
+        derived = plan.follows.dataset or plan.target
+        if derived != EVERY and transform_of(self._home.chains.chain(derived)) is None:
+            raise Refused(
+                f"{self._home.name_of(derived)} is no derived dataset, and has no inputs",
+                rule="flow-trigger",
+                hint="RFC-019, FlowTrigger: InputsUpdated is of a derivative dataset; write kind: Event with a target",
+            )
 
     def _plan_of(self, resource: Resource) -> FlowPlan | None:
         with self._home.database.read() as connection:
@@ -323,16 +360,21 @@ def _state(entry: Entry) -> Literal["waiting", "running", "retrying", "paused"]:
 
 def _when(plan: FlowPlan, name_of: Callable[[DatasetId], str]) -> str:
     parts = [str(plan.schedule)] if plan.schedule is not None else []
-    if plan.inputs:
-        names = ", ".join(sorted(map(name_of, plan.inputs)))
-        parts.append(f"new data of {names}, each {duration_text(plan.policy.cooldown)} at most")
+    by_cooldown: dict[int, list[str]] = {}
+    for each in plan.inputs - plan.batched:
+        by_cooldown.setdefault(plan.cooldown(str(each)), []).append(name_of(each))
+    for cooldown, names in sorted(by_cooldown.items()):
+        parts.append(f"new data of {', '.join(sorted(names))}, each {duration_text(cooldown)} at most")
+    if plan.follows is not None and plan.batched:
+        of, longest = ", ".join(sorted(map(name_of, plan.batched))), duration_text(plan.follows.longest)
+        parts.append(f"{plural(plan.follows.least, 'record')} of {of}, or one that is {longest} old")
     if plan.on_update:
-        parts.append(f"new blocks of it, each {duration_text(plan.policy.cooldown)} at most")
-    for each in plan.arrivals:
-        what = plural(each.least, "record") if each.least > 1 else "a record"
-        source = each.source.partition(":")[2]
-        parts.append(f"{what} pushed to {source}, or one that is {duration_text(each.longest)} old")
-    return "; ".join(parts)
+        parts.append(f"new blocks of it, each {duration_text(plan.cooldown(str(plan.target)))} at most")
+    for arrival in plan.arrivals:
+        what = plural(arrival.least, "record") if arrival.least > 1 else "a record"
+        source = arrival.source.partition(":")[2]
+        parts.append(f"{what} pushed to {source}, or one that is {duration_text(arrival.longest)} old")
+    return "; ".join(parts) or "on request"
 
 
 def _named_by(resource: Resource) -> set[DatasetId]:

@@ -155,6 +155,11 @@ class HistoryRewriteService:
 
     def _plan(self, entry: DatasetEntry, request: wire.RewriteRequest) -> RewritePlan | None:
         chain = self._home.chains.chain(entry.id)
+        head = chain.head()
+        if request.before is not None and (head is None or str(head.hash) != request.before):
+            there = "no block" if head is None else head.hash
+            text = f"the head of {entry.name} is {there}, and not {request.before}"
+            raise Conflict(text, rule="head-moved", hint="look at what came: odfctl log")
         if request.action == "compact":
             return rewriting.plan_merging(chain, entry.id, _limits(request))
         if request.action == "keep-metadata":

@@ -45,7 +45,8 @@ def view_of(
     status = shown(each.status, _uris(kind, each.status))
     status |= {"references": [_reference_view(*one) for one in each.references.items()]} if each.references else {}
     return wire.ResourceView(
-        type=kind.name, name=each.name, schema=kind.schema_of(each.spec), headers=headers, spec=each.spec, id=each.id,
+        type=kind.name, name=each.name, schema=kind.schema_of(each.spec), headers=headers, id=each.id,
+        spec=each.spec if kind.shows is None or each.spec is None else kind.shows(each.spec),
         status=status,
         labels=dict(each.labels), system_labels=dict(system),
         generation=each.generation, updated_at=instant.render(each.updated_at), account=dict(account),

@@ -265,6 +265,20 @@ def _resume(session: Session, args: argparse.Namespace) -> None:
 
 
 @flow.add(
+    "run",
+    argument("name", metavar="NAME", help="name of a flow with a trigger of kind Manual"),
+    argument("--target", metavar="DATASET", help="of a flow of many datasets: this one only"),
+    help="run a flow now",
+    description="Run a flow as soon as it may, whatever else causes runs of it; a paused one when it goes on.",
+    example="fx-daily",
+)
+def _run(session: Session, args: argparse.Namespace) -> None:
+    request = wire.FlowRunRequest(target=args.target)
+    told = session.client.post(f"/flow/v1alpha1/flows/{part(args.name)}/run", wire.FlowView, request)
+    session.answer(told, lambda row: f"{row.name} runs")
+
+
+@flow.add(
     "backfill",
     argument("name", metavar="NAME", help="name of a flow with a schedule"),
     argument("--from", dest="first", metavar="TIME", required=True, help="the first time to make up for"),

@@ -161,6 +161,13 @@ class FlowView(Value, frozen=True, kw_only=True):
     """Past times that are still to be run (``backfill``)."""
 
 
+class FlowRunRequest(Request, frozen=True, kw_only=True):
+    """Asks a flow to run."""
+
+    target: str | None = None
+    """One dataset of a flow of many; ``None``: all of them."""
+
+
 class BackfillRequest(Request, frozen=True, kw_only=True):
     """A range of times of a flow's schedule, both ends included."""
 

@@ -50,6 +50,8 @@ class RewriteRequest(Request, frozen=True, kw_only=True):
     action: Literal["reset", "compact", "keep-metadata"]
     to: str | None = None
     """A block's hash, or ``#N``."""
+    before: str | None = None
+    """Hash that the head must have; with another one nothing is done."""
     reason: Literal["reset", "recovery", "fork"] = "reset"
     """Reason that is stated for the epoch of a reset."""
     max_slice_bytes: int | None = None

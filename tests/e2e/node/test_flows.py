@@ -23,7 +23,7 @@ FLOW = """$schema: Flow
 headers: {name: poll}
 spec:
   target: Dataset:cities
-  triggers: [{kind: Schedule, every: 1s}]
+  triggers: [{kind: Interval, interval: 1s}]
 """
 
 

@@ -1,7 +1,7 @@
 """State directories of earlier programs are opened: all that was in them stands, and each change is told.
 
 One is of before there were resources; one of when what commands declared stood beside them, in a log of its own; one of
-when each chain of a collection was a resource of its own.
+when each chain of a collection was a resource of its own; one of when flows had the form of RFC-018.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from chain import instant
+from chain.errors import Environment
 from chain.store.database import Database
 from odfd.access.relations import Role
 from odfd.control import wire
@@ -29,6 +31,7 @@ from worlds.node_world import World
 
 KEPT = Path(__file__).with_name("before-resources.tar.gz")
 COLLECTIONS = Path(__file__).with_name("before-collections.tar.gz")
+FLOW_FORMS = Path(__file__).with_name("before-flow-forms.tar.gz")
 TWO_STORES = Path(__file__).with_name("before-one-store.tar.gz")
 MIRRORED = "did:odf:fed01937855671a2cd6a8134a6744411b9808e834932fb6885229000e1d5931cb25ef"
 BLOCKED = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"
@@ -193,7 +196,7 @@ async def test_the_rows_of_a_collection_are_gathered(tmp_path: Path) -> None:
     world.clock.instant = instant.parse("2026-12-01T00:00:00Z")  # after its last block
     async with world.running("alice", private=True) as alice:
         check_gathered(alice.home)
-        told = sorted(alice.home.recovery.converted)
+        told = sorted(line for line in alice.home.recovery.converted if not line.startswith("Flow "))
         assert [line.partition(":")[0] for line in told] == [
             "the dataset sales is one resource over 4 chains of 4 renditions",
             "the dataset stock is one resource over 2 chains of 2 renditions",
@@ -240,5 +243,81 @@ def test_a_killed_conversion_leaves_the_former_rows(tmp_path: Path, monkeypatch:
     database = Database(state / DATABASE)
     try:
         check_gathered(StateDirectory(state, database))
+    finally:
+        database.close()
+
+
+OWN = "https://w3id.org/odfd/schemas/tasks/v1alpha1"
+FORMS: dict[str, Any] = {
+    "checks": {
+        "target": {"type": "Dataset", "name": "ci%", "labels": {"env": "prod"}},
+        "triggers": [{"kind": "Event", "cooldown": "5min", "events": {"type": "dataset.ref.updated"}}],
+        "tasks": [
+            {"kind": "Compaction", "maxSliceRecords": 100}, {"kind": "Verify", "replayTransform": True},
+        ],
+        "retryPolicy": {"maxAttempts": 5},
+    },
+    "hourly": {
+        "target": "Dataset:hourly", "triggers": [{"kind": "Interval", "interval": "1h"}],
+        "tasks": [{"kind": f"{OWN}/Pull"}],
+    },
+    "often": {
+        "target": "Dataset:cities", "triggers": [{"kind": "Interval", "interval": "1h"}],
+        "tasks": [{"kind": f"{OWN}/Pull"}],
+    },
+    "takes": {
+        "target": "Dataset:cities",
+        "triggers": [{"kind": "SourceUpdated", "source": "sensors", "minRecordsToAwait": 10}],
+        "tasks": [{"kind": "Ingest", "source": "sensors"}],
+    },
+    "tells": {
+        "target": "Dataset:cities",
+        "triggers": [{"kind": "Event", "target": "hourly", "events": {"type": "dataset.ref.updated"}}],
+        "tasks": [{"kind": "WebhookCall", "endpoint": "hook"}, {"kind": f"{OWN}/Push", "to": "archive"}],
+    },
+    "done": {"kind": f"{OWN}/VerifyChain", "target": "cities"},
+    "waits": {"kind": "Ingest", "source": "sensors", "target": "absent"},
+}  # fmt: skip
+
+
+async def test_flows_and_tasks_of_before_have_the_form_of_rfc_019(tmp_path: Path) -> None:
+    world = World(unpacked(FLOW_FORMS, tmp_path))
+    world.clock.instant = instant.parse("2026-12-01T00:00:00Z")  # after its last block
+    async with world.running("alice", private=True) as alice:
+        await alice.parts.reconciler.settled()
+        views = {
+            each.name: each for type_ in ("flow", "task") for each in await alice.api.declarations.list(type_, None)
+        }
+        assert {name: views[name].spec for name in FORMS} == FORMS
+        policy = {"timeZone": "Europe/Vienna", "retry": {"maxDelay": "2h"}}
+        assert views["checks"].headers["annotations"] == {"flowPolicy": policy}
+        assert "annotations" not in views["waits"].headers
+        assert {line.partition(":")[0] for line in alice.home.recovery.converted} == {
+            f"{'Task' if name in ('done', 'waits') else 'Flow'} {name} has the form of RFC-019 now" for name in FORMS
+        }  # fmt: skip
+        assert (views["done"].status["phase"], views["waits"].status["code"]) == ("Ready", "unresolved-reference")
+        flows = {each.name: each for each in await alice.api.flows.list()}
+        assert (flows["often"].state, flows["often"].when) == ("paused", "every 1h")
+        assert flows["tells"].runs >= 1, "its record stays with it"
+    async with world.running("alice", private=True) as alice:
+        assert alice.home.recovery.converted == alice.home.recovery.brought_forward == ()
+
+
+async def test_a_flow_that_has_no_form_of_rfc_019_stops_the_upgrade_before_anything_is_written(tmp_path: Path) -> None:
+    state = unpacked(FLOW_FORMS, tmp_path) / "alice" / "state"
+    database = Database(state / DATABASE)
+    with database.write() as connection:
+        store = ResourceStore(connection)
+        (often,) = store.namesakes("Flow", "often")
+        task = {"kind": "Ext", "$schema": "Dance"}
+        store.rewrite(msgspec.structs.replace(often, spec={**often.spec, "tasks": [task]}), often.updated_at)
+    try:
+        with pytest.raises(Environment) as refused:
+            StateDirectory(state, database)
+        assert (refused.value.rule, "Flow often" in refused.value.message) == ("flow-form", True)
+        assert "odfctl delete flow" in refused.value.hint
+        with database.read() as connection:
+            (task,) = ResourceStore(connection).namesakes("Task", "done")
+            assert task.spec["kind"] == "Ext"
     finally:
         database.close()

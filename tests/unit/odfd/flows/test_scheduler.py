@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from typing import Any
@@ -13,8 +14,20 @@ from hypothesis import strategies as st
 
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from odfd.flows.plan import MOST_OWED, CatchUp, FlowPlan, FlowPolicy, Outcome, Record, Retry, Selection, Verify
-from odfd.flows.schedule import Every
+from odfd.flows.plan import (
+    MOST_OWED,
+    TIMES,
+    CatchUp,
+    FlowPlan,
+    FlowPolicy,
+    Follows,
+    Outcome,
+    Record,
+    Retry,
+    Selection,
+    Verify,
+)
+from odfd.flows.schedule import Every, Several
 from odfd.flows.scheduler import PARALLEL, SETTLE, Scheduler
 
 TEN = Every(10 * SECOND)
@@ -428,3 +441,91 @@ def test_news_during_a_run_that_it_did_not_write_run_it_again() -> None:
     assert record is not None
     assert record.seen == "b", "what did not end well saw nothing"
     assert scheduler.next_time() is None
+
+
+def test_times_of_several_schedules_run_once_each_and_one_that_two_have_once() -> None:
+    life = Life()
+    every = Several((Every(10 * SECOND), Every(15 * SECOND)))
+    life.put(msgspec.structs.replace(plan(), schedule=every))
+    life.until(32)
+    assert [time // SECOND - 1_000_000 for _, time in life.fired] == [10, 20, 30, 35]
+
+
+def test_a_cooldown_of_times_puts_several_of_them_into_one_run() -> None:
+    life = Life()
+    life.put(msgspec.structs.replace(plan(), cooldowns={TIMES: 25 * SECOND}))
+    life.until(70)
+    assert [time // SECOND - 1_000_000 for _, time in life.ran] == [10, 35, 60]
+    assert life.fired.total() == 3
+
+
+def test_each_dataset_whose_news_make_it_run_has_its_own_cooldown() -> None:
+    life = Life()
+    often, seldom = str(dataset(1)), str(dataset(2))
+    life.put(msgspec.structs.replace(plan(0, 1, 2), cooldowns={often: 5 * SECOND, seldom: 60 * SECOND}))
+    life.touch(1)
+    life.until(2)
+    first = len(life.ran)
+    life.touch(2)
+    life.until(30)
+    assert len(life.ran) == first, "the cooldown of the other is not over"
+    life.touch(1)
+    life.until(5)
+    assert len(life.ran) == first + 1
+    life.until(120)
+    assert len(life.ran) == first + 1, "one run looked at the news of both"
+
+
+def test_news_whose_records_are_awaited_in_number_wait_for_that() -> None:
+    life = Life()
+    life.put(msgspec.structs.replace(plan(0, 1, 2), batched=frozenset({dataset(1)}), follows=Follows(least=5)))
+    life.touch(1)
+    life.until(60)
+    assert life.ran == []
+    assert list(life.scheduler.awaiting(dataset(1))) == ["d0"]
+    life.scheduler.await_until("d0", life.now, life.now)
+    life.until(1)
+    assert len(life.ran) == 1
+
+
+def test_a_run_that_a_person_asks_for_is_made_once_over_a_start() -> None:
+    life = Life()
+    life.put(msgspec.structs.replace(plan(), schedule=None))
+    life.kept["d0"] = life.scheduler.request("d0", life.now)
+    life.begin()
+    life.until(100)
+    assert len(life.ran) == 1
+    life.kept["d0"] = life.scheduler.pause("d0", life.now, paused=True)
+    life.kept["d0"] = life.scheduler.request("d0", life.now)
+    life.until(100)
+    assert len(life.ran) == 1
+    life.kept["d0"] = life.scheduler.pause("d0", life.now, paused=False)
+    life.until(1)
+    assert len(life.ran) == 2
+
+
+@pytest.mark.parametrize(
+    ("backoff", "pauses"), [("None", [10, 10, 10]), ("Linear", [10, 20, 25]), ("Exponential", None)]
+)
+def test_a_declared_retry_policy_bounds_the_attempts_for_news_too(backoff: Any, pauses: list[int] | None) -> None:
+    life = Life()
+    retry = Retry(attempts=4, least=10 * SECOND, most=25 * SECOND, backoff=backoff, is_declared=True)
+    life.put(msgspec.structs.replace(plan(0, 1), policy=FlowPolicy(retry=retry)))
+    life.touch(1)
+    life.until(1_000, Outcome.FAILED)
+    times = [time for _, time in life.ran]
+    assert len(times) == 4
+    found = [(later - time) // SECOND - 1 for time, later in itertools.pairwise(times)]
+    assert pauses is None or found == pauses
+    assert life.kept["d0"].retry_at is None
+
+
+def test_the_retries_of_a_task_go_before_those_of_its_flow() -> None:
+    life = Life()
+    life.put(plan())
+    life.until(6)
+    life.now = Instant(life.now + 10 * SECOND)
+    life.step()
+    record = life.scheduler.finish("d0", Outcome.FAILED, "", life.now, retry=Retry(attempts=1))
+    assert record is not None
+    assert (record.pending, record.retry_at) == (None, None)

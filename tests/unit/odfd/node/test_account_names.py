@@ -340,7 +340,7 @@ async def test_a_flow_is_paused_by_its_account_and_name_and_none_of_the_same_nam
 async def test_a_flow_that_selects_nothing_is_listed_beside_one_of_its_name(world: Any) -> None:
     text = (
         "$schema: Flow\nheaders: {{name: wide{more}}}\n"
-        'spec: {{target: "Dataset:{target}", triggers: [{{kind: Schedule, every: 1h}}], tasks: [{{kind: Ingest}}]}}\n'
+        'spec: {{target: "Dataset:{target}", triggers: [{{kind: Interval, interval: 1h}}], tasks: [{{kind: Pull}}]}}\n'
     )
     async with world.running("node", private=True) as node:
         await settled(node)

@@ -17,12 +17,12 @@ from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, s
 from worlds.eventually import PATIENCE
 
 HIS = FLOW.replace(", account: bob", "").format
-CHECK = "$schema: Task\nheaders: {{name: check, annotations: {{taskTarget: {{dataset: {target}}}}}}}\nspec: {spec}\n"
-VERIFY = "{kind: Ext, $schema: Verify}"
+CHECK = "$schema: Task\nheaders: {{name: check}}\nspec: {spec}\n"
+VERIFY = "{kind: Verify}"
 
 
 def check(target: str, spec: str = VERIFY) -> str:
-    return CHECK.format(target=target, spec=spec)
+    return CHECK.format(spec=f"{spec[:-1]}, target: {target}}}")
 
 
 async def refused(asking: Any, uid: int, *texts: str) -> Fault:
@@ -130,9 +130,12 @@ async def test_no_account_collects_the_garbage_of_the_node(world: Any, text: str
 @pytest.mark.parametrize(
     "more",
     [
-        ("every: 1min", "every: 59s"),
-        ("{kind: Schedule, every: 1min}", "{kind: Dataset, dataset: his2, cooldown: 1s}"),
-        ("headers: {name: often", "headers: {name: often, annotations: {flowPolicy: {retry: {minDelay: 1s}}}"),
+        ("interval: 1min", "interval: 59s"),
+        (
+            "{kind: Interval, interval: 1min}",
+            "{kind: Event, target: his2, events: {type: dataset.ref.updated}, cooldown: 1s}",
+        ),
+        ("spec:\n", "spec:\n  retryPolicy: {minDelay: 1s}\n"),
     ],
     ids=["every", "cooldown", "retry"],
 )
@@ -141,10 +144,6 @@ async def test_a_flow_of_an_account_does_not_take_every_turn(world: Any, more: t
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=""), DATASET.format(name="his2", more=""))
         text = HIS(target="his").replace(*more)
-        if "cooldown" in text:
-            text = text.replace(", cooldown: 1s", "").replace(
-                "{name: often", "{name: often, annotations: {flowPolicy: {cooldown: 1s}}"
-            )
         assert (await refused(asking, BOB, text)).rule == "flow-duration"
         await node.apply(text.replace("name: often", "name: often, account: bob"))
         assert (await status(node, "Flow", "bob/often"))["phase"] == "Ready"

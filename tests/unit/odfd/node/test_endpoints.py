@@ -35,7 +35,7 @@ FLOW = """$schema: Flow
 headers: {{name: taking}}
 spec:
   target: Dataset:temp
-  triggers: [{{kind: Source, source: sensors, {terms}}}]
+  triggers: [{{kind: SourceUpdated, source: sensors, {terms}}}]
   tasks: [{{kind: Ingest, source: sensors}}]
 """
 MEMORY = "ingress: {{kind: RestEndpoint, buffer: {{kind: Memory, bufferSize: 3{more}}}}}"

@@ -249,7 +249,9 @@ async def test_the_id_of_a_former_rendition_means_the_dataset(world: Any) -> Non
         first = alice.dataset("cities")
         await create(alice)
         await hand_over(alice, 1)
-        late = "$schema: Flow\nheaders: {name: late}\nspec: {target: 'DID', triggers: [{kind: Schedule, every: 1h}]}\n"
+        late = (
+            "$schema: Flow\nheaders: {name: late}\nspec: {target: 'DID', triggers: [{kind: Interval, interval: 1h}]}\n"
+        )
         (item,) = (await alice.apply(late.replace("DID", str(first)))).items
         assert (item.action, item.fault) == ("created", None)
         await settled(alice)

@@ -382,7 +382,7 @@ async def test_what_is_wrong_with_an_intent_is_told_at_its_line(world: Any, text
 
 FLOW = """$schema: Flow
 headers: {name: f, labels: {env: prod}}
-spec: {target: one, triggers: [{kind: Schedule, every: 1h}]}
+spec: {target: one, triggers: [{kind: Interval, interval: 1h}], tasks: [{kind: Pull}]}
 """
 
 
@@ -688,7 +688,10 @@ async def test_p04_a_version_that_is_too_old_is_said_to_be(world: Any) -> None:
         assert (change.op, change.resource.status["phase"]) == ("Modified", "Ready")
 
 
-WAITING = "$schema: Flow\nheaders: {name: f}\nspec: {target: one, triggers: [{kind: Dataset, dataset: two}]}\n"
+WAITING = """$schema: Flow
+headers: {name: f}
+spec: {target: one, triggers: [{kind: Event, target: two, events: {type: dataset.ref.updated}}], tasks: [{kind: Pull}]}
+"""
 
 
 async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_here(world: Any) -> None:
@@ -778,8 +781,7 @@ async def test_r22_r27_a_reference_is_an_id_a_type_and_name_or_a_did(world: Any)
         made = await alice.api.declarations.get("dataset", "one")
         did = str(alice.dataset("one"))
         for ref in (made.id, f"Dataset:{made.id.upper()}", "one", "Dataset:ONE", did, f"Dataset:{did}"):
-            (item,) = (await alice.apply(f"$schema: Flow\nheaders: {{name: f}}\nspec: {{target: '{ref}', triggers: ["
-                                         "{kind: Schedule, every: 1h}]}\n")).items  # fmt: skip
+            (item,) = (await alice.apply(FLOW.replace("target: one", f"target: '{ref}'"))).items
             assert (item.fault, item.warnings) == (None, ()), ref
             assert (await alice.api.flows.list())[0].target == "one", ref
             (said,) = (await status(alice, "flow", "f"))["references"]

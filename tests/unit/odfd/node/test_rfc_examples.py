@@ -38,7 +38,7 @@ headers: {{name: checks}}
 spec:
   target: {{type: Dataset, account: {{name: {}}}, name: temps}}
   triggers: [{{kind: Schedule, cron: "@daily"}}]
-  tasks: [{{kind: Ext, $schema: Verify}}]
+  tasks: [{{kind: Verify}}]
 """
 ACCOUNT = "$schema: Account\nheaders: {name: sergiimk}\nspec: {email: s@example.com}\n"
 SLICES = "params.targetSliceRecords is passed over: each fetch becomes a slice, and a Compaction merges them"
@@ -46,9 +46,13 @@ WARNED = {
     "auth-accounts-permissions": {
         "spec.password is passed over, and kept nowhere: an Account is known by its unixCallers (odfctl docs access)"
     },
-    "flow-compact": {"spec.target.labels.kind is read as datasetKind, the label that the node gives"},
+    "flow-compact": {
+        "spec.target.labels.kind is read as datasetKind, the label that the node gives",
+        "spec.tasks[0].params is read as fields of the task",
+    },
     "sink-webhook-dataset-events": {
-        "m1.yaml:13: no webhooktarget 'com.example.hook' here; it begins when that is here"
+        "m1.yaml:13: no webhooktarget 'com.example.hook' here; it begins when that is here",
+        "spec.tasks[0].target is read as endpoint",
     },
     "source-polling-url": {
         f"spec.tasks[0].{SLICES}",
@@ -57,7 +61,7 @@ WARNED = {
             for kind in ("secretset", "variableset")
         ),
     },
-    "source-push-http": {f"spec.tasks[0].{SLICES}"},
+    "source-push-http": {f"spec.tasks[0].{SLICES}", "spec.triggers[0]: kind: Source is read as kind: SourceUpdated"},
 }
 
 
@@ -88,16 +92,14 @@ async def test_r62_the_dialect_of_the_text_is_read_with_a_warning_for_each_word(
             "created",
             {
                 "spec.steps is read as tasks",
-                "spec.triggers[0]: kind: Cron is read as Schedule",
-                "spec.tasks[0]: maxSliceSize and maxSliceRecords are read as params",
-                "spec.tasks[0].params.maxSliceRecords: 10_000 is read as 10000",
+                "spec.triggers[0]: kind: Cron is read as kind: Schedule",
+                "spec.tasks[0].maxSliceRecords: 10_000 is read as 10000",
             },
         )
         kept = (await alice.api.declarations.get("flow", "periodic-compaction")).spec
-        assert kept["target"] == "Dataset:org.opendatafabric.%"
-        assert kept["targetLabels"] == "datasetKind=Root,env=prod"
-        (task,) = kept["tasks"]
-        assert task["params"] == {"maxSliceSize": "100MiB", "maxSliceRecords": 10000}
+        labels = {"datasetKind": "Root", "env": "prod"}
+        assert kept["target"] == {"type": "Dataset", "name": "org.opendatafabric.%", "labels": labels}
+        assert kept["tasks"] == [{"kind": "Compaction", "maxSliceSize": "100MiB", "maxSliceRecords": 10000}]
 
 
 async def test_r62_a_dataset_that_is_named_with_its_account_is_found_if_it_is_of_that_one(world: Any) -> None:

@@ -30,7 +30,7 @@ FLOW = """$schema: Flow
 headers: {{name: often}}
 spec:
   target: Dataset:{target}
-  triggers: [{{kind: Schedule, every: 1min}}]
+  triggers: [{{kind: Interval, interval: 1min}}]
   tasks: [{{kind: Ingest, source: {source}}}]
 """
 

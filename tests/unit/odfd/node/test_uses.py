@@ -22,7 +22,7 @@ FLOW = """$schema: Flow
 headers: {{name: often, account: bob}}
 spec:
   target: Dataset:{target}
-  triggers: [{{kind: Schedule, every: 1min}}]
+  triggers: [{{kind: Interval, interval: 1min}}]
 """
 
 

@@ -323,7 +323,7 @@ headers: {{name: told, annotations: {{flowPolicy: {{cooldown: 0s, retry: {{minDe
 spec:
   target: Dataset:{target}
   triggers: [{trigger}]
-  tasks: [{{kind: WebhookCall, target: hook{payload}}}]
+  tasks: [{{kind: WebhookCall, endpoint: hook{payload}}}]
 """
 AT_NEWS = "{kind: Event, events: {type: dataset.ref.updated}}"
 SILENT = "{events: []}"
@@ -368,8 +368,8 @@ async def test_a_target_that_a_flow_calls_is_told_of_a_change_once(world: Any, r
 
 
 ONCE = """$schema: Task
-headers: {name: told, annotations: {taskTarget: {dataset: one}}}
-spec: {kind: WebhookCall, target: hook}
+headers: {name: told}
+spec: {kind: WebhookCall, endpoint: hook}
 """
 
 
@@ -401,7 +401,7 @@ async def test_a_task_calls_a_target_once(world: Any, receiver: Receiver) -> Non
 
 async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(world: Any, receiver: Receiver) -> None:
     receiver.status = 503
-    minutely, said = "{kind: Schedule, every: 1min}", ', payload: \'{"at": "${{ trigger.time }}"}\''
+    minutely, said = "{kind: Interval, interval: 1min}", ', payload: \'{"at": "${{ trigger.time }}"}\''
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(dataset("one"), SECRET, target(receiver, SILENT))
         await status(alice)

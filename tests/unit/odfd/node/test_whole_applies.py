@@ -21,7 +21,7 @@ headers: {{name: {name}}}
 spec: {{kind: Root, metadata: [{{kind: SetInfo, description: {said}}}]}}
 """
 SET = "$schema: VariableSet\nheaders: {name: one}\nspec: {variables: {x: '1'}}\n"
-FLOW = "$schema: Flow\nheaders: {name: f}\nspec: {target: two, triggers: [{kind: Schedule, every: 1h}]}\n"
+FLOW = "$schema: Flow\nheaders: {name: f}\nspec: {target: two, triggers: [{kind: Interval, interval: 1h}]}\n"
 LEGACY = """kind: DatasetSnapshot
 version: 1
 content:

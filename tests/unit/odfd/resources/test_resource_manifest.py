@@ -32,7 +32,8 @@ FLOW = """$schema: Flow
 headers: {name: often}
 spec:
   target: Dataset:cities
-  triggers: [{kind: Schedule, every: 1h}]
+  triggers: [{kind: Interval, interval: 1h}]
+  tasks: [{kind: Verify}]
 """
 
 
@@ -164,7 +165,7 @@ def test_r43_all_mistakes_of_all_texts_are_told_at_once() -> None:
         "a: 1\na: 2\n",
         "$schema: Flow\nheaders: {name: 2001-01-01}\nspec: {target: yes, triggers: []}\n",
     )
-    assert [place for place, _, _ in found] == ["1.yaml:4", "1.yaml:4", "1.yaml:11", "2.yaml:3", "3.yaml:2", "4.yaml:3"]
+    assert [place for place, _, _ in found] == ["1.yaml:4", "1.yaml:4", "1.yaml:12", "2.yaml:3", "3.yaml:2", "4.yaml:3"]
     assert "did you mean 'target'?" in (found[0][2], found[1][2])
 
 
@@ -192,7 +193,7 @@ def test_r17_labels_and_annotations_have_limits(headers: str, rule: str) -> None
 
 def test_r24_short_and_long_references_are_one_value() -> None:
     short, long = flows(FLOW)[0], flows(FLOW.replace("Dataset:cities", "cities"))[0]
-    assert (short.target, short.inputs) == (long.target, long.inputs) == ("cities", ("",))
+    assert (short.target, short.inputs) == (long.target, long.inputs) == ("cities", {})
 
 
 def test_r25_a_reference_is_of_the_type_of_its_place() -> None:

@@ -1,0 +1,49 @@
+"""Converts stored Flows and Tasks of former programs to the form of RFC-019 (ADR 97)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from chain.errors import Environment
+from odfd.flows.dialect import prepare, prepare_task, presented
+from odfd.flows.tasks import TYPE as TASK
+from odfd.resources.references import FinalState, reference_key
+from odfd.resources.resource import Resource, handle_of
+from odfd.resources.store import ResourceStore
+
+_FLOW: Final = "Flow"
+
+
+def converted(connection: sqlite3.Connection) -> Sequence[str]:
+    """Rewrites them; returns a line for each. Raises Environment for one that has no such form, before it writes."""
+    store = ResourceStore(connection)
+    found = list(_found(store))
+    for each, _ in found:
+        store.rewrite(each, each.updated_at)
+    return [line for _, line in found]
+
+
+def _found(store: ResourceStore) -> Iterator[tuple[Resource, str]]:
+    """Yields those that change, in their present form, each with the line that tells of it."""
+    for type_, prepares in ((_FLOW, prepare), (TASK, prepare_task)):
+        for each in store.all(type_):
+            form = presented(prepares, each.spec, each.annotations)
+            if form.mistakes:
+                raise Environment(
+                    f"{type_} {each.name} has no form of RFC-019: {form.mistakes[0].path}: {form.mistakes[0].message}",
+                    rule="flow-form",
+                    hint=f"start the program of before, and change or delete it: odfctl delete {type_.lower()} NAME",
+                )
+            if (form.spec, form.annotations) == (each.spec, each.annotations):
+                continue
+            references = dict(each.references)
+            if type_ == TASK and "target" in form.spec:
+                key = reference_key(str(form.spec["target"]), "Dataset")
+                meant = FinalState((), store).find(key, each.account)
+                references[key] = None if meant is None else handle_of(meant)
+            after = msgspec.structs.replace(each, spec=form.spec, annotations=form.annotations, references=references)
+            yield after, f"{type_} {each.name} has the form of RFC-019 now: {'; '.join(form.remarks)}"
