@@ -79,11 +79,11 @@ def parse_manifests(
     for node in yaml_tree.parse(text, source):
         taken = other(node)
         if taken is not None:
-            faults += [_fault(mistake, source) for mistake in sorted(taken, key=lambda each: each.line)]
+            faults += [fault_of(mistake, source) for mistake in sorted(taken, key=lambda each: each.line)]
             continue
         binding = Binding(more_kinds=MORE_KINDS, more_fields=MORE_FIELDS)
         manifest = _manifest(node, source, binding)
-        faults += [_fault(mistake, source) for mistake in sorted(binding.mistakes, key=lambda each: each.line)]
+        faults += [fault_of(mistake, source) for mistake in sorted(binding.mistakes, key=lambda each: each.line)]
         if manifest is not None:
             manifests.append(manifest)
     if faults:
@@ -123,7 +123,7 @@ def from_builtins(cls: type[T], plain: object) -> T:
     binding = Binding()
     shape = Table(cls) if cls.__struct_config__.tag is None else Union((cls,))
     value = binding.bind(shape, node_of(plain))
-    faults = tuple(_fault(mistake, cls.__name__) for mistake in binding.mistakes)
+    faults = tuple(fault_of(mistake, cls.__name__) for mistake in binding.mistakes)
     if faults:
         raise faults[0] if len(faults) == 1 else Mistakes(cls.__name__, faults)
     made: T = value
@@ -166,7 +166,8 @@ def _manifest(node: Node, source: str, binding: Binding) -> Manifest | None:
     return Manifest(kind=kind, version=version, content=content, source=source, lines=binding.lines)
 
 
-def _fault(mistake: Mistake, source: str) -> Invalid:
+def fault_of(mistake: Mistake, source: str) -> Invalid:
+    """Returns a mistake as a fault at ``source:line``."""
     message = f"{mistake.path}: {mistake.message}" if mistake.path else mistake.message
     place = f"{source}:{mistake.line}" if mistake.line else source
     return Invalid(message, rule=mistake.rule, hint=mistake.hint, place=place)

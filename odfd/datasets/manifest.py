@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from chain.codec.bind import Mistake
+from chain.codec.bind import Binding, Mistake
 from chain.codec.manifest import Manifest
 from chain.codec.short_forms import carrying_read_options
 from chain.codec.yaml_tree import Node
@@ -16,7 +16,7 @@ from chain.model.wire import U32
 from odfd.flows.manifest import DERIVATION, SCHEDULE, scheduled
 from odfd.flows.spec import DatasetSchedule, DerivationPolicySpec
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft, ResourceHeaders, check_headers, described
 from odfd.resources.references import refers_to
 from odfd.resources.types import OWN, Remarks, ResourceType
 
@@ -110,6 +110,22 @@ def snapshot_of(draft: Draft) -> Manifest:
         source=draft.source,
         lines={"": draft.line(), **lines},
     )
+
+
+def draft_of(manifest: Manifest, snapshot: DatasetSnapshot) -> Draft:
+    """Returns a dataset that is written as the format's own kind as a resource; the reverse of ``snapshot_of``.
+
+    It states nothing but its name, its kind and its metadata, so whatever else its resource has stays.
+    """
+    binding = Binding()
+    binding.lines |= {_SPEC + path if path else "": line for path, line in manifest.lines.items()}
+    binding.lines["headers.name"] = manifest.lines.get("name", binding.lines.get("", 1))
+    draft = Draft(
+        type=DATASET_TYPE, headers=ResourceHeaders(name=snapshot.name), typed={}, binding=binding, is_partial=True,
+        spec=DatasetSpec(kind=snapshot.kind, metadata=snapshot.metadata), source=manifest.source,
+    )  # fmt: skip
+    check_headers(draft)
+    return draft
 
 
 def check_dataset(draft: Draft) -> None:

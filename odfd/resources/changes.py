@@ -1,11 +1,10 @@
-"""Describes the change of each event in the log of resources. Pure."""
+"""Describes what differs between two states of a resource, and the change of each event in their log. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from odfd.resources.plan import changes_of
-from odfd.resources.resource import Resource, ResourceEvent, ResourceHandle
+from odfd.resources.resource import Json, Resource, ResourceEvent, ResourceHandle, canonical
 
 
 def told(before: Resource | None, event: ResourceEvent) -> tuple[str, tuple[str, ...]]:
@@ -42,3 +41,43 @@ def _seen(before: Resource, after: Resource) -> Iterator[str]:
 
 def _handle(means: ResourceHandle | None) -> str:
     return "not here" if means is None else f"{means.name} ({means.id})"
+
+
+def changes_of(
+    before: Resource, after: Resource, name_of: Callable[[str | None], str] = lambda account: account or "the node"
+) -> tuple[str, ...]:
+    """Lists the parts that differ; specs only if both exist. ``name_of``: names an account by its id."""
+    changes = [f"name: {before.name} -> {after.name}"] if before.name != after.name else []
+    if before.account != after.account:
+        changes.append(f"~ account: {name_of(before.account)} -> {name_of(after.account)}")
+    for part in ("labels", "annotations"):
+        changes += difference(getattr(before, part), getattr(after, part), part)
+    if before.spec is not None and after.spec is not None:
+        changes += difference(before.spec, after.spec, "spec")
+    return tuple(changes)
+
+
+def difference(before: Json, after: Json, path: str) -> list[str]:
+    """Returns a line for each part that differs, such as ``+ labels.env: "prod"``."""
+    if _is_sealed(before) or _is_sealed(after):
+        return [] if before == after else [f"~ {path}: (sensitive, changed)"]
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        lines = []
+        for key in sorted({*before, *after}):
+            below = f"{path}.{key}"
+            if key not in after:
+                lines.append(f"- {below}: {_shown(before[key])}")
+            elif key not in before:
+                lines.append(f"+ {below}: {_shown(after[key])}")
+            else:
+                lines += difference(before[key], after[key], below)
+        return lines
+    return [] if canonical(before) == canonical(after) else [f"~ {path}: {canonical(before)} -> {canonical(after)}"]
+
+
+def _is_sealed(value: Json) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"value", "contentEncoding"}
+
+
+def _shown(value: Json) -> str:
+    return "(sensitive)" if _is_sealed(value) else canonical(value)

@@ -88,6 +88,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """Has the line of each part, and takes further mistakes."""
     source: str
     warnings: tuple[str, ...] = ()
+    is_partial: bool = False
+    """Whether what it does not state stays as it is: other headers than the name, and other fields of the spec."""
 
     @property
     def lines(self) -> Mapping[str, int]:
@@ -159,7 +161,7 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
     draft = Draft(
         type=kind, headers=headers, spec=spec, typed=typed, binding=binding, source=source, warnings=tuple(warnings)
     )
-    _check(draft)
+    check_headers(draft)
     return (None if binding.mistakes else draft), binding.mistakes
 
 
@@ -228,7 +230,7 @@ def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[s
     return values
 
 
-def _check(draft: Draft) -> None:
+def check_headers(draft: Draft) -> None:
     """Adds a mistake for each header with a forbidden value."""
     draft.attempt("headers.name", partial(check_name, draft.type.name), draft.headers.name)
     if draft.headers.id is not None and not UUID.match(draft.headers.id):

@@ -15,10 +15,11 @@ import msgspec
 
 from chain.errors import Conflict, Invalid
 from chain.instant import Instant
+from odfd.resources.changes import changes_of, difference
 from odfd.resources.owners import OwnedPart, Parts, name_fault, owned_fault
 from odfd.resources.references import FinalState, Reference, ResourceLookup, find_cycle
 from odfd.resources.registry import OF_ACCOUNTS
-from odfd.resources.resource import ACCOUNT, OWNER, Json, Resource, ResourceHandle, canonical, derived_id
+from odfd.resources.resource import ACCOUNT, OWNER, Json, Resource, ResourceHandle, derived_id
 
 APPLY: Final = "odfctl"
 """The default name of the manager that applies manifests."""
@@ -38,6 +39,8 @@ class DesiredResource(msgspec.Struct, frozen=True, kw_only=True):
     spec: Json
     is_kept: bool = False
     """Whether the spec has the form in which it is stored."""
+    is_partial: bool = False
+    """Whether labels, annotations and fields of the spec that it does not state stay as they are."""
     place: str = ""
     """Where it was written, as ``file:line``."""
 
@@ -442,8 +445,11 @@ def _kept(
     managers = {} if before is None else dict(before.managers)
     parts: list[dict[str, Json]] = []
     for part in ("labels", "annotations"):
-        stated: Mapping[str, Json] = getattr(desired, part)
         held: Mapping[str, Json] = {} if before is None else getattr(before, part)
+        if desired.is_partial:
+            parts.append(dict(held))
+            continue
+        stated: Mapping[str, Json] = getattr(desired, part)
         others = {key: value for key, value in held.items() if managers.get(f"{part}.{key}", APPLY) != manager}
         for key in stated:
             managers.pop(f"{part}.{key}", None)
@@ -458,43 +464,3 @@ def _kept(
         f"{part}.{key}" for part, values in zip(("labels", "annotations"), parts, strict=True) for key in values
     }
     return parts[0], parts[1], {key: who for key, who in managers.items() if key == "spec" or key in standing}
-
-
-def changes_of(
-    before: Resource, after: Resource, name_of: Callable[[str | None], str] = lambda account: account or "the node"
-) -> tuple[str, ...]:
-    """Lists the parts that differ; specs only if both exist. ``name_of``: names an account by its id."""
-    changes = [f"name: {before.name} -> {after.name}"] if before.name != after.name else []
-    if before.account != after.account:
-        changes.append(f"~ account: {name_of(before.account)} -> {name_of(after.account)}")
-    for part in ("labels", "annotations"):
-        changes += difference(getattr(before, part), getattr(after, part), part)
-    if before.spec is not None and after.spec is not None:
-        changes += difference(before.spec, after.spec, "spec")
-    return tuple(changes)
-
-
-def difference(before: Json, after: Json, path: str) -> list[str]:
-    """Returns a line for each part that differs, such as ``+ labels.env: "prod"``."""
-    if _is_sealed(before) or _is_sealed(after):
-        return [] if before == after else [f"~ {path}: (sensitive, changed)"]
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        lines = []
-        for key in sorted({*before, *after}):
-            below = f"{path}.{key}"
-            if key not in after:
-                lines.append(f"- {below}: {_shown(before[key])}")
-            elif key not in before:
-                lines.append(f"+ {below}: {_shown(after[key])}")
-            else:
-                lines += difference(before[key], after[key], below)
-        return lines
-    return [] if canonical(before) == canonical(after) else [f"~ {path}: {canonical(before)} -> {canonical(after)}"]
-
-
-def _is_sealed(value: Json) -> bool:
-    return isinstance(value, Mapping) and set(value) == {"value", "contentEncoding"}
-
-
-def _shown(value: Json) -> str:
-    return "(sensitive)" if _is_sealed(value) else canonical(value)

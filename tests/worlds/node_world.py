@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import trio
@@ -578,13 +578,14 @@ class Node:
         base: Path | None = None,
         prune: str | None = None,
         force: bool = False,
+        on_error: Literal["skip"] | None = None,
     ) -> wire.ApplyResult:
         folder = base or self.home.directory.parent / "source"
         texts = tuple(
             wire.ManifestText(source=f"m{number}.yaml", text=text, base=str(folder))
             for number, text in enumerate(manifests)
         )
-        request = wire.ApplyRequest(manifests=texts, dry_run=dry_run, prune=prune, force=force)
+        request = wire.ApplyRequest(manifests=texts, dry_run=dry_run, prune=prune, force=force, on_error=on_error)
         return await self.done(self.api.datasets.apply(request))
 
     async def pull(self, *refs: str, **more: Any) -> list[wire.PullItem]:

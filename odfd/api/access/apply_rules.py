@@ -63,10 +63,6 @@ def apply(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 def _judge(guard: Guard, wanted: DesiredState) -> None:
     """Raises a fault for the first thing that the account may not apply. Blocking."""
-    legacy = next((each for each in wanted.snapshots if each.is_legacy), None)
-    if legacy is not None:
-        text = f"a DatasetSnapshot names no account, and {legacy.name} would be the node's owner's"
-        raise Refused(text, rule="access-legacy", place=legacy.manifest.place(), hint="write $schema: Dataset")
     with guard.home.database.read() as connection:
         by = _Judged(guard, guard.state(), ResourceStore(connection), wanted.drafts)
         for draft in wanted.drafts:

@@ -26,10 +26,7 @@ def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[Da
     Raises Invalid for a ``did`` of another dataset than the name's, NotFound for one that is not here at all. Blocking.
     """
     with home.catalog() as catalog:
-        if desired.held is not None:
-            entry = catalog.find(desired.held)
-        else:  # what has the name now may have another one after the apply, which its plan knows
-            entry = None if desired.draft is not None else catalog.named(desired.name, desired.account)
+        entry = None if desired.held is None else catalog.find(desired.held)
         known = None if desired.did is None else catalog.find(desired.did)
     if entry is None and desired.did is not None and known is None:
         return (desired.did, _kept_state(home, desired.did)), True

@@ -2,7 +2,7 @@
 
 All manifests are read, and every mistake is reported, before anything is changed. Then all datasets are planned, inputs
 before what derives from them, and committed in one transaction with the declarations of all resources: a crash leaves
-all of them or none. A refused dataset is an item of the result; if resources are among the manifests, nothing is done.
+all of them or none. A refused dataset is an item of the result, and then nothing of several is done.
 """
 
 from __future__ import annotations
@@ -122,7 +122,6 @@ class ApplyOperation:
         chains = {each.draft for each in snapshots}
         bare = {at for at, each in enumerate(wanted.drafts) if each.type.name == DATASET and at not in chains}
         others = [each for at, each in enumerate(planned) if each.after.type not in ELSEWHERE or at in bare]
-        total = len(planned) + sum(each.is_legacy for each in snapshots)
 
         async def work(report: Report) -> wire.ApplyResult:
             if request.generation is None:
@@ -133,8 +132,8 @@ class ApplyOperation:
                 return await whole(report)
 
         async def whole(report: Report) -> wire.ApplyResult:
-            report.begin("applying", total, "manifests")
-            is_whole = bool(planned) and total > 1 and not skips
+            report.begin("applying", len(planned), "manifests")
+            is_whole = len(planned) > 1 and not skips
             terms = _Terms(request.dry_run, is_whole, request.generation, request.force)
             brought = await self._perform(wanted, planned, report, terms)
             if terms.is_whole and not request.dry_run and _has_failed(brought):
@@ -144,15 +143,13 @@ class ApplyOperation:
                 await self._tell(brought, planned)
             if request.prune is not None:
                 named = {(each.after.type, each.after.name.casefold()) for each in planned}
-                named |= {("Dataset", desired.name.casefold()) for desired in snapshots}
                 manager = terms_of(request).manager
                 items += await self._prune(request.prune, named, manager=manager, dry_run=request.dry_run)
             warnings = {(each.after.type.lower(), each.after.name.casefold()): each.warnings for each in planned}
             told = [with_warnings(with_warnings(each, warnings), wanted.warnings) for each in items]
             return wire.ApplyResult(items=(*told, *found.failed), dry_run=request.dry_run)
 
-        names = [*(desired.name for desired in snapshots if desired.is_legacy), *(each.after.name for each in planned)]
-        target = ", ".join(names)
+        target = ", ".join(each.after.name for each in planned)
         return task_ref(self._board.submit("apply", target, work))
 
     async def rename(self, word: str, ref: str, name: str) -> None:
@@ -209,7 +206,7 @@ class ApplyOperation:
             return found
         wanted = read_desired_state(request.manifests)
         terms.judge(wanted)
-        if request.generation is not None and (len(wanted.drafts), len(wanted.snapshots)) not in ((1, 0), (1, 1)):
+        if request.generation is not None and len(wanted.drafts) != 1:
             raise Invalid("a generation is that of one resource", rule="request", hint="apply them one by one")
         return Possible(wanted, plan(wanted.drafts), ())
 
@@ -258,9 +255,9 @@ class ApplyOperation:
     def _snapshots(self, wanted: DesiredState, planned: Sequence[PlannedResource]) -> Iterator[DesiredSnapshot]:
         """Yields datasets in the order in which they can be made, with the values and references that they may use."""
         for each in in_order(wanted.snapshots):
-            own = None if each.draft is None else planned[each.draft]
-            account, meant = (None, {}) if own is None else (own.after.account, dids_of(own.after.references))
-            did = None if own is None or own.before is None else own.before.did
+            own = planned[each.draft]
+            account, meant = own.after.account, dids_of(own.after.references)
+            did = None if own.before is None else own.before.did
             yield msgspec.structs.replace(
                 each, variables=_variables(each.name, account, planned), meant=meant, account=account,
                 held=None if did is None else DatasetId.parse(did),

@@ -54,6 +54,7 @@ def desired_of(draft: Draft) -> DesiredResource:
         annotations=draft.headers.annotations or {},
         spec=plain_of(draft.spec),
         place=draft.place("headers.name"),
+        is_partial=draft.is_partial,
     )
 
 

@@ -480,11 +480,12 @@ class DeclarationService:
 def _dataset_spec(desired: DesiredResource, before: Resource | None) -> Json:
     """Returns the spec to store of a dataset, without its did, which the resource has. Raises Invalid.
 
-    A spec of a did alone declares nothing: what stands stays as it is.
+    A spec of a did alone declares nothing: what stands stays as it is. So do fields that a snapshot cannot state.
     """
     spec = {key: value for key, value in desired.spec.items() if key != "did"}
     if spec:
         held = None if before is None else before.spec
+        spec = {**held, **spec} if desired.is_partial and held is not None else spec
         is_same = held is not None and {key: value for key, value in held.items() if key != "did"} == spec
         return held if is_same else spec
     if before is None or before.did != desired.spec["did"]:

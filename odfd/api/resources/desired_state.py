@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,14 +11,14 @@ from functools import partial
 import msgspec
 
 from chain.codec.bind import Mistake, plain_of
-from chain.codec.manifest import Manifest, Mistakes, parse_manifests
+from chain.codec.manifest import Manifest, Mistakes, fault_of, parse_manifests
 from chain.codec.yaml_tree import Node
 from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource, SetTransform
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
-from odfd.datasets.manifest import DATASET_TYPE, ShardsSpec, did_of, snapshot_of
+from odfd.datasets.manifest import DATASET_TYPE, ShardsSpec, did_of, draft_of, snapshot_of
 from odfd.resources.manifest import Draft, is_resource, read_resource
 from odfd.resources.references import reference_key, references_of
 from odfd.resources.types import TypeRegistry
@@ -31,8 +31,6 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
     base: str
     """The folder in which relative source paths begin."""
-    is_legacy: bool = True
-    """Whether it is written as the format's own kind, not as a resource."""
     did: DatasetId | None = None
     """The id of the dataset, if the manifest states it."""
     shards: ShardsSpec | None = None
@@ -45,8 +43,8 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the account that owns it; ``None``: the node's owner."""
     held: DatasetId | None = None
     """The dataset that its resource stands for, whatever the names and accounts of both are now; ``None`` for none."""
-    draft: int | None = None
-    """Its place among the resources of the apply; ``None`` if it is written as the format's own kind."""
+    draft: int
+    """Its place among the resources of the apply."""
 
     @property
     def name(self) -> str:
@@ -115,8 +113,7 @@ def read_desired_state(texts: Sequence[wire.ManifestText], registry: TypeRegistr
     reading = _Reading(registry)
     for each in texts:
         reading.text(each)
-    reading.check_twice()
-    return reading.mirror_specs([each.source for each in texts])
+    return reading.wanted([each.source for each in texts])
 
 
 class _Reading:
@@ -133,15 +130,7 @@ class _Reading:
                 with self._collected():
                     self._snapshot(manifest, text)
 
-    def check_twice(self) -> None:
-        """Adds a mistake if two manifests declare the same dataset, one of them as the format's own kind."""
-        counts = Counter(each.name.casefold() for each in self._desired.snapshots)
-        legacy = {each.name.casefold() for each in self._desired.snapshots if each.is_legacy}
-        if twice := sorted(name for name, count in counts.items() if count > 1 and name in legacy):
-            text = f"applied twice in one go: {', '.join(twice)}"
-            self._faults.append(Invalid(text, rule="manifest-twice", hint="keep one of them"))
-
-    def mirror_specs(self, sources: Sequence[str]) -> DesiredState:
+    def wanted(self, sources: Sequence[str]) -> DesiredState:
         """Returns the desired state. Raises Invalid for the mistakes, or if there is no manifest in any source."""
         if len(self._faults) == 1:
             raise self._faults[0]
@@ -149,7 +138,7 @@ class _Reading:
             places = {(fault.place or "").rpartition(":")[0] for fault in self._faults}
             (source,) = places if len(places) == 1 else (f"{len(places)} files",)
             raise Mistakes(source or "the manifests", tuple(self._faults))
-        if not self._desired.snapshots and not self._desired.drafts:
+        if not self._desired.drafts:
             hint = "a manifest begins with $schema: … or kind: …"
             place = sources[0] if len(sources) == 1 else f"any of {len(sources)} files"
             raise Invalid(f"there is no manifest in {place}", rule="manifest-empty", hint=hint)
@@ -164,10 +153,8 @@ class _Reading:
         except Invalid as fault:
             self._faults.append(fault)
 
-    def _snapshot(
-        self, manifest: Manifest, text: wire.ManifestText, *, did: DatasetId | None = None,
-        shards: ShardsSpec | None = None, is_legacy: bool = True,
-    ) -> None:  # fmt: skip
+    def _snapshot(self, manifest: Manifest, text: wire.ManifestText) -> None:
+        """Reads a dataset that is written as the format's own kind: a resource that states no headers but its name."""
         if not isinstance(manifest.content, DatasetSnapshot):
             raise Invalid(
                 f"a {manifest.kind} cannot be applied",
@@ -175,17 +162,9 @@ class _Reading:
                 hint="write a DatasetSnapshot, or a resource ($schema: Dataset)",
                 place=manifest.place(),
             )
-        self._desired.snapshots.append(
-            DesiredSnapshot(
-                snapshot=manifest.content,
-                manifest=manifest,
-                base=text.base,
-                did=did,
-                shards=shards,
-                is_legacy=is_legacy,
-                draft=None if is_legacy else len(self._desired.drafts),
-            )
-        )
+        draft = draft_of(manifest, manifest.content)
+        self._add(draft, text)
+        self._faults += [fault_of(each, text.source) for each in draft.binding.mistakes]
 
     def _take(self, text: wire.ManifestText, node: Node) -> Sequence[Mistake] | None:
         """Reads a document; returns its mistakes, or ``None`` if it is no resource."""
@@ -196,39 +175,53 @@ class _Reading:
             return mistakes
         for each in references_of(type(draft.spec), plain_of(draft.spec)):
             draft.attempt(each.path, partial(reference_key, type_=each.type), each.text)
-        if draft.binding.mistakes:
-            return draft.binding.mistakes
+        if not draft.binding.mistakes:
+            self._add(draft, text)
+        return draft.binding.mistakes
+
+    def _add(self, draft: Draft, text: wire.ManifestText) -> None:
+        """Checks a resource by the rules of its type, and adds it to the desired state."""
         if draft.type.check is not None:
             draft.type.check(draft)
         if draft.type is DATASET_TYPE and draft.spec.is_declared and not draft.binding.mistakes:
-            self._snapshot(snapshot_of(draft), text, did=did_of(draft), shards=draft.spec.shards, is_legacy=False)
+            manifest = snapshot_of(draft)
+            assert isinstance(manifest.content, DatasetSnapshot)
+            self._desired.snapshots.append(
+                DesiredSnapshot(
+                    snapshot=manifest.content,
+                    manifest=manifest,
+                    base=text.base,
+                    did=did_of(draft),
+                    shards=draft.spec.shards,
+                    draft=len(self._desired.drafts),
+                )
+            )
         if (kept := draft.type.kept) is not None:
             draft.attempt(draft.type.judged_at, lambda name: kept(name, draft.spec, None), draft.headers.name)
         self._desired.drafts.append(draft)
         self._desired.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
-        return draft.binding.mistakes
 
 
-def in_order(mirror_specs: Sequence[DesiredSnapshot]) -> list[DesiredSnapshot]:
+def in_order(snapshots: Sequence[DesiredSnapshot]) -> list[DesiredSnapshot]:
     """Orders datasets: inputs before what derives from them, otherwise as written.
 
     A cycle stays as written, and then fails by name.
     """
-    names = {snapshot.name.casefold() for snapshot in mirror_specs}
-    missing = [names.intersection(snapshot.refs()) for snapshot in mirror_specs]
+    names = {snapshot.name.casefold() for snapshot in snapshots}
+    missing = [names.intersection(snapshot.refs()) for snapshot in snapshots]
     readers: dict[str, list[int]] = defaultdict(list)
     for place, refs in enumerate(missing):
         for ref in refs:
             readers[ref].append(place)
     ready = [place for place, refs in enumerate(missing) if not refs]  # ascending, so it is a heap
-    as_written = iter(range(len(mirror_specs)))
+    as_written = iter(range(len(snapshots)))
     ordered: dict[int, DesiredSnapshot] = {}
-    while len(ordered) < len(mirror_specs):
+    while len(ordered) < len(snapshots):
         place = heapq.heappop(ready) if ready else next(as_written)
         if place in ordered:
             continue
-        ordered[place] = mirror_specs[place]
-        name = mirror_specs[place].name.casefold()
+        ordered[place] = snapshots[place]
+        name = snapshots[place].name.casefold()
         for reader in readers.pop(name, ()):
             missing[reader].discard(name)
             if not missing[reader]:

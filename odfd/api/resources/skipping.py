@@ -99,10 +99,8 @@ def _parts(texts: Sequence[wire.ManifestText]) -> Iterator[_Part]:
 
 
 def _named(part: _Part, wanted: DesiredState) -> _Part:
-    if wanted.drafts:
-        draft = wanted.drafts[0]
-        return msgspec.structs.replace(part, kind=draft.type.name.lower(), name=draft.headers.name)
-    return msgspec.structs.replace(part, kind="dataset", name=wanted.snapshots[0].name)
+    draft = wanted.drafts[0]
+    return msgspec.structs.replace(part, kind=draft.type.name.lower(), name=draft.headers.name)
 
 
 def _twins(parts: Sequence[_Part]) -> list[list[_Part]]:

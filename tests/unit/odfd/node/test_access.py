@@ -157,7 +157,6 @@ REFUSED: list[tuple[str, str]] = [
     (GRANT.format(name="r", who="bob", role="reader", what="nothing"), "resource"),
     ('$schema: Relations\nheaders: {name: r}\nspec:\n  attributes:\n'
      '  - {object: "Account:alice", name: admin, value: true}\n', "access-owner"),
-    ("kind: DatasetSnapshot\nversion: 1\ncontent: {name: old, kind: Root, metadata: []}\n", "access-legacy"),
     ("$schema: Dataset\nheaders: {name: polled}\nspec: {kind: Root, metadata: [{kind: SetPollingSource, fetch: {kind: "
      "FilesGlob, path: /etc/passwd}, read: {kind: Csv}, merge: {kind: Append}}]}\n", "access-source"),
     (SOURCE.format(name="polled", more=FETCH), "access-source"),
@@ -179,6 +178,19 @@ async def test_accounts_apply_what_is_theirs_alone(world: Any, text: str, rule: 
             await asking.apply(ALICE, text)
         assert refused.value.rule == rule
         assert refused.value.hint
+
+
+async def test_what_an_account_writes_as_the_format_has_it_is_its_own(world: Any) -> None:
+    old = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: theirs, kind: Root, metadata: []}\n"
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        (item,) = (await asking.apply(ALICE, old)).items
+        assert item.action == "created"
+        assert await asking.ask(BOB, "GET", "/node/v1alpha1/datasets") == (200, [])
+        polled = "[{kind: SetPollingSource, fetch: {kind: FilesGlob, path: /etc/passwd}, read: {kind: Csv}, merge: "
+        with pytest.raises(Fault) as refused:
+            await asking.apply(ALICE, old.replace("[]", f"{polled}{{kind: Append}}}}]"))
+        assert refused.value.rule == "access-source"
 
 
 async def test_what_another_resource_made_is_not_deleted_by_the_account_that_has_it(world: Any) -> None:

@@ -102,7 +102,7 @@ async def test_what_is_wrong_with_one_keeps_all_from_being_made(world: Any, worl
 
 
 async def test_one_that_cannot_be_committed_is_told_by_its_name(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planning cannot see that the journal of a key is ahead: of plain snapshots the others are made."""
+    """Planning cannot see that the journal of a key is ahead."""
     async with world.running("alice") as alice:
         await alice.apply(LEGACY.format(name="one"))
         ahead, check = alice.dataset("one"), OwnerCommitter._check_behind
@@ -115,6 +115,8 @@ async def test_one_that_cannot_be_committed_is_told_by_its_name(world: Any, monk
         monkeypatch.setattr(OwnerCommitter, "_check_behind", behind)
         changed = LEGACY.format(name="one").replace("[]", "[{kind: SetInfo, description: anew}]")
         items = (await alice.apply(changed, LEGACY.format(name="two"))).items
+        assert {each.name: each.action for each in items} == {"one": "failed", "two": "skipped"}
+        items = (await alice.apply(changed, LEGACY.format(name="two"), on_error="skip")).items
         assert {each.name: each.action for each in items} == {"one": "failed", "two": "created"}
         told = {each.name: each.fault for each in items}["one"]
         assert isinstance(told, wire.Problem)
