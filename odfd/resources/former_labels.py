@@ -22,3 +22,13 @@ def converted(connection: sqlite3.Connection) -> Sequence[str]:
         acting = sorted(key for key in ACCESS if labels.get(key) is True) if each.type == "Dataset" else ()
         lines += [f"Dataset {each.name} is read as its label {key} says, which had no effect before" for key in acting]
     return lines
+
+
+def indexed(connection: sqlite3.Connection) -> Sequence[str]:
+    """Writes the kinds of datasets into the index of labels."""
+    from odfd.resources.store import ResourceStore  # as above
+
+    store = ResourceStore(connection)
+    for each in store.all("Dataset"):
+        store.index_labels(each)
+    return ()

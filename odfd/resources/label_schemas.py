@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from odfd.resources.resource import Json
+from odfd.resources.resource import Json, Resource
 
 _DATASET: Final = "https://opendatafabric.org/schemas/dataset/v1alpha1/"
 PUBLIC_READ: Final = "AllowPublicRead"
@@ -79,3 +79,13 @@ def wrong_values(
 
 def _written(value: Json) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def indexed(resource: Resource) -> Mapping[str, Json]:
+    """Returns the labels by which a resource is looked up: its own, and the kind of a dataset, which the node sets.
+
+    The kind is ``None`` where no declaration says it, but the chain.
+    """
+    if resource.type != "Dataset":
+        return resource.labels
+    return {**resource.labels, DATASET_KIND: (resource.spec or {}).get("kind")}

@@ -39,6 +39,9 @@ BODY: Final = msgspec.json.Decoder(Resource)
 _STATUS: Final = msgspec.json.Decoder(ResourceStatus)
 
 
+_LABELLED: Final = "id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?, 'null'))"
+
+
 class NamedRow(NamedTuple):
     """The parts of a resource that are read without its body."""
 
@@ -127,9 +130,14 @@ class ResourceReader:
         return None if row is None else _named(row)
 
     def all(self, type_: str | None = None, label: tuple[str, Json] | None = None) -> list[Resource]:
-        """Lists resources by type and name. With a ``label``, those that have it with this value, by an index."""
+        """Lists resources by type and name. With a ``label``, those that have it with this value, by an index.
+
+        Those of which the declaration does not say the value are among them, for whoever knows it.
+        """
         if type_ is not None and label is not None:
-            where = "id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?)) ORDER BY key"
+            where = (
+                "id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?, 'null')) ORDER BY key"
+            )
             return self._several(where, (type_, label[0], canonical(label[1]), str(label[1])))
         if type_ is not None:
             return self._several("type = ? ORDER BY type, key", (type_,))
@@ -139,7 +147,7 @@ class ResourceReader:
         """Lists at most ``limit`` resources of a type by name, after a name in lower case; ``label`` as in ``all``."""
         where, values = "type = ? AND key > ?", [type_, after]
         if label is not None:
-            where += " AND id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?))"
+            where += f" AND {_LABELLED}"
             values += [type_, label[0], canonical(label[1]), str(label[1])]
         return self._several(f"{where} ORDER BY key LIMIT ?", (*values, limit))
 

@@ -16,6 +16,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
+from odfd.resources.label_schemas import indexed
 from odfd.resources.reader import BODY, DECLARATIONS, DELETING, EVENTS, STATUSES, ResourceReader
 from odfd.resources.registry import OF_ACCOUNTS
 from odfd.resources.resource import Json, Op, Resource, canonical, derived_id, handle_of
@@ -303,7 +304,11 @@ class ResourceStore(ResourceReader):
             self._index("res_refs", "src", resource.id, rows)
         if held is None or held.owners != resource.owners:
             self._index("res_owners", "child", resource.id, [(each.id, resource.id) for each in resource.owners])
-        labels = [(label, canonical(value)) for label, value in resource.labels.items()]
+        self.index_labels(resource)
+
+    def index_labels(self, resource: Resource) -> None:
+        """Writes the rows by which a resource is found by its labels."""
+        labels = [(label, canonical(value)) for label, value in indexed(resource).items()]
         self._index("res_labels", "id", resource.id, [(resource.type, *row, resource.id) for row in labels])
 
     def _index(self, table: str, column: str, resource_id: str, rows: Sequence[tuple[str | None, ...]]) -> None:

@@ -34,6 +34,7 @@ STEPS: Final = (
     former_store.converted,
     former_store.DROPPED,
     former_labels.converted,
+    former_labels.indexed,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 _MADE: Final = ("res_labels", "res_refs", "res_owners", "res_log")

@@ -14,8 +14,7 @@ from chain.codec.manifest import Mistakes
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from odfd.api.resources.batch_steps import desired_of, meaning, namesakes, rename_faults, standing_of, waiting
-from odfd.api.resources.labels import KEYS as SYSTEM_KEYS
-from odfd.api.resources.labels import SystemLabels, contradictions, labelled
+from odfd.api.resources.labels import UNINDEXED, SystemLabels, contradictions, labelled
 from odfd.api.resources.pages import ResourcePage, ResourcePages
 from odfd.api.resources.types import TYPES
 from odfd.api.resources.views import view_of
@@ -72,7 +71,7 @@ class DeclarationService:
             home, context.events, view=self._view, is_listed=self._is_listed
         )  # fmt: skip
         self._pages = ResourcePages(
-            home, view=self._view, labels=self._system_labels.all_of, system=frozenset(SYSTEM_KEYS)
+            home, view=self._view, labels=self._system_labels.all_of, system=UNINDEXED
         )  # fmt: skip
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
         """Types that are listed only if asked for by name: the elements of sets."""
@@ -368,7 +367,7 @@ class DeclarationService:
     def _list(self, kind: ResourceType | None, selector: dict[str, Any] | None) -> Sequence[wire.ResourceView]:
         with self._home.database.read() as connection:
             label = None if selector is None or kind is None else first_equality(selector)
-            indexed = None if label is None or label[0] in SYSTEM_KEYS else label
+            indexed = None if label is None or label[0] in UNINDEXED else label
             found = ResourceStore(connection).all(None if kind is None else kind.name, indexed)
         told = [each for each in found if self._is_listed(each.type, None if kind is None else kind.name)]
         if selector is None:

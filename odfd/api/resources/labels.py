@@ -1,8 +1,8 @@
 """Computes the labels of resources: those that a type's controller contributes, and those that people set by hand.
 
-``datasetKind`` and ``did`` of datasets are derived each time and not stored, so that no manifest carries them to
-another node, where the dataset may be another. People select by them as by their own labels; a label set by people that
-contradicts one of them is refused.
+``datasetKind`` and ``did`` of datasets are derived each time and not stored with others, so that no manifest carries
+them to another node, where the dataset may be another. People select by them as by their own labels; a label set by
+people that contradicts one of them is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from odfd.resources.resource import Resource
 
 DID: Final = "did"
 KEYS: Final = frozenset((DATASET_KIND, DID))
-"""Labels that are derived, and so are in no index of stored labels."""
+"""Labels that are derived."""
+UNINDEXED: Final = frozenset((DID,))
+"""Those of them that are in no index of labels: a dataset is found by its did anyway."""
 LABEL: Final = "odfctl-label"
 """The manager of labels set by hand: an apply leaves them alone."""
 MAX_KINDS: Final = 100_000

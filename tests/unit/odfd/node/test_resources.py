@@ -7,6 +7,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 import trio
 
@@ -21,6 +22,7 @@ from odfd.control import wire
 from odfd.errors import Bug
 from odfd.network import joined_networks
 from odfd.network.membership import Membership
+from odfd.resources import former_labels
 from odfd.resources.controller import ObservedState
 from odfd.resources.status import moved, pending
 from odfd.resources.store import ResourceStore
@@ -127,6 +129,40 @@ async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: Any)
         assert (await alice.api.datasets.get("one")).labels == {"env": "prod"}
         with pytest.raises(Invalid, match="too large"):
             await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"x": "y" * 2_000}))
+
+
+async def test_r20_datasets_are_found_by_their_kind_by_an_index(world: Any, worlds: Any) -> None:
+    """Also in a state from before it had the kinds; a dataset that no manifest declares is found by its chain."""
+    derived = """$schema: Dataset
+headers: {name: two}
+spec:
+  kind: Derivative
+  metadata:
+  - {kind: SetTransform, inputs: [{datasetRef: one}], transform: {kind: Sql, engine: spark, query: select 1}}
+"""
+    async with world.running("alice") as alice:
+        await alice.apply(plain("one"), derived, worlds.ROOT)
+
+        def read(kind: str) -> list[str]:
+            with alice.home.database.read() as connection:
+                return [each.name for each in ResourceStore(connection).all("Dataset", ("datasetKind", kind))]
+
+        assert (read("Derivative"), read("Root")) == (["cities", "two"], ["cities", "one"]), "no manifest says of one"
+        assert await names(alice, "dataset", "datasetKind=Derivative") == ["two"]
+        with alice.home.database.write() as connection:
+            connection.execute("DELETE FROM res_labels")
+            assert former_labels.indexed(connection) == ()
+            store = ResourceStore(connection)
+            held = store.sought("Dataset", "one")
+            assert held is not None
+            store.put(msgspec.structs.replace(held, spec=None), held.updated_at)
+        assert (read("Derivative"), read("Root")) == (["cities", "one", "two"], ["cities", "one"])
+        assert await names(alice, "dataset", "datasetKind=Derivative") == ["two"]
+        assert {each.name: each.labels for each in await alice.api.datasets.list()} == {
+            "cities": {},
+            "one": {},
+            "two": {},
+        }
 
 
 async def test_r20_r16_datasets_are_selected_by_what_the_node_knows_of_them(world: Any, worlds: Any) -> None:
