@@ -84,7 +84,8 @@ def type_text(schema: JsonSchema, part: JsonSchema) -> str:
         return str(part["const"])
     if part.get("type") == "array":
         return f"list of {type_text(schema, part['items'])}"
-    return str(part.get("format") or part.get("type", "any"))
+    kind = part.get("type", "any")
+    return str(part.get("format") or (kind if isinstance(kind, str) else " or ".join(kind)))
 
 
 def _part(schema: JsonSchema, part: JsonSchema, names: list[str]) -> JsonSchema | None:

@@ -21,7 +21,7 @@ from odfd.resources.manifest import Draft, described
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key, refers_to
 from odfd.resources.resource import Resource
-from odfd.resources.types import Remarks, ResourceType
+from odfd.resources.types import JsonSchema, Remarks, ResourceType
 
 KEY: Final = re.compile(r"[A-Za-z_][\w.-]{0,127}\Z", re.ASCII)
 MAX_KEYS: Final = 256
@@ -31,22 +31,15 @@ JWE: Final = "jwe"
 _TEXTS: Final = msgspec.Meta(extra_json_schema={"additionalProperties": {"type": "string"}, "maxProperties": MAX_KEYS})
 
 
-_SECRETS: Final = msgspec.Meta(
-    extra_json_schema={
-        "additionalProperties": {
-            "oneOf": [
-                {"type": "string"},
-                {
-                    "type": "object",
-                    "properties": {"value": {"type": "string"}, "contentEncoding": {"const": JWE}},
-                    "required": ["value", "contentEncoding"],
-                    "additionalProperties": False,
-                },
-            ]
-        },
-        "maxProperties": MAX_KEYS,
-    }
-)
+_SECRET: Final[JsonSchema] = {
+    "type": ["string", "object"],
+    "properties": {"value": {"type": "string"}, "contentEncoding": {"const": JWE}},
+    "required": ["value"],
+    "additionalProperties": False,
+}
+SECRET_FORMS: Final = msgspec.Meta(extra_json_schema=_SECRET)
+"""The schema of one secret: a text, or an object with its value."""
+_SECRETS: Final = msgspec.Meta(extra_json_schema={"additionalProperties": _SECRET, "maxProperties": MAX_KEYS})
 
 
 class VariableSetSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,15 +154,37 @@ def check_secrets(draft: Draft) -> None:
     texts: dict[str, object] = {}
     for key, value in values.items():
         path = f"spec.secrets.{key}"
-        if isinstance(value, dict):
-            if set(value) != {"value", "contentEncoding"} or value["contentEncoding"] != JWE:
-                hint = "a text, or {value: …, contentEncoding: jwe}"
-                draft.note(path, "expected a text or a sealed value", "secret-value", hint)
-            value = value.get("value")
-        if not isinstance(value, str):
-            draft.note(path, "expected text", "manifest-type", "put it in quotes")
-        texts[key] = value if isinstance(value, str) else ""
+        texts[key] = check_secret(draft, path, value)
     check_values(draft, "spec.secrets", texts, most=MAX_SEALED_BYTES)
+
+
+def check_secret(draft: Draft, path: str, value: object) -> str:
+    """Adds a mistake to a draft for a wrong secret; returns its text, which is empty then. No message shows it."""
+    if isinstance(value, dict):
+        if set(value) not in ({"value"}, {"value", "contentEncoding"}) or value.get("contentEncoding", JWE) != JWE:
+            hint = "a text, or {value: …, contentEncoding: jwe}"
+            draft.note(path, "expected a text or a sealed value", "secret-value", hint)
+        value = value.get("value")
+    if not isinstance(value, str):
+        draft.note(path, "expected text", "manifest-type", "put it in quotes")
+        return ""
+    return value
+
+
+SEALED: Final = ("SecretSet", "WebhookTarget")
+"""The types with sealed values in their specs."""
+
+
+def sealed_values(type_: str, spec: Any) -> Mapping[str, Any]:
+    """Returns the secrets in a spec, sealed or not, by key."""
+    if type_ == "SecretSet":
+        return spec["secrets"]  # type: ignore[no-any-return]
+    return {"secret": spec["secret"]} if type_ in SEALED and spec.get("secret") is not None else {}
+
+
+def with_values(type_: str, spec: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a spec with these secrets in place of its own."""
+    return {**spec, **({"secrets": values} if type_ == "SecretSet" else values)}
 
 
 def binding(resource_id: str, key: str) -> str:
@@ -194,6 +209,8 @@ def sealed_secrets(
     kept: dict[str, Any] = {}
     for key, value in given.items():
         place = binding(resource_id, key)
+        if isinstance(value, dict) and "contentEncoding" not in value:
+            value = value["value"]
         if not isinstance(value, str):
             text = keys.open(value["value"], (place, named_binding(name, key))).reveal()
             value = value if keys.binding_of(value["value"]) == place else text
@@ -208,15 +225,15 @@ def sealed_secrets(
     return kept
 
 
-def renewed_secrets(spec: Mapping[str, Any], resource_id: str, keys: SecretSealer) -> dict[str, Any]:
+def renewed_secrets(values: Mapping[str, Any], resource_id: str, keys: SecretSealer) -> dict[str, Any]:
     """Seals values of a former key again to the current one. Raises Environment if a key is lost."""
     renewed = {}
-    for key, held in spec["secrets"].items():
+    for key, held in values.items():
         place = binding(resource_id, key)
         if not keys.is_current(held["value"]):
             held = {**held, "value": keys.seal(keys.open(held["value"], (place,)).reveal(), place)}
         renewed[key] = held
-    return {**spec, "secrets": renewed}
+    return renewed
 
 
 def _is(sealed: str, text: str, place: str, keys: SecretSealer) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from odfd.resources import former_labels, former_store, records
+from odfd.resources import former_labels, former_store, former_webhooks, records
 from odfd.resources.reader import DELETING, EVENTS, STATUSES
 
 ROOM: Final = "resources"
@@ -35,6 +35,7 @@ STEPS: Final = (
     former_store.DROPPED,
     former_labels.converted,
     former_labels.indexed,
+    former_webhooks.converted,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 _MADE: Final = ("res_labels", "res_refs", "res_owners", "res_log")

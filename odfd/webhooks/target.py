@@ -1,40 +1,58 @@
-"""Defines a WebhookTarget: a URL, a secret of a SecretSet, and its triggers. Pure.
+"""Defines a WebhookTarget: a URL, a secret, and its triggers. Pure.
 
-The URL is shown to everybody who may read resources, so it holds no credentials; the secret stays in its SecretSet.
+The URL is shown to everybody who may read resources, so it holds no credentials; the secret is sealed.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import urllib.parse
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
 
+from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
+from chain.model.wire import Extra
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
-from odfd.resources.types import ResourceType, annotated
+from odfd.resources.sets import SECRET_FORMS, check_secret, plain_value
+from odfd.resources.types import OWN, Remarks, ResourceType, annotated
 
+_SETS: Final = ("SecretSet", "Secret")
 POLICY: Final = "webhookPolicy"
 CREATED: Final = "dataset.created"
 UPDATED: Final = "dataset.ref.updated"
 DELETED: Final = "dataset.deleted"
 EVENTS: Final = (CREATED, UPDATED, DELETED)
 MAX_URL: Final = 2048
+PREFIX: Final = "whsec_"
+LEAST_SECRET: Final = 24
 
 
-class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The URL of the calls, and the key that signs them."""
 
     url: Annotated[str, described("https://…; http:// only in networks that the setting webhooks.inside names.")]
-    secret: Annotated[
-        str,
-        described("The signing key, as SecretSet:NAME#KEY: at least 24 bytes, or whsec_ and base64."),
-        refers_to("SecretSet"),
-    ]
+    secret: (
+        Annotated[
+            Extra,
+            described(
+                "The signing key, as {value: TEXT} or TEXT: at least 24 bytes, or whsec_ and base64. It is sealed, and "
+                "never shown. Without any key calls are not signed."
+            ),
+            SECRET_FORMS,
+        ]
+        | None
+    ) = None
+    secret_ref: (
+        Annotated[str, described("The signing key of a SecretSet: SecretSet:NAME#KEY."), refers_to("SecretSet"), OWN]
+        | None
+    ) = None
 
 
 class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +91,36 @@ def policy_of(annotations: Mapping[str, Any]) -> WebhookPolicy:
 def check_target(draft: Draft) -> None:
     """Adds the mistakes in a WebhookTarget to its draft."""
     draft.attempt("spec.url", _check_url, draft.spec.url)
-    draft.attempt("spec.secret", secret_key, draft.spec.secret)
+    spec: WebhookTargetSpec = draft.spec
+    draft.attempt("spec.secretRef", secret_key, spec.secret_ref)
+    if spec.secret is not None and spec.secret_ref is not None:
+        draft.note("spec.secretRef", "there is a secret too", "webhook-secret", "leave one of them out")
+    if spec.secret is not None:
+        check_secret(draft, "spec.secret", spec.secret)
+        if "contentEncoding" not in spec.secret:
+            draft.attempt("spec.secret", lambda _: signing_key(str(spec.secret["value"])), "")  # type: ignore[index]
     if POLICY in draft.typed:
         draft.attempt(f"headers.annotations.{POLICY}", lambda _: _check_events(draft.typed[POLICY]), "")
+
+
+def prepare_target(spec: Node, remarks: Remarks) -> Node:
+    """Reads a secret that is a text as its value, and one that is a reference as ``secretRef``, as it was written."""
+    if not isinstance(spec.value, dict) or "secret" not in spec.value:
+        return spec
+    fields = dict(spec.value)
+    said = plain_value(fields["secret"], "spec.secret", remarks)
+    is_reference = (
+        said.value.partition(":")[0] in _SETS
+        if isinstance(said.value, str)
+        else isinstance(said.value, dict) and "value" not in said.value
+    )
+    if is_reference and "secretRef" not in fields:
+        remarks.warnings.append("spec.secret is read as secretRef: a secret is the value, and not a reference")
+        del fields["secret"]
+        fields["secretRef"] = said
+    elif isinstance(said.value, str):
+        fields["secret"] = Node(said.line, {"value": said})
+    return Node(spec.line, fields)
 
 
 def secret_key(reference: str) -> str:
@@ -83,7 +128,23 @@ def secret_key(reference: str) -> str:
     key = reference.partition("#")[2]
     if not key:
         text = "a secret is written in a SecretSet, and referred to with its key"
-        raise Invalid(text, rule="webhook-secret", hint="secret: SecretSet:NAME#KEY")
+        raise Invalid(text, rule="webhook-secret", hint="secretRef: SecretSet:NAME#KEY")
+    return key
+
+
+def signing_key(secret: str) -> bytes:
+    """Decodes a signing key. Raises Invalid for one that is too short."""
+    try:
+        given = secret.startswith(PREFIX)
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True) if given else secret.encode()
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) < LEAST_SECRET:
+        raise Invalid(
+            f"the secret is shorter than {LEAST_SECRET} bytes, or is no base64 after {PREFIX}",
+            rule="webhook-secret",
+            hint=f"apply another, like {PREFIX}$(openssl rand -base64 32)",
+        )
     return key
 
 
@@ -113,7 +174,7 @@ def _check_events(policy: WebhookPolicy) -> None:
 WEBHOOK_TARGET_TYPE: Final = ResourceType(
     names=registry.WEBHOOK_TARGET,
     about="A URL that is called when datasets are created, changed or deleted: signed, at least once.",
-    spec=WebhookTargetSpec, annotations={POLICY: WebhookPolicy},
+    spec=WebhookTargetSpec, prepare=prepare_target, annotations={POLICY: WebhookPolicy},
     is_pruned=True,
     check=check_target,
     example="""\
@@ -124,6 +185,6 @@ headers:
     webhookPolicy: {datasets: ["house.%"], events: [dataset.ref.updated]}
 spec:
   url: https://hooks.example.org/odf
-  secret: SecretSet:sensors#signing
+  secretRef: SecretSet:sensors#signing
 """,
 )  # fmt: skip

@@ -25,7 +25,7 @@ from odfd.flows.payload import filled
 from odfd.flows.plan import FlowPlan, Record, WebhookCall
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
-from odfd.resources.sets import OpenedSecret, binding
+from odfd.resources.sets import OpenedSecret, binding, sealed_values
 from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.webhooks import store
@@ -39,10 +39,9 @@ from odfd.webhooks.delivery import (
     new_delivery,
     notified_head,
     pause_after,
-    signing_key,
 )
 from odfd.webhooks.flow_call import FlowRun, call_of, event_text
-from odfd.webhooks.target import WebhookPolicy, has_policy, policy_of, secret_key
+from odfd.webhooks.target import WebhookPolicy, has_policy, policy_of, secret_key, signing_key
 
 TYPE: Final = "WebhookTarget"
 FLOW: Final = "Flow"
@@ -72,7 +71,8 @@ class DueCall(NamedTuple):
     target: Resource
     dataset: str
     delivery: Delivery
-    secret: OpenedSecret
+    secret: OpenedSecret | None
+    """``None``: the call is not signed."""
 
 
 class _Standing(NamedTuple):
@@ -94,7 +94,9 @@ class WebhookDeliveries:
         """Returns the state of a target's deliveries, and starts them if need be. Raises Fault if they cannot start."""
         policy_of(target.annotations)
         with self._home.database.write() as connection:
-            signing_key(self._secret(connection, target).reveal())
+            secret = self._secret(connection, target)
+            if secret is not None:
+                signing_key(secret.reveal())
             calls = store.calls(connection, target.id)
             if calls is None or calls.generation != target.generation:
                 calls = self._begin(connection, target, calls)
@@ -230,9 +232,14 @@ class WebhookDeliveries:
         store.keep_calls(connection, target.id, begun)
         return begun
 
-    def _secret(self, connection: sqlite3.Connection, target: Resource) -> OpenedSecret:
-        """Returns the secret that signs a target's calls. Raises Fault if it cannot be had."""
-        text, key = target.spec["secret"], secret_key(target.spec["secret"])
+    def _secret(self, connection: sqlite3.Connection, target: Resource) -> OpenedSecret | None:
+        """Returns the secret that signs a target's calls; ``None`` for one without. Raises Fault if it is not here."""
+        for own, value in sealed_values(TYPE, target.spec).items():
+            return self._home.secrets.open(value["value"], (binding(target.id, own),))
+        text = target.spec.get("secretRef")
+        if text is None:
+            return None
+        key = secret_key(text)
         held = self._home.uses.meant(ResourceStore(connection), target, reference_key(text, "SecretSet"))
         sealed = held.spec["secrets"].get(key)
         if sealed is None:
@@ -323,7 +330,7 @@ class WebhookDeliveries:
         return [
             DueCall(target, dataset, held.delivery, secret)
             for dataset, held in found
-            if dataset not in busy and held.delivery is not None and secret is not None
+            if dataset not in busy and held.delivery is not None
         ][:room]
 
 

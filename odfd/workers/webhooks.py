@@ -24,7 +24,8 @@ from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
 from odfd.webhooks.call import call, judge, reach
-from odfd.webhooks.delivery import CallRecord, signed_headers, signing_key
+from odfd.webhooks.delivery import CallRecord, signed_headers
+from odfd.webhooks.target import signing_key
 from odfd.workers.webhook_deliveries import FAILING, TYPE, CallTarget, DueCall, WebhookDeliveries, WebhookState
 from p2p.ip import IpNetwork
 
@@ -133,7 +134,8 @@ class WebhookWorker:
         or the reason why there is no good one, and the fault."""
         url = each.target.spec["url"]
         try:
-            headers = signed_headers(each.delivery, signing_key(each.secret.reveal()), self._clock.now())
+            key = None if each.secret is None else signing_key(each.secret.reveal())
+            headers = signed_headers(each.delivery, key, self._clock.now())
             status = await call(url, headers, each.delivery.body.encode(), judge(url, self.inside))
         except Fault as fault:
             return fault.message, fault

@@ -21,7 +21,7 @@ from odfd.resources.manifest import Draft
 from odfd.resources.plan import DesiredResource, PlannedResource, renaming
 from odfd.resources.references import FinalState
 from odfd.resources.registry import OF_ACCOUNTS
-from odfd.resources.resource import Resource
+from odfd.resources.resource import Json, Resource
 from odfd.resources.store import ResourceStore
 
 NAMESAKES: Final = {DATASET: MIRROR, MIRROR: DATASET}
@@ -114,3 +114,26 @@ def standing_of(
         held = back  # the data of a deleted dataset was taken back for it
         after = msgspec.structs.replace(after, id=back.id, generation=back.generation + 1, created_at=back.created_at)
     return msgspec.structs.replace(after, did=did, status=after.status if held is None else held.status)
+
+
+def dataset_spec(desired: DesiredResource, before: Resource | None) -> Json:
+    """Returns the spec to store of a dataset, without its did, which the resource has. Raises Invalid.
+
+    A spec of a did alone declares nothing: what stands stays as it is. So do fields that a snapshot cannot state.
+    """
+    spec = {key: value for key, value in desired.spec.items() if key != "did"}
+    if spec:
+        held = None if before is None else before.spec
+        spec = {**held, **spec} if desired.is_partial and held is not None else spec
+        is_same = held is not None and {key: value for key, value in held.items() if key != "did"} == spec
+        return held if is_same else spec
+    if before is None or before.did != desired.spec["did"]:
+        text = f"there is no dataset {desired.name} with the id {desired.spec['did'][:120]}"
+        hint = "mirror it first; or declare it: spec needs kind and metadata"
+        raise Invalid(text, rule="dataset-did", hint=hint)
+    return before.spec
+
+
+def sets_of(store: ResourceStore, name: str, account: str | None) -> tuple[Resource | None, Resource | None]:
+    """Returns the sets of values of a dataset, which have its name and its account."""
+    return store.named("VariableSet", name, account), store.named("SecretSet", name, account)

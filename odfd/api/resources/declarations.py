@@ -13,7 +13,16 @@ import trio
 from chain.codec.manifest import Mistakes
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from odfd.api.resources.batch_steps import desired_of, meaning, namesakes, rename_faults, standing_of, waiting
+from odfd.api.resources.batch_steps import (
+    dataset_spec,
+    desired_of,
+    meaning,
+    namesakes,
+    rename_faults,
+    sets_of,
+    standing_of,
+    waiting,
+)
 from odfd.api.resources.labels import UNINDEXED, SystemLabels, contradictions, labelled
 from odfd.api.resources.pages import ResourcePage, ResourcePages
 from odfd.api.resources.types import TYPES
@@ -41,7 +50,17 @@ from odfd.resources.plan import (
 from odfd.resources.references import FinalState, Reference, references_in
 from odfd.resources.resource import ACCOUNT, Json, Resource, account_handle
 from odfd.resources.selectors import first_equality, matches, parse_selector
-from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
+from odfd.resources.sets import (
+    SEALED,
+    DrySealing,
+    SecretSealer,
+    binding,
+    names_in,
+    renewed_secrets,
+    sealed_secrets,
+    sealed_values,
+    with_values,
+)
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType, TypeRegistry
 from odfd.runtime.subjects import about
@@ -102,14 +121,16 @@ class DeclarationService:
             if desired.is_kept:
                 return desired.spec
             if desired.type == DATASET:
-                return _dataset_spec(desired, before)
-            if desired.type != SECRET_SET:
+                return dataset_spec(desired, before)
+            given = sealed_values(desired.type, desired.spec)
+            if not given:
                 form = self._registry.named(desired.type).kept
                 stands = None if before is None else before.spec
                 spec = desired.spec if form is None else form(desired.name, said[desired.place], stands)
                 return spec if desired.type != MIRROR else self._gone_on(spec, before)
-            held = {} if before is None else before.spec["secrets"]
-            return {"secrets": sealed_secrets(desired.spec["secrets"], held, (resource_id, desired.name), keys)}
+            held = {} if before is None else sealed_values(desired.type, before.spec)
+            sealed = sealed_secrets(given, held, (resource_id, desired.name), keys)
+            return with_values(desired.type, desired.spec, sealed)
 
         desired = [desired_of(each) for each in drafts]
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
@@ -194,7 +215,7 @@ class DeclarationService:
         changed = [after for each in standing if (after := meaning(each, final)) != held.get(each.id)]
         store.put_all(changed, self._clock.now())
         for each in changed:
-            if each.type == SECRET_SET:
+            if each.type in SEALED:
                 self._renew(store, each)  # the key may have changed since it was planned
                 store.blank(each.id)
 
@@ -214,19 +235,20 @@ class DeclarationService:
         self._home.secrets.begin_rotation()
         with self._home.database.write() as connection:
             store = self._store(connection)
-            sets = store.all(SECRET_SET)
+            sets = [each for type_ in SEALED for each in store.all(type_)]
             for each in sets:
                 self._renew(store, each)
                 store.blank(each.id)
         self._home.secrets.end_rotation()
-        return sum(len(each.spec["secrets"]) for each in sets)
+        return sum(len(sealed_values(each.type, each.spec)) for each in sets)
 
     def _renew(self, store: ResourceStore, each: Resource) -> None:
         try:
-            spec = renewed_secrets(each.spec, each.id, self._home.secrets)
+            values = renewed_secrets(sealed_values(each.type, each.spec), each.id, self._home.secrets)
         except Environment as fault:
-            fault.place = f"SecretSet {each.name}"
+            fault.place = f"{each.type} {each.name}"
             raise
+        spec = with_values(each.type, each.spec, values)
         if spec != each.spec:
             held = store.get(each.id)
             assert held is not None
@@ -244,7 +266,7 @@ class DeclarationService:
     def values_named(self, name: str, account: str | None) -> Mapping[str, str]:
         """Returns the values in the sets of a name and an account. Blocking. Raises Environment."""
         with self._home.database.read() as connection:
-            variables, secrets = _sets_of(ResourceStore(connection), name, account)
+            variables, secrets = sets_of(ResourceStore(connection), name, account)
         values = {} if variables is None else dict(variables.spec["variables"])
         for key, sealed in ({} if secrets is None else secrets.spec["secrets"]).items():
             assert secrets is not None
@@ -255,7 +277,7 @@ class DeclarationService:
         """Lists the names that ``values_named`` returns. Blocking."""
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            found = _sets_of(store, name, account)
+            found = sets_of(store, name, account)
         return frozenset(key for each in found if each is not None for key in names_in(each.type, each.spec))
 
     # Used by the API.
@@ -415,7 +437,7 @@ class DeclarationService:
                 raise owned_fault(found)
             self.controllers.check(found, None)
             store.delete(found, self._clock.now())
-            if kind.name == SECRET_SET:
+            if kind.name in SEALED:
                 store.blank(found.id)
         return found
 
@@ -474,26 +496,3 @@ class DeclarationService:
     def _view(self, each: Resource) -> wire.ResourceView:
         """Shows a resource. Blocking, since a system label may be read from a chain."""
         return view_of(each, self._type(each.type), self._system_labels.of(each), self._account(each))
-
-
-def _dataset_spec(desired: DesiredResource, before: Resource | None) -> Json:
-    """Returns the spec to store of a dataset, without its did, which the resource has. Raises Invalid.
-
-    A spec of a did alone declares nothing: what stands stays as it is. So do fields that a snapshot cannot state.
-    """
-    spec = {key: value for key, value in desired.spec.items() if key != "did"}
-    if spec:
-        held = None if before is None else before.spec
-        spec = {**held, **spec} if desired.is_partial and held is not None else spec
-        is_same = held is not None and {key: value for key, value in held.items() if key != "did"} == spec
-        return held if is_same else spec
-    if before is None or before.did != desired.spec["did"]:
-        text = f"there is no dataset {desired.name} with the id {desired.spec['did'][:120]}"
-        hint = "mirror it first; or declare it: spec needs kind and metadata"
-        raise Invalid(text, rule="dataset-did", hint=hint)
-    return before.spec
-
-
-def _sets_of(store: ResourceStore, name: str, account: str | None) -> tuple[Resource | None, Resource | None]:
-    """Returns the sets of values of a dataset, which have its name and its account."""
-    return store.named("VariableSet", name, account), store.named(SECRET_SET, name, account)

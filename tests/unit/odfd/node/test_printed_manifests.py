@@ -22,6 +22,10 @@ MORE = {
 headers: {name: bucket}
 spec: {kind: S3, bucket: our-slices, endpoint: "https://s3.example.org", region: us-west-2, capacity: {storage: 10Gi}}
 """,
+    "WebhookTarget": """$schema: WebhookTarget
+headers: {name: sealed}
+spec: {url: "https://example.org/hook", secret: whsec_bm90IGEgc2VjcmV0IG9mIGFueWJvZHkgYXQgYWxs}
+""",
     "Projection": """$schema: Projection
 headers: {name: newest}
 spec:
@@ -43,7 +47,12 @@ spec:
 """,
 }
 """Manifests beside the example of a type, so that what only we have is with it and without."""
-OURS = {"Dataset": {"sharded"}, "PersistentVolume": {"cold"}, "Projection": {"warmest"}}
+OURS = {
+    "Dataset": {"sharded"},
+    "WebhookTarget": {"com.example.hook"},
+    "PersistentVolume": {"cold"},
+    "Projection": {"warmest"},
+}
 """Names of resources that the format's schema has no words for."""
 
 

@@ -953,9 +953,8 @@ async def test_r64_elements_follow_sets_that_swap_their_names(world: Any) -> Non
 
 
 async def test_r64_an_element_is_referred_to_as_its_set_and_key(world: Any) -> None:
-    hook = (
-        "$schema: WebhookTarget\nheaders: {name: h}\nspec: {url: 'https://example.org/', secret: 'Secret:house#host'}\n"
-    )
+    spec = "{url: 'https://a.example/', secretRef: 'Secret:house#host'}"
+    hook = f"$schema: WebhookTarget\nheaders: {{name: h}}\nspec: {spec}\n"
     async with world.running("alice") as alice:
         await alice.apply(HOUSE.format(type="SecretSet", name="house", part="secrets"), hook)
         held = await alice.api.declarations.get("webhook", "h")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -21,6 +22,8 @@ from chain.errors import Invalid
 from chain.instant import SECOND
 from config.model import Webhooks
 from odfd.flows.plan import Outcome
+from odfd.resources.former_webhooks import converted
+from odfd.resources.store import ResourceStore
 from odfd.webhooks.delivery import GIVEN_UP_AFTER
 from odfd.workers.webhook_deliveries import FAILING
 from worlds.eventually import PATIENCE, became
@@ -35,6 +38,7 @@ class Receiver(http.server.ThreadingHTTPServer):
     status = 204
     is_post_only = False
     """Whether the connection of another request ends without an answer."""
+    wants_signature = True
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
@@ -57,7 +61,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         name, at = self.headers["webhook-id"], self.headers["webhook-timestamp"]
         mac = base64.b64encode(hmac.digest(KEY, f"{name}.{at}.".encode() + body, hashlib.sha256)).decode()
-        is_right = self.headers["webhook-signature"] == f"v1,{mac}"
+        is_right = self.headers["webhook-signature"] == (f"v1,{mac}" if self.server.wants_signature else None)
         self.server.calls.append((name, json.loads(body)))
         self.send_response(self.server.status if is_right else 401)
         self.send_header("Location", "http://127.0.0.1:1/elsewhere")
@@ -91,7 +95,7 @@ SECRET = f"$schema: SecretSet\nheaders: {{name: hooks}}\nspec: {{secrets: {{key:
 def target(receiver: Receiver, policy: str = "{}", url: str = "") -> str:
     url = url or f"http://127.0.0.1:{receiver.server_address[1]}/hook"
     headers = f"{{name: hook, annotations: {{webhookPolicy: {policy}}}}}"
-    return f"$schema: WebhookTarget\nheaders: {headers}\nspec: {{url: '{url}', secret: 'SecretSet:hooks#key'}}\n"
+    return f"$schema: WebhookTarget\nheaders: {headers}\nspec: {{url: '{url}', secretRef: 'SecretSet:hooks#key'}}\n"
 
 
 def dataset(name: str, about: str = "") -> str:
@@ -301,10 +305,10 @@ async def test_a_target_waits_for_its_secret(world: Any, receiver: Receiver) -> 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("spec: {url: 'ftp://a/b', secret: 'SecretSet:a#b'}", 3),
-        ("spec: {url: 'https://me:pw@a/b', secret: 'SecretSet:a#b'}", 3),
-        ("spec: {url: 'https://a/b#c', secret: 'SecretSet:a#b'}", 3),
-        ("spec: {url: 'https://a:99999/b', secret: 'SecretSet:a#b'}", 3),
+        ("spec: {url: 'ftp://a/b', secretRef: 'SecretSet:a#b'}", 3),
+        ("spec: {url: 'https://me:pw@a/b', secretRef: 'SecretSet:a#b'}", 3),
+        ("spec: {url: 'https://a/b#c', secretRef: 'SecretSet:a#b'}", 3),
+        ("spec: {url: 'https://a:99999/b', secretRef: 'SecretSet:a#b'}", 3),
         ("spec: {url: 'https://a/b', secret: swordfish}", 3),
         ("spec: {url: 'https://a/b', secret: 'VariableSet:a#b'}", 3),
     ],
@@ -316,6 +320,49 @@ async def test_what_is_no_target_is_refused_at_its_line(world: Any, text: str, p
         assert caught.value.place == f"m0.yaml:{place}"
         assert caught.value.rule in ("webhook-url", "webhook-secret", "reference-type")
         assert "pw@" not in str(caught.value)
+
+
+async def test_a_secret_of_the_target_itself_is_sealed_and_signs_and_without_one_nothing_is_signed(
+    world: Any, receiver: Receiver
+) -> None:
+    async with world.running("alice", **INSIDE) as alice:
+        own = target(receiver).replace("secretRef: 'SecretSet:hooks#key'", f"secret: {KEY.decode()}")
+        await alice.apply(own, dataset("a"))
+        assert (await status(alice))["phase"] == "Ready"
+        sealed = (await alice.api.declarations.get("webhook", "hook")).spec["secret"]
+        assert (sealed.keys(), sealed["contentEncoding"]) == ({"value", "contentEncoding"}, "jwe")
+        assert not any(KEY in each.read_bytes() for each in alice.home.directory.glob("state.db*"))
+        (again,) = (await alice.apply(own)).items
+        assert again.action == "unchanged"
+        assert (await alice.api.declarations.rotate_secrets()).values == 1
+        renewed = (await alice.api.declarations.get("webhook", "hook")).spec["secret"]
+        assert renewed != sealed
+        await alice.apply(dataset("a", "news"))
+        await became(lambda: "webhook.answered" in alice.kinds())
+        with pytest.raises(Invalid, match="shorter than 24 bytes"):
+            await alice.apply(own.replace(KEY.decode(), "sesame"))
+        receiver.wants_signature = False
+        await alice.apply(own.replace(f", secret: {KEY.decode()}", ""))
+        seen = alice.kinds().count("webhook.answered")
+        await alice.apply(dataset("a", "more"))
+        await became(lambda: alice.kinds().count("webhook.answered") > seen)
+
+
+async def test_a_reference_as_secret_is_read_as_before_and_told(world: Any, receiver: Receiver) -> None:
+    told = "spec.secret is read as secretRef: a secret is the value, and not a reference"
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(SECRET, target(receiver))
+        for former in ("secret: 'SecretSet:hooks#key'", "secret: {type: SecretSet, name: hooks, path: key}"):
+            (item,) = (await alice.apply(target(receiver).replace("secretRef: 'SecretSet:hooks#key'", former))).items
+            assert (item.action, item.warnings) == ("unchanged", (told,))
+        with alice.home.database.write() as connection:
+            store = ResourceStore(connection)
+            (held,) = store.all("WebhookTarget")
+            former_spec = {"url": held.spec["url"], "secret": held.spec["secretRef"]}
+            store.rewrite(msgspec.structs.replace(held, spec=former_spec), held.updated_at)
+            (line,) = converted(connection)
+            assert line.startswith("WebhookTarget hook has its secret as secretRef")
+            assert (store.all("WebhookTarget"), converted(connection)) == ([held], [])
 
 
 CALLING = """$schema: Flow

@@ -245,11 +245,10 @@ def test_whatever_is_written_is_read_or_refused(value: Any, name: str) -> None:
 
 NOT_YET: dict[str, tuple[str, ...]] = {
     "sink-webhook-dataset-events.webhook-target-canonical": ("unknown-type",),
-    "sink-webhook-dataset-events.webhook-target": ("reference",),
     "source-polling-url.proj-latest": ("engine-unavailable",),
 }
-"""Examples that are refused, with the rules; the others are read. ``<jwe>`` stands for a value and is none; a canonical
-view of a resource is no manifest of its type; and ``latest`` is a function of kamu's engine that no engine here has."""
+"""Examples that are refused, with the rules; the others are read. A canonical view of a resource is no manifest of its
+type; and ``latest`` is a function of kamu's engine that no engine here has."""
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.yaml")), ids=lambda path: path.stem)

@@ -120,6 +120,11 @@ READ_ALL = [
     written("auth/v1alpha1/Account", {"email": "a@b.c", "did": "did:odf:fed0101", "password": {"value": "x"}}),
     written(VOLUME, {"kind": "S3", "bucket": "bucket", "capacity": {}, "credentials": {}}),
     written(RELATIONS, {}),
+    written(TARGET, {"url": "https://a.example/h"}),
+    *(
+        written(TARGET, {"url": "https://a.example/h", "secret": each})
+        for each in ("x" * 24, {"value": "x" * 24}, {"value": "a.b.c.d.e", "contentEncoding": "jwe"})
+    ),
 ]  # fmt: skip
 """Valid manifests with fields that a node is likely to forget."""
 BEYOND = [

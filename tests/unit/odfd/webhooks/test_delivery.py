@@ -20,9 +20,8 @@ from odfd.webhooks.delivery import (
     new_delivery,
     pause_after,
     signed_headers,
-    signing_key,
 )
-from odfd.webhooks.target import WebhookPolicy
+from odfd.webhooks.target import WebhookPolicy, signing_key
 from p2p.ip import parse_ip
 from p2p.peers.directory import networks
 
