@@ -12,7 +12,9 @@ from odfd.errors import Usage
 class UsageParser(argparse.ArgumentParser):
     """Never abbreviates options. A parser of several commands has ``dest="command"`` for them."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, hint: str = "", **options: Any) -> None:
+        """``hint``: what to do after wrong usage, before the help that says more."""
+        self._hint = hint
         super().__init__(allow_abbrev=False, **options)
         self.register("type", int, _whole_number)
 
@@ -26,7 +28,7 @@ class UsageParser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
-        raise Usage(message, hint=f"see {self.prog} --help")
+        raise Usage(message, hint="; ".join(filter(None, (self._hint, f"see {self.prog} --help"))))
 
 
 def how_many(word: str) -> int:

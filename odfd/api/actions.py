@@ -299,8 +299,6 @@ OF_RESOURCES: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("PUT", _DATASET + "/watermark", on_dataset(wire.WatermarkRequest, lambda s: s.flow.set_watermark)),
     ("PUT", _DATASET + "/upper", lambda s, r: s.flow.advance(_name(r))),
     ("GET", _DATASET + "/raw", lambda s, r: s.raw.show(_name(r))),
-    ("PUT", _DATASET + "/raw", lambda s, r: s.raw.keep(_name(r))),
-    ("DELETE", _DATASET + "/raw", lambda s, r: s.raw.stop(_name(r))),
     ("DELETE", _DATASET + "/raw/captures", lambda s, r: s.raw.drop(_name(r))),
     ("POST", _DATASET + "/raw/replay", lambda s, r: s.raw.replay(_name(r))),
     ("POST", _DATASET + "/raw/bind", lambda s, r: s.raw.bind(_name(r))),

@@ -46,6 +46,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("complete", _frontiers(view.frontiers) if view.blocks else ""),
             ("shards", ", ".join(view.shards)),
             *[("held", _hold(each)) for each in detail.holds],
+            ("raw", "the bytes of its source are kept: odfctl raw list" if detail.keeps_raw else ""),
             ("engine", _engine(view)),
             *[("", each.text) for each in view.unheld],
             ("created", formatting.moment(detail.created_at)),

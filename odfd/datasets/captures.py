@@ -1,27 +1,30 @@
 """Stores captures: which bytes of a source became which blocks, and at which time, so that they can be read again.
 
 A capture is written in the transaction of the blocks that it became (``CommitExtras``), after its files were stored
-durably as objects. So no block of a captured dataset is without its bytes, and no capture without its block. The
-collector keeps captured objects. A history that is given up leaves its captures, since the bytes are the source's. None
-of this is in the chain, so other nodes do not know it. Synchronous, on the given connection. Spec:
-docs/spec/collections.md#raw.
+durably as objects. So no block of a captured dataset is without its bytes, and no capture without its block. Whether a
+dataset is captured is declared by an annotation of its resource. The collector keeps captured objects. A history that
+is given up leaves its captures, since the bytes are the source's. None of this is in the chain, so other nodes do not
+know it. Synchronous, on the given connection. Spec: docs/spec/collections.md#raw.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from chain.errors import Environment
+from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import SourceState
 from chain.multihash import Multihash
 from chain.store.database import Database
 from chain.store.seals import ROW_DAMAGED, Row, Sealed
+from odfd.datasets import former_captures
+from odfd.datasets.catalog import Catalog
+from odfd.resources.types import annotated
 
 ROOM: Final = "captures"
 CAPTURES: Final = Sealed(
@@ -29,7 +32,6 @@ CAPTURES: Final = Sealed(
     ("dataset", "block", "first", "last", "time", "body"),
     "odfctl raw drop NAME forgets the captures of a dataset; its rows stay",
 )
-CAPTURED: Final = Sealed("captured_datasets", ("dataset", "since"), "odfctl raw keep NAME")
 STEPS: Final = (
     """
     CREATE TABLE captures (
@@ -47,9 +49,13 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
     CAPTURES.step,
-    CAPTURED.step,
+    former_captures.SEALED,
+    former_captures.converted,
+    former_captures.DROPPED,
 )
-TABLES: Final = ("captures", "captured_datasets")
+TABLES: Final = ("captures",)
+KEEP_RAW: Final = "keepRaw"
+"""Name of the annotation of a Dataset: the bytes of its source are kept. A Source has a field of this name."""
 
 
 class CapturedFile(msgspec.Struct, frozen=True):
@@ -124,22 +130,18 @@ def keep(
     CAPTURES.put(connection, dataset, first.block, first.first, first.last, time, body)
 
 
-def begin(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> bool:
-    """Begins to capture what a dataset ingests; ``False`` if it is captured already."""
-    if CAPTURED.look(connection, "dataset = ?", (dataset,))[0] is not None:
-        return False
-    CAPTURED.put(connection, dataset, now)
-    return True
-
-
-def end(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-    """Ends the capturing of a dataset; what was captured stays. ``False`` if it was not captured."""
-    return bool(connection.execute("DELETE FROM captured_datasets WHERE dataset = ?", (dataset,)).rowcount)
+def keeps_raw(annotations: Mapping[str, Any]) -> bool:
+    """Whether the annotations of a Dataset say that it is captured. Raises Invalid."""
+    said = annotated(annotations, "dataset", KEEP_RAW)
+    if said is None or isinstance(said, bool):
+        return bool(said)
+    raise Invalid(f"{KEEP_RAW}: expected true or false", rule="manifest-type", hint=f"{KEEP_RAW}: true")
 
 
 def is_captured(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-    """Whether a dataset is captured; true also for a damaged row, since too many bytes are better than too few."""
-    return CAPTURED.look(connection, "dataset = ?", (dataset,))[0] is not None
+    """Whether a dataset is captured: with all its renditions, as the resource says that stands for them."""
+    row = Catalog(connection).declared(dataset)
+    return row is not None and keeps_raw(row.annotations)
 
 
 def of(connection: sqlite3.Connection, dataset: DatasetId) -> list[BoundCapture]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -11,19 +12,23 @@ from chain.codec.manifest import Manifest
 from chain.codec.short_forms import carrying_read_options
 from chain.codec.yaml_tree import Node
 from chain.ids import DatasetId
-from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
+from chain.model.events import DatasetKind, DatasetSnapshot, Kind, MetadataEvent
 from chain.model.wire import U32
+from odfd.datasets.captures import KEEP_RAW, keeps_raw
 from odfd.flows.manifest import DERIVATION, SCHEDULE, scheduled
 from odfd.flows.spec import DatasetSchedule, DerivationPolicySpec
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, ResourceHeaders, check_headers, described
+from odfd.resources.owners import OwnedPart
 from odfd.resources.references import refers_to
+from odfd.resources.resource import Resource
 from odfd.resources.types import OWN, Remarks, ResourceType
 
 _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"
-
-
+KEPT_ELSEWHERE: Final = "bytes of a source are kept where they come in; a derivative is computed again: odfctl verify"
+"""What to do instead where the bytes of a source are not kept."""
+_KEEP_RAW: Final = Annotated[bool, described("Whether the bytes of its source are kept: `odfctl raw`.")]
 MAX_SHARD_COLUMNS: Final = 16
 """Columns that decide the shard of a row."""
 
@@ -135,6 +140,14 @@ def check_dataset(draft: Draft) -> None:
             draft.note("spec", f"{key} is missing", "required-field")
     if SCHEDULE in draft.typed:
         draft.attempt(f"headers.annotations.{SCHEDULE}", lambda _: draft.typed[SCHEDULE].check(), "")
+    if draft.typed.get(KEEP_RAW) and draft.spec.kind is DatasetKind.DERIVATIVE:
+        draft.note(f"headers.annotations.{KEEP_RAW}", "a derivative has no source", "raw-owner", KEPT_ELSEWHERE)
+
+
+def _parts(owner: Resource) -> Iterator[OwnedPart]:
+    """Yields what a dataset makes, and checks its annotations, also those that were set by hand. Raises Invalid."""
+    keeps_raw(owner.annotations)
+    yield from scheduled(owner)
 
 
 def _within(mistake: Mistake) -> Mistake:
@@ -146,8 +159,8 @@ DATASET_TYPE: Final = ResourceType(
     about="A dataset of this node: a chain of metadata blocks, and the data that they name.",
     spec=DatasetSpec, prepare=prepare,
     delete=lambda services, view, how: services.datasets.delete(view.headers.get("did", view.name), purge=how.purge),
-    annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec},
-    parts=scheduled,
+    annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec, KEEP_RAW: _KEEP_RAW},
+    parts=_parts,
     check=check_dataset,
     example="""\
 $schema: Dataset

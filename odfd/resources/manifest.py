@@ -83,7 +83,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     spec: Any
     """The spec, an instance of ``type.spec``."""
     typed: Mapping[str, Any]
-    """The annotations that the type understands, bound to their classes, by their short keys."""
+    """The annotations that the type understands, bound to their types, by their short keys."""
     binding: Binding
     """Has the line of each part, and takes further mistakes."""
     source: str
@@ -214,19 +214,19 @@ def _note_lines(headers: Node, path: str, binding: Binding) -> None:
 
 
 def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[str, Any]:
-    """Binds the annotations that the type understands to their classes."""
+    """Binds the annotations that the type understands to their types."""
     written = headers.value.get("annotations") if headers is not None and isinstance(headers.value, dict) else None
     if written is None or not isinstance(written.value, dict):
         return {}
     values: dict[str, Any] = {}
-    for key, cls in kind.annotations.items():
+    for key in kind.annotations:
         found = [node for name in (key, *kind.annotation_uris(key)) if (node := written.value.get(name)) is not None]
         path = f"headers.annotations.{key}"
         if len(found) > 1:
             text = f"{key} stands twice, by its short name and by its URI"
             binding.mistakes.append(Mistake(path, found[-1].line, text, "annotation-twice", "remove one of them"))
         elif found and found[0].value is not None:
-            values[key] = binding.bind(Table(cls), found[0], path)
+            values[key] = binding.bind(kind.annotation_layout(key), found[0], path)
     return values
 
 

@@ -22,6 +22,8 @@ from odfd.resources.registry import OF_ACCOUNTS
 from odfd.resources.resource import ACCOUNT, OWNER, Json, Resource, ResourceHandle, derived_id
 
 APPLY: Final = "odfctl"
+LABEL: Final = "odfctl-label"
+"""The manager of labels and annotations set by hand: an apply leaves them alone."""
 """The default name of the manager that applies manifests."""
 Action: TypeAlias = Literal["created", "updated", "unchanged"]
 

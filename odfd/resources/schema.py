@@ -33,7 +33,11 @@ def schema_of(kind: ResourceType) -> JsonSchema:
     making = _Making()
     headers, spec = making.ref(ResourceHeaders), making.of(kind.layout)
     names = [kind.name, kind.uri, *({kind.own_uri} - {kind.uri})]
-    known = {key: making.ref(cls) for key, cls in sorted(kind.annotations.items())}
+    known = {
+        key: making.of(kind.annotation_layout(key)) | ({"description": marks[0].description} if marks else {})
+        for key, said in sorted(kind.annotations.items())
+        for marks in [getattr(said, "__metadata__", ())]
+    }
     if known:
         annotations = making.defs[ResourceHeaders.__name__]["properties"]["annotations"]
         annotations["properties"] = known

@@ -17,7 +17,7 @@ import msgspec
 
 from chain.codec import layout
 from chain.codec.bind import TAG, Mistake
-from chain.codec.layout import Kind, Table, Union, Vector
+from chain.codec.layout import Flag, Kind, Table, Union, Vector
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.wording import a
@@ -100,8 +100,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """The class of the spec; several classes are told apart by ``kind``."""
     own_kinds: frozenset[str] = frozenset()
     """Members of unions in its spec, by ``kind``, that the format does not have."""
-    annotations: Mapping[str, type[msgspec.Struct]] = {}
-    """The classes of the annotations that it understands, by their keys."""
+    annotations: Mapping[str, Any] = {}
+    """The types of the annotations that it understands, by their keys: a class, or ``bool`` with its description."""
     prepare: Callable[[Node, Remarks], Node] | None = None
     """Turns short forms of a ``spec`` into those that its class has, before it is bound."""
     converts: Callable[[dict[str, Node], Remarks], dict[str, Node]] | None = None
@@ -184,6 +184,11 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
         """The layout of its ``spec``. Only for a type that has one."""
         assert self.spec is not None
         return Union(self.spec) if isinstance(self.spec, tuple) else Table(self.spec)
+
+    def annotation_layout(self, key: str) -> Table | Flag:
+        """The layout of the value of an annotation that the type understands."""
+        said = self.annotations[key]
+        return Table(said) if isinstance(said, type) else Flag()
 
     def annotation_uris(self, key: str) -> tuple[str, str]:
         """Returns the long name of an annotation of this type, which is our own, and the one that it had before."""

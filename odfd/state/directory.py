@@ -90,7 +90,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Folder of evidence that is being fetched; like PARTIAL, with objects, it is kept over a restart."""
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, flows, visibility, log, damage, resume, saved_views, shares,
-    webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
+    webhooks, idempotency, network_scopes, read_holds, access_tokens, renditions, captures,
     unmanaged, spool, invitation_tokens, incidents, card_samples, card_choices,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``, which define the database's tables."""

@@ -588,6 +588,11 @@ class Node:
         request = wire.ApplyRequest(manifests=texts, dry_run=dry_run, prune=prune, force=force, on_error=on_error)
         return await self.done(self.api.datasets.apply(request))
 
+    async def keep_raw(self, ref: str, *, keeps: bool = True) -> wire.ResourceView:
+        """Says by hand whether the bytes of a dataset's source are kept."""
+        request = wire.LabelRequest(annotations={"keepRaw": keeps or None})
+        return await self.api.declarations.label("Dataset", ref, request)
+
     async def pull(self, *refs: str, **more: Any) -> list[wire.PullItem]:
         request = wire.PullRequest(refs=refs, all=not refs, **more)
         return list((await self.done(self.api.flow.pull(request))).items)

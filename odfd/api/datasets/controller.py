@@ -10,8 +10,11 @@ from chain.errors import Environment
 from chain.ids import DatasetId
 from odfd.access.uses import NOT_GRANTED
 from odfd.api.datasets.flows import FlowService
+from odfd.api.datasets.own_roots import check_own_root
 from odfd.api.views.views import DatasetViews
+from odfd.datasets.captures import keeps_raw
 from odfd.datasets.catalog import TYPE
+from odfd.datasets.manifest import KEPT_ELSEWHERE
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.reader import ResourceReader
 from odfd.resources.resource import Resource
@@ -31,6 +34,11 @@ class DatasetController(Controller):
         self._views = views
         self._volumes = volumes
         self._flows = flows
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        """Checks that only bytes which come in here are to be kept. Blocking. Raises Refused."""
+        if after is not None and after.did is not None and keeps_raw(after.annotations) > keeps_raw(before.annotations):
+            check_own_root(self._home, DatasetId.parse(after.did), after.name, KEPT_ELSEWHERE)
 
     async def observe(self, resource: Resource) -> ObservedState:
         if resource.did is not None and resource.status.observed_generation != resource.generation:

@@ -1,4 +1,4 @@
-"""Captures the bytes of sources, lists the captures, and computes blocks from them again, for the API.
+"""Lists the captures of a dataset, and computes blocks from them again, for the API.
 
 Spec: docs/spec/collections.md#raw.
 """
@@ -19,6 +19,7 @@ from odfd.control.board import task_ref
 from odfd.datasets import captures
 from odfd.datasets.captures import BoundCapture
 from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.manifest import KEPT_ELSEWHERE
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_replay import replay
 from odfd.renditions import tables
@@ -28,7 +29,6 @@ from odfd.state.directory import StateDirectory
 
 LISTED: Final = 1000
 """Most captures that are listed (the newest), and most differences that are reported (the first)."""
-_ELSEWHERE: Final = "bytes of a source are kept where they come in; a derivative is computed again: odfctl verify"
 
 
 class RawService:
@@ -38,38 +38,11 @@ class RawService:
         self._home = home
         self._ingest = ingest
         self._board = context.board
-        self._clock = context.clock
         self._chains = chains
 
     async def show(self, ref: str) -> wire.RawView:
         """Lists the captured bytes of a dataset. Raises NotFound."""
         return await trio.to_thread.run_sync(lambda: self._view(self._home.resolve(ref)))
-
-    async def keep(self, ref: str) -> wire.RawView:
-        """Begins to capture the bytes that a dataset ingests.
-
-        Raises NotFound; Refused if this node does not ingest it.
-        """
-
-        def write() -> wire.RawView:
-            entry = own_root(self._home, ref, _ELSEWHERE)
-            with self._home.database.write() as connection:
-                tables.check_member(tables.of(connection, entry.id), entry.id)
-                captures.begin(connection, entry.id, self._clock.now())
-            return self._view(entry)
-
-        return await trio.to_thread.run_sync(write)
-
-    async def stop(self, ref: str) -> wire.RawView:
-        """Stops the capturing; what was captured stays. Raises NotFound."""
-
-        def write() -> wire.RawView:
-            entry = self._home.resolve(ref)
-            with self._home.database.write() as connection:
-                captures.end(connection, entry.id)
-            return self._view(entry)
-
-        return await trio.to_thread.run_sync(write)
 
     async def drop(self, ref: str) -> wire.RawView:
         """Forgets all captures of a dataset; the next collection frees their bytes. Raises NotFound."""
@@ -101,7 +74,7 @@ class RawService:
 
         Raises NotFound.
         """
-        entry = await trio.to_thread.run_sync(own_root, self._home, ref, _ELSEWHERE)
+        entry = await trio.to_thread.run_sync(own_root, self._home, ref, KEPT_ELSEWHERE)
 
         async def work(report: Report) -> wire.RawReplayResult:
             bound, by = await trio.to_thread.run_sync(self._captures, entry)

@@ -104,7 +104,9 @@ class RawChains:
         if chain is None:
             if not waiting:
                 raise Refused(
-                    f"nothing is kept of the source of {entry.name}", rule=RULE, hint=f"odfctl raw keep {entry.name}"
+                    f"nothing is kept of the source of {entry.name}",
+                    rule=RULE,
+                    hint=f"odfctl annotate dataset {entry.name} keepRaw=true",
                 )
             layout = Division(state.active.shards, state.active.row.by)
             chain = self._begin(name, layout, waiting[0])

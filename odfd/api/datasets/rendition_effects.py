@@ -154,7 +154,7 @@ class RenditionEffects:
             raise Refused(
                 f"{name} cannot be decoded anew: {missing or 'nothing of it'} is {'not ' * bool(missing)}captured",
                 rule="rendition-captures",
-                hint="odfctl raw keep before the first data; corrections and watermarks are not captured",
+                hint="keepRaw: true before the first data; corrections and watermarks are not captured",
             )
         return source
 

@@ -24,7 +24,6 @@ from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.resources.dataset_batch import BASE_KIND
-from odfd.datasets import captures
 from odfd.datasets.captures import BoundCapture
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.commit import SideCommit
@@ -86,7 +85,7 @@ class RenditionOrigins:
             row = RenditionRow(number=number, shards=names, by=shards.by, since=since, reason="from raw")
             return Member(row=row, origin="raw", command=command)
 
-        self._begin(state, known, member, [Copied((), ())] * shards.shards, raw=True)
+        self._begin(state, known, member, [Copied((), ())] * shards.shards)
         return number
 
     async def from_snapshot(self, dataset: DatasetId, command: str, layout: Layout | None = None) -> int:
@@ -102,7 +101,6 @@ class RenditionOrigins:
         layout = layout or Layout(len(active.shards), active.row.by)
         chains = self._effects.chains(active)
         known = [await trio.to_thread.run_sync(load_state, chain) for chain in chains]
-        raw = await trio.to_thread.run_sync(self._is_captured, active.dataset)
         check_layout(layout, known[0])
         since = await trio.to_thread.run_sync(self._effects.time_of, state)
         await trio.to_thread.run_sync(self._effects.run_on, active, since + 1)
@@ -120,14 +118,10 @@ class RenditionOrigins:
                 copies = sum(each.size for each in known) - active.synced
                 return Member(row=row, origin="snapshot", command=command, of=active.row.number, copied=copies)
 
-            self._begin(state, known[0], member, copied, raw=raw)
+            self._begin(state, known[0], member, copied)
             return number
 
         return await trio.to_thread.run_sync(begin)
-
-    def _is_captured(self, dataset: DatasetId) -> bool:
-        with self._home.database.read() as connection:
-            return captures.is_captured(connection, dataset)
 
     async def _offsets(self, dataset: DatasetId, known: ChainState) -> np.ndarray | None:
         """Returns the offsets of the rows that stand; ``None`` if all do."""
@@ -145,8 +139,6 @@ class RenditionOrigins:
         known: ChainState,
         member: Callable[[Sequence[DatasetId]], Member],
         copied: Sequence[Copied],
-        *,
-        raw: bool,
     ) -> None:
         """Begins the chains of a new rendition, with its place in the collection, in one transaction."""
         active = state.active.dataset
@@ -164,8 +156,6 @@ class RenditionOrigins:
                 for each in born:
                     records.put(connection, BASE_KIND, str(each), folder.body if folder else b"", now)
                     Marks(connection).put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
-                if raw:
-                    captures.begin(connection, born[0], now)
                 latest = tables.of(connection, active)
                 if len(latest.members) != new.row.number:
                     raise Conflict("another rendition was begun", rule="rendition-command", hint="do it again")

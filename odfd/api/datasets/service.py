@@ -35,7 +35,7 @@ from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, schema_view
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets import captures, previews, row_counts, unmanaged, visibility
+from odfd.datasets import previews, row_counts, unmanaged, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry, is_one_chain
 from odfd.datasets.creation import declaration
 from odfd.datasets.holdings import Holdings
@@ -344,7 +344,6 @@ class DatasetService:
             Ledger(connection).forget(entry.id)
             Damage(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)
-            captures.end(connection, entry.id)
             renditions.forget(connection, entry.id)
             spool.forget_reader(connection, entry.id)
             named = drop_references(connection, entry.id)

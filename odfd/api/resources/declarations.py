@@ -423,6 +423,7 @@ class DeclarationService:
                 raise fault
             if after == before:
                 return before
+            self.controllers.check(before, after)
             after = msgspec.structs.replace(after, generation=before.generation + 1, updated_at=now)
             store.put(after, now)
         return after

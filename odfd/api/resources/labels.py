@@ -18,6 +18,7 @@ from chain.model.events import Seed
 from chain.store.sqlite import SqliteChains
 from odfd.control import wire
 from odfd.resources.label_schemas import DATASET_KIND, by_short_name
+from odfd.resources.plan import LABEL
 from odfd.resources.resource import Resource
 
 DID: Final = "did"
@@ -25,8 +26,6 @@ KEYS: Final = frozenset((DATASET_KIND, DID))
 """Labels that are derived."""
 UNINDEXED: Final = frozenset((DID,))
 """Those of them that are in no index of labels: a dataset is found by its did anyway."""
-LABEL: Final = "odfctl-label"
-"""The manager of labels set by hand: an apply leaves them alone."""
 MAX_KINDS: Final = 100_000
 """Datasets whose kind is remembered, since it is read from a chain once; takes some 10 MB."""
 

@@ -171,6 +171,7 @@ class DatasetViews:
             else None,
             attachments=_attachments(state),
             holds=holds_of(self._home, entry.id),
+            keeps_raw=self._home.is_captured(entry.id),
             portal=portal_facts(self._home, entry.id, state),
             sample=self._visibility.shown_rows(entry.id),
             words=words_view(self._visibility.card_words(entry.id)),

@@ -18,33 +18,10 @@ raw = commands.group(
     "raw",
     description="Captures are the bytes of a dataset's source as they came. Each is stored in one transaction with "
     "the time and the blocks that were made from it, so that the blocks can be computed from it again, "
-    "exactly.",
-    example="keep nyc.flights",
+    "exactly. They are made while the dataset has the annotation keepRaw: true.",
+    hint="odfctl annotate dataset NAME keepRaw=true  keeps bytes from then on, and keepRaw-  ends it",
+    example="list nyc.flights",
 )
-
-
-@raw.add(
-    "keep",
-    REF,
-    help="capture the bytes of a dataset's source from now on",
-    description="Capture the bytes of a dataset's source from now on, also after restarts.",
-    example="nyc.flights",
-)
-def _keep(session: Session, args: argparse.Namespace) -> None:
-    answer = session.client.put(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw", wire.RawView)
-    session.answer(answer, lambda row: f"the bytes of the source of {row.dataset} are kept from now on")
-
-
-@raw.add(
-    "stop",
-    REF,
-    help="stop capturing",
-    description="Stop capturing; captured bytes stay.",
-    example="nyc.flights",
-)
-def _stop(session: Session, args: argparse.Namespace) -> None:
-    answer = session.client.delete(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw", wire.RawView)
-    session.answer(answer, lambda row: f"no more bytes of the source of {row.dataset} are kept; {_total(row)} stay")
 
 
 @raw.add("list", REF, help="list captures, newest first", example="nyc.flights")

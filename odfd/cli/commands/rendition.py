@@ -13,7 +13,7 @@ from odfd.control.client import part
 commands = Commands()
 rendition = commands.group(
     "rendition",
-    description="A rendition is one history of a dataset, decoded from its captured bytes (odfctl raw keep), or begun"
+    description="A rendition is one history of a dataset, decoded from its captured bytes (odfctl raw), or begun"
     " with what it contains now. A new one is made beside the old one while readers go on; a handover makes it the"
     " active one at one time.",
     example="create nyc.flights",

@@ -210,6 +210,8 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     """Statistics of the newest slices; ``None``: not requested."""
     holds: tuple[HoldView, ...] = ()
     """Holds of readers, which keep its history unchanged."""
+    keeps_raw: bool = False
+    """Whether the bytes of its source are kept."""
     portal: PortalFacts | None = None
     """``None``: it is not a portal."""
     sample: int = 0

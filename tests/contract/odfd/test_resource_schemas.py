@@ -47,7 +47,10 @@ def section(kind: ResourceType) -> list[str]:
     lines += ["```yaml", kind.example.rstrip(), "```", "", "| field | type | meaning |", "|---|---|---|"]
     lines += rows(schema, "spec")
     for key in kind.annotations:
-        lines += rows(schema, f"headers.annotations.{key}")
+        path = f"headers.annotations.{key}"
+        part = part_of(schema, path)
+        assert part is not None
+        lines += list(rows(schema, path)) or [f"| `{path}` | {type_text(schema, part)} | {part['description']} |"]
     return [*lines, ""]
 
 

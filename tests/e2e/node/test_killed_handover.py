@@ -60,7 +60,7 @@ def test_each_effect_survives_the_process_that_made_it(make_daemon: Callable[...
     daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
     daemon.start()
     declared(daemon, tmp_path, "{kind: Ledger, primaryKey: [city]}")
-    daemon.ask("raw", "keep", "cities")
+    daemon.ask("annotate", "dataset", "cities", "keepRaw=true")
     for day in range(1, FILES + 1):
         row = f"2024-01-0{day}T00:00:00Z,City {day},{day}"
         (tmp_path / f"d{day}.csv").write_text(f"event_time,city,population\n{row}\n")

@@ -17,6 +17,7 @@ import pytest
 
 from chain import instant
 from chain.errors import Environment
+from chain.ids import DatasetId
 from chain.store.database import Database
 from odfd.access.relations import Role
 from odfd.control import wire
@@ -211,6 +212,29 @@ async def test_the_rows_of_a_collection_are_gathered(tmp_path: Path) -> None:
     async with world.running("alice", private=True) as alice:
         assert alice.home.recovery.converted == alice.home.recovery.brought_forward == ()
         assert alice.home.resolve("sales.r3").name == "sales"
+
+
+async def test_captured_datasets_are_annotated(tmp_path: Path) -> None:
+    """By their active renditions: others took nothing any more, whether or not they were captured."""
+    folder = unpacked(COLLECTIONS, tmp_path)
+    with contextlib.closing(sqlite3.connect(folder / "alice" / "state" / DATABASE)) as connection, connection:
+        dids = dict(connection.execute("SELECT name, did FROM declarations WHERE type = 'Dataset'"))
+        for name in ("sales", "stock.r0"):
+            row = (bytes(DatasetId.parse(dids[name])), 0)
+            connection.execute("INSERT INTO captured_datasets (dataset, since) VALUES (?, ?)", row)
+    world = World(folder)
+    world.clock.instant = instant.parse("2026-12-01T00:00:00Z")  # after its last block
+    async with world.running("alice", private=True) as alice:
+        told = [line for line in alice.home.recovery.converted if "keepRaw" in line]
+        assert told == ["the dataset sales, captured by odfctl raw keep before, has the annotation keepRaw: true"]
+        for name in RENDITIONS:
+            assert (await alice.api.raw.show(name)).keeping == (name == "sales")
+        assert (await alice.api.raw.show("sales.r0")).keeping
+        view = await alice.api.declarations.get("Dataset", "sales")
+        assert view.headers["annotations"] == {"schedule": {"every": "1h"}, "keepRaw": True}
+    async with world.running("alice", private=True) as alice:
+        assert alice.home.recovery.converted == ()
+        assert (await alice.api.raw.show("sales")).keeping
 
 
 def test_a_killed_conversion_leaves_the_former_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

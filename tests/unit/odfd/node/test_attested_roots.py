@@ -21,7 +21,7 @@ LEDGER = "{kind: Ledger, primaryKey: [city]}"
 async def filled(world: Any, worlds: Any, node: Any, shards: int = 1, days: tuple[int, ...] = (1, 2, 3)) -> None:
     root = worlds.ROOT.replace("{kind: Append}", LEDGER)
     await node.apply(root if shards == 1 else in_shards(root))
-    await node.api.raw.keep("cities")
+    await node.keep_raw("cities")
     await more(world, node, *days)
 
 
@@ -128,7 +128,7 @@ async def test_who_may_attest_what(world: Any, worlds: Any) -> None:
             await bind_of(alice, "towns")
         with pytest.raises(Refused, match="nothing is kept"):
             await bind(alice)
-        await alice.api.raw.keep("cities")
+        await alice.keep_raw("cities")
         await more(world, alice, 1)
         await bind(alice)
         with pytest.raises(Refused, match="this node's own"):
@@ -144,7 +144,7 @@ async def test_bytes_of_another_publisher_attest_nothing(world: Any, worlds: Any
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         for node, name, day in ((alice, "alice", 1), (bob, "bob", 2)):
             await node.apply(worlds.ROOT)
-            await node.api.raw.keep("cities")
+            await node.keep_raw("cities")
             world.write(name, f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,c{day},{day}")
             await node.pull("cities")
             await bind(node)

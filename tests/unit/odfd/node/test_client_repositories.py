@@ -31,7 +31,7 @@ async def test_a_repository_is_followed_as_its_node(
     async with world.running("alice") as alice:
         await alice.apply(ledger)
         await alice.apply(ARCHIVE % store.as_uri())
-        await alice.api.raw.keep("cities")
+        await alice.keep_raw("cities")
         await brought(world, alice, 1, "Graz,1", "Linz,2")
         await pushed(alice, "cities", "archive/cities")
         async with served(alice, tmp_path_factory.mktemp("c")) as path:

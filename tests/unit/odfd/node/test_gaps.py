@@ -85,7 +85,7 @@ async def test_a_gap_is_accepted_by_name_and_stays_in_the_chain(world: Any, topi
     async with world.running("alice") as alice:
         await alice.apply(ROOT if shards == 1 else in_shards(ROOT))
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
-        await alice.api.raw.keep("cities")
+        await alice.keep_raw("cities")
         assert (await asked(alice)).name is None
         send(topic, 0, 1)
         assert await pulled(alice) is None

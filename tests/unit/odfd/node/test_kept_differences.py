@@ -113,7 +113,7 @@ async def begun(world: Any, worlds: Any, node: Any) -> None:
     """A ledger, and a rendition that is decoded without one: it has a row more for each repetition of a key."""
     await node.apply(worlds.ROOT.replace("{kind: Append}", LEDGER))
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
-    await node.api.raw.keep("cities")
+    await node.keep_raw("cities")
     await brought(world, node, 1, "Graz,1", "Linz,2")
     await brought(world, node, 2, "Graz,3", "Graz,3", "Wels,4")
     await node.apply(worlds.ROOT)

@@ -419,7 +419,7 @@ async def test_who_listens_is_told_of_a_handover_after_all_rows(world: Any, worl
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT)
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
-        await alice.api.raw.keep("cities")
+        await alice.keep_raw("cities")
         world.write("alice", "a.csv", *ROWS_A)
         await alice.pull("cities")
         async with served(alice, folder) as path:
@@ -470,7 +470,7 @@ async def test_a_reader_crosses_handovers_by_their_exact_differences(world: Any,
 
         await alice.apply(ledger)
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
-        await alice.api.raw.keep("cities")
+        await alice.keep_raw("cities")
         await brought(1, "Graz,1", "Linz,2")
         await brought(2, "Graz,3")
         await brought(3, "Wels,4")

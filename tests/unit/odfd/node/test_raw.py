@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from chain.errors import NotFound, Refused
+from chain.errors import Fault, NotFound, Refused
 from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.datasets import captures
+from odfd.datasets.manifest import DATASET_TYPE
+from worlds.accounts_world import ALICE, BOB, settled
 from worlds.manifests import in_shards
 
 LEDGER = "{kind: Ledger, primaryKey: [city]}"
@@ -48,7 +50,7 @@ async def push(node: Any, name: str, *rows: str) -> None:
 async def filled(world: Any, worlds: Any, node: Any, merge: str = "{kind: Append}", shards: int = 1) -> None:
     root = worlds.ROOT.replace("{kind: Append}", merge)
     await node.apply(root if shards == 1 else in_shards(root))
-    await node.api.raw.keep("cities")
+    await node.keep_raw("cities")
     for day, rows in ((1, "Graz,1"), (2, "Linz,2"), (3, "Graz,3"), (4, "Graz,3")):
         world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{rows}", "2023-01-01T00:00:00Z,Wels,7")
         await node.pull("cities")
@@ -84,10 +86,10 @@ async def test_what_is_pushed_is_kept_as_it_came(world: Any, root: str) -> None:
     async with world.running("alice") as alice:
         await alice.apply(root)
         await push(alice, "before.csv", "2024-01-01T00:00:00Z,Graz,1")
-        await alice.api.raw.keep("readings")
+        await alice.keep_raw("readings")
         await push(alice, "kept.csv", "2024-01-02T00:00:00Z,Linz,2")
         await push(alice, "kept.csv", "2024-01-02T00:00:00Z,Linz,2")  # nothing comes of it
-        await alice.api.raw.stop("readings")
+        await alice.keep_raw("readings", keeps=False)
         await push(alice, "after.csv", "2024-01-03T00:00:00Z,Wels,3")
         view = await alice.api.raw.show("readings")
         assert not view.keeping
@@ -139,10 +141,83 @@ async def test_bytes_outlive_the_history_that_they_became(world: Any, worlds: An
             await alice.api.raw.show("cities")
 
 
+DECLARED = """$schema: Dataset
+headers: {name: cities%s}
+spec:
+  kind: %s
+  metadata: %s
+"""
+POLLED = (
+    "[{kind: SetPollingSource, fetch: {kind: FilesGlob, path: '*.csv', order: ByName}, read: {kind: Csv, header: true,"
+    " ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}, merge: {kind: Append}}]"
+)
+OVER = (
+    "[{kind: SetTransform, inputs: [{datasetRef: cities, alias: cities}],"
+    " transform: {kind: Sql, engine: spark, query: select * from cities}}]"
+)
+
+
+def declared(annotations: str = "", kind: str = "Root", metadata: str = POLLED) -> str:
+    return DECLARED % (f", annotations: {{{annotations}}}" if annotations else "", kind, metadata)
+
+
+async def keeps(node: Any, ref: str = "cities") -> bool:
+    said = (await node.api.raw.show(ref)).keeping
+    assert (await node.api.datasets.describe(ref)).keeps_raw == said
+    return bool(said)
+
+
+async def test_that_bytes_are_kept_is_declared(world: Any) -> None:
+    """By the short name or the URI, in a manifest or by hand, and it stays with the dataset under another name."""
+    (long, _) = DATASET_TYPE.annotation_uris("keepRaw")
+    async with world.running("alice") as alice:
+        await alice.apply(declared())
+        for written in ("keepRaw: true", f'"{long}": true'):
+            (item,) = (await alice.apply(declared(written), dry_run=True)).items
+            assert item.action == "updated"
+            assert not await keeps(alice)
+            await alice.apply(declared(written))
+            assert await keeps(alice)
+            await alice.apply(declared("keepRaw: false"))
+            assert not await keeps(alice)
+        await alice.apply(declared())
+        await alice.keep_raw("cities")
+        await alice.apply(declared())
+        assert await keeps(alice), "an apply leaves what was annotated by hand"
+        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        assert await keeps(alice, "towns")
+        world.write("alice", "d1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.pull("towns")
+        assert (await alice.api.raw.show("towns")).count == 1
+        await alice.api.datasets.delete("towns", purge=True)
+        await alice.apply(declared())
+        assert not await keeps(alice), "a dataset that is made again is another one"
+
+
+async def test_an_account_says_whether_its_bytes_are_kept(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        path = f"/dataset/v1alpha1/datasets/{node.dataset('alice/hers')}/labels"
+        said = {"annotations": {"keepRaw": True}}
+        assert (await asking.ask(BOB, "PUT", path, said))[0] in (403, 404)
+        assert not await keeps(node, "alice/hers")
+        assert (await asking.ask(ALICE, "PUT", path, said))[0] == 200
+        assert await keeps(node, "alice/hers")
+
+
 async def test_only_what_is_ingested_here_is_kept(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT, worlds.DERIVED)
-        with pytest.raises(Refused, match="not ingested by this node"):
-            await alice.api.raw.keep("towns")
+        for ref, said, rule in (("towns", True, "raw-owner"), ("cities", "yes", "manifest-type")):
+            with pytest.raises(Fault) as refused:
+                await alice.api.declarations.label("dataset", ref, wire.LabelRequest(annotations={"keepRaw": said}))
+            assert refused.value.rule == rule
+        for text, rule in (
+            (declared("keepRaw: yes please"), "manifest-type"),
+            (declared("keepRaw: true", "Derivative", OVER).replace("cities,", "over,", 1), "raw-owner"),
+        ):
+            with pytest.raises(Fault) as refused:
+                await alice.apply(text)
+            assert rule in (refused.value.rule, *(each.rule for each in getattr(refused.value, "faults", ())))
         with pytest.raises(Refused, match="not ingested by this node"):
             await alice.api.raw.replay("towns")

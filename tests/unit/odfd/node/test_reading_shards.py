@@ -136,7 +136,7 @@ async def test_a_reader_crosses_from_one_chain_to_shards_and_back(
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT.replace("{kind: Append}", LEDGER))
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
-        await alice.api.raw.keep("cities")
+        await alice.keep_raw("cities")
         await brought(world, alice, 1, *CITIES[:2])
         async with served(alice, folder) as path:
             c = await away(lambda: connect(path))

@@ -57,7 +57,7 @@ async def filled(world: Any, worlds: Any, node: Any, shards: int = 1) -> None:
     """A source whose declaration is wrong: a ledger by city loses all but the first row of each."""
     await node.apply(cities(worlds, LEDGER, shards))
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
-    await node.api.raw.keep("cities")
+    await node.keep_raw("cities")
     for day, said in ((1, "Graz,1"), (2, "Linz,2"), (3, "Graz,3"), (4, "Wels,4")):
         world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{said}")
         await node.pull("cities")
@@ -132,7 +132,7 @@ async def test_what_cannot_be_is_refused_by_name(world: Any, worlds: Any) -> Non
         await alice.apply(cities(worlds, "{kind: Append}"))
         world.write("alice", "d0.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull("cities")
-        await alice.api.raw.keep("cities")
+        await alice.keep_raw("cities")
         with pytest.raises(Refused, match="is not captured"):
             await create(alice)
         world.write("alice", "d1.csv", "2024-01-02T00:00:00Z,Linz,2")

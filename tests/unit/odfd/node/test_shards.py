@@ -251,9 +251,6 @@ async def test_what_is_of_one_chain_is_of_all_shards_by_their_name_or_refused(wo
             await alice.api.visibility.share(wire.ShareRequest(ref=made.shards[1], peers=(str(alice.key),)))
         assert refused.value.rule == "shard-member"
         with pytest.raises(Refused) as refused:
-            await alice.api.raw.keep(made.shards[1])
-        assert refused.value.rule == "shard-member"
-        with pytest.raises(Refused) as refused:
             await alice.done(
                 alice.api.flow.set_watermark(made.shards[1], wire.WatermarkRequest(time="2025-01-01T00:00:00Z"))
             )

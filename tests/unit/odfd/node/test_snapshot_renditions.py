@@ -67,7 +67,7 @@ async def filled(world: Any, worlds: Any, node: Any, merge: str = LEDGER, *, raw
     await node.apply(worlds.ROOT.replace("{kind: Append}", merge))
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
     if raw:
-        await node.api.raw.keep("cities")
+        await node.keep_raw("cities")
     for day, city in ((1, "Graz"), (2, "Linz"), (3, "Wels")):
         await pulled(world, node, day, city, day)
 
