@@ -85,7 +85,8 @@ class Kind(Generic[V]):
 
     def _table(self, rows: Sequence[V], session: Session) -> str:
         columns = self.columns(session.clock.now())
-        if len({_account(row) for row in rows}) > 1:  # those of one account are told apart by their names
+        is_mixed = len({_account(row) for row in rows}) > 1 and self is not ACCOUNT
+        if is_mixed:  # those of one account are told apart by their names, and each account is its own
             columns = (columns[0], TableColumn[V]("ACCOUNT", _account), *columns[1:])
         return render(columns, rows)
 
@@ -362,8 +363,9 @@ VALIDATOR: Final = _viewed(
 )
 TASK: Final = _viewed(registry.TASK, lambda row: row.id, _tasks, lambda: wire.TaskView)
 REPOSITORY: Final = _declared(registry.REPOSITORY)
+ACCOUNT: Final = _declared(registry.ACCOUNT)
 NODE: Final = _declared(registry.NODE)
-_OWN: Final = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, REPOSITORY, NODE)
+_OWN: Final = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, REPOSITORY, ACCOUNT, NODE)
 """Kinds that commands name, or that have views."""
 RENDITION: Final = Kind(
     "rendition", ("renditions",), "/node/v1alpha1/renditions", lambda row: row.dataset, _renditions,
