@@ -13,7 +13,10 @@ from typing import Final
 import msgspec
 
 from chain.libraries import np
+from chain.store.database import Database
 from chain.wording import agree, plural, size
+from odfd.ingest.spool import PushSpool
+from odfd.resources.store import ResourceStore
 
 OBJECTS: Final = "objects"
 WORK: Final = (f"{OBJECTS}/.staging", "staging", "uploads")
@@ -136,3 +139,13 @@ def _is_whole(header: np.ndarray) -> bool:
         first = (first + even + second) & 0xFFFFFFFF
         second = (second + odd + first) & 0xFFFFFFFF
     return (first, second) == (int(header[6]), int(header[7]))
+
+
+def without_orphans(database: Database, spool: PushSpool) -> None:
+    """Removes what was pushed to Sources that are not there any more, nor still to be undone."""
+    with database.read() as connection:
+        store = ResourceStore(connection)
+        living = {each.id for each in store.rows("Source")} | {each.id for each in store.deleting()}
+        known = {source for (source,) in connection.execute("SELECT source FROM spool_numbers")}
+    for each in sorted(known - living):
+        spool.remove(each)

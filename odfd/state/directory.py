@@ -58,7 +58,7 @@ from odfd.runtime.filesystem import make_private
 from odfd.runtime.slots import KeyedLocks
 from odfd.state import access_tokens, idempotency
 from odfd.state.access_state import AccessReader
-from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
+from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back, without_orphans
 from odfd.state.disk_reserve import open_reserved
 from odfd.state.slice_files import SliceFiles
 from odfd.trust.keys.keystore import KeyStore
@@ -213,6 +213,7 @@ class StateDirectory:
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
         self.recovery.converted = (*self.recovery.converted, *_without_copies(directory / _COPIES))
+        without_orphans(database, self.spool)
         self.recovery.files += self.spool.sweep()
         if not self.recovery.lost:  # else chains that had begun may be among the lost pages, and their keys must stay
             self.recovery.keys = sum(not self._settle_key(each) for each in self.keys.unborn())

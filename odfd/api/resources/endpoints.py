@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
 from chain import instant
-from chain.errors import Environment, Fault, Invalid
+from chain.errors import Environment, Fault, Invalid, NotFound
 from chain.wording import plural
 from odfd.api.resources.sources import TYPE, OpenedSource, SourceReader
 from odfd.control import wire
@@ -17,6 +17,7 @@ from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
 from odfd.ingest.hook_signature import check_signature, key_of, secret_name, unknown_source
 from odfd.ingest.push import MAX_ID
 from odfd.ingest.spool import Backlog, Pushed, Receipt
+from odfd.resources.store import ResourceStore
 from odfd.runtime.shared_calls import SharedCalls
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
@@ -89,7 +90,11 @@ class EndpointService:
         spool = self._home.spool
         dropping = {opened.id: spool.dropped(opened.id) for _, opened, pushed in sound if pushed.buffer is not None}
         kept = spool.add_all([pushed for _, _, pushed in sound], self._clock.now())
+        gone = self._gone({opened.id for _, opened, _ in sound})
         for (at, opened, _), receipt in zip(sound, kept, strict=True):
+            if opened.id in gone:
+                answers[at] = gone[opened.id]
+                continue
             if not isinstance(receipt, Receipt):
                 answers[at] = receipt
                 continue
@@ -97,6 +102,18 @@ class EndpointService:
             dropped = 0 if before is None else spool.dropped(opened.id) - before
             answers[at] = _Taken(opened, receipt, dropped)
         return [answers[at] for at in range(len(bodies))]
+
+    def _gone(self, sources: Collection[str]) -> Mapping[str, Fault]:
+        """Returns faults for Sources that were deleted meanwhile, by id, and removes what was kept of them since.
+
+        One that is deleted later removes it itself.
+        """
+        with self._home.database.read() as connection:
+            missing = [each for each in sources if ResourceStore(connection).row(each) is None]
+        for each in missing:
+            self._home.spool.remove(each)
+        hint = "odfctl get sources lists them"
+        return {each: NotFound("the Source was deleted meanwhile", rule="resource", hint=hint) for each in missing}
 
     def _found(self, name: str) -> tuple[OpenedSource, RestEndpoint] | Fault:
         try:

@@ -14,6 +14,8 @@ from chain.errors import Invalid, Refused
 from chain.instant import Instant
 from chain.multihash import Multihash
 from odfd.access.relations import Role
+from odfd.resources.resource import Resource
+from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import Report
 from odfd.state.access_tokens import TokenStore
 from odfd.state.backup import (
@@ -79,6 +81,9 @@ def test_what_is_restored_admits_no_token_binds_no_number_twice_and_is_looked_th
         store = TokenStore(home.database, lambda: NOW, os.urandom)
         token, _ = store.make("ann", Role.READER, "", Instant(NOW + 10**18))
         assert store.admit(token)
+        source = Resource(id="source", type="Source", name="a", created_at=NOW, updated_at=NOW)
+        with home.database.write() as connection:
+            ResourceStore(connection).put(source, NOW)
         number = home.spool.add("source", b"pushed", 1, NOW, None).number
         home.keys.node_key()
         BackupFolder(tmp_path / "backup", "node").add(home, NOW, "1", 7, Report())

@@ -1,0 +1,133 @@
+"""What a deleted resource made is undone, also if the node is killed before, while, or after that is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from unit.odfd.node.test_webhooks import INSIDE, SECRET, Receiver, serving, target
+
+from chain.errors import NotFound
+from odfd.api.resources.endpoints import EndpointService
+from odfd.resources.store import ResourceStore
+from odfd.state.directory import PROJECTIONS
+from odfd.volumes.volume_paths import MARK
+from odfd.webhooks import store as webhooks
+from odfd.workers.reconciler import Reconciler
+from worlds.eventually import PATIENCE, became
+
+FLOW = """$schema: Flow
+headers: {name: made}
+spec: {target: cities, triggers: [{kind: Schedule, every: 1min}]}
+"""
+SOURCE = "$schema: Source\nheaders: {name: made}\nspec: {read: {kind: NdJson}}\n"
+PROJECTION = """$schema: Projection
+headers: {name: made}
+spec: {inputs: [{datasetRef: cities}], project: {kind: Sql, query: select city from cities}}
+"""
+VOLUME = """$schema: PersistentVolume
+headers: {{name: made}}
+spec: {{kind: HostPath, path: {path}, capacity: {{storage: 1Gi}}}}
+"""
+WORDS = ("Flow", "Source", "Projection", "PersistentVolume", "WebhookTarget")
+"""Types of which more than the declaration is stored."""
+
+
+def left(node: Any, word: str, id_: str, folder: Path) -> bool:
+    """Whether something is there of what a resource of a type made."""
+    with node.home.database.read() as connection:
+        match word:
+            case "Flow":
+                return bool(
+                    connection.execute("SELECT 1 FROM flow_runs WHERE key GLOB ?", (f"flow {id_}*",)).fetchone()
+                )
+            case "Source":
+                rows = connection.execute("SELECT 1 FROM spool_numbers WHERE source = ?", (id_,)).fetchone()
+                return bool(rows) or (node.home.spool._folder / id_).exists()
+            case "Projection":
+                return any(node.home.folder(PROJECTIONS).iterdir())
+            case "PersistentVolume":
+                return (folder / MARK).exists()
+            case _:
+                return webhooks.calls(connection, id_) is not None
+
+
+@pytest.mark.parametrize("killed", ["before", "after", "never"])
+@pytest.mark.parametrize("word", WORDS)
+async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
+    world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, killed: str
+) -> None:
+    folder, done, finalize = tmp_path / "volume", list[str](), Reconciler._finalize
+
+    async def cut(self: Any, gone: Any) -> None:
+        if killed == "after":  # and before anything notes that it is done
+            await self.controllers.of(gone.type).finalize(gone)
+        done.append(gone.id)
+        await trio.sleep_forever()
+
+    with serving(Receiver()) as receiver:
+        hook = target(receiver).replace("name: hook,", "name: made,")
+        texts = dict(zip(WORDS, (FLOW, SOURCE, PROJECTION, VOLUME.format(path=folder), hook), strict=True))
+        async with world.running("node", **INSIDE) as node:
+            world.write("node", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
+            await node.apply(worlds.ROOT, SECRET)
+            await node.pull("cities")
+            await node.apply(texts[word])
+            id_ = (await node.api.declarations.get(word, "made")).id
+            if word == "Source":
+                await node.api.endpoints.push("made", b'{"a": 1}')
+                await node.api.endpoints.drop("made", None)
+            with trio.fail_after(PATIENCE):
+                await node.parts.reconciler.settled()
+            await became(lambda: left(node, word, id_, folder))
+            if killed != "never":
+                monkeypatch.setattr(Reconciler, "_finalize", cut)
+            await node.api.declarations.delete(word, id_)
+            await became(lambda: done or not left(node, word, id_, folder))
+        monkeypatch.setattr(Reconciler, "_finalize", finalize)
+        async with world.running("node", **INSIDE) as node:
+            with trio.fail_after(PATIENCE):
+                await node.parts.reconciler.settled()
+            assert not left(node, word, id_, folder)
+            with node.home.database.read() as connection:
+                assert ResourceStore(connection).deleting() == []
+            with pytest.raises(NotFound):
+                await node.api.declarations.get(word, id_)
+            (made,) = (await node.apply(texts[word])).items
+            assert made.action == "created"
+            with trio.fail_after(PATIENCE):
+                await node.parts.reconciler.settled()
+            assert (await node.api.declarations.get(word, "made")).status["phase"] == "Ready"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_what_is_pushed_while_its_source_is_deleted_does_not_stay(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    async with world.running("node") as node:
+        await node.apply(SOURCE)
+        id_ = (await node.api.declarations.get("Source", "made")).id
+        add_all = node.home.spool.add_all
+
+        async def deleted() -> None:
+            await node.api.declarations.delete("source", "made")
+            with trio.fail_after(PATIENCE):
+                await node.parts.reconciler.settled()
+
+        def late(*said: Any) -> Any:
+            trio.from_thread.run(deleted)
+            return add_all(*said)
+
+        monkeypatch.setattr(node.home.spool, "add_all", late)
+        if is_killed:
+            monkeypatch.setattr(EndpointService, "_gone", lambda *_: {})
+            await node.api.endpoints.push("made", b'{"a": 1}')
+            assert left(node, "Source", id_, tmp_path)
+        else:
+            with pytest.raises(NotFound, match="deleted meanwhile"):
+                await node.api.endpoints.push("made", b'{"a": 1}')
+            assert not left(node, "Source", id_, tmp_path)
+    async with world.running("node") as node:
+        assert not left(node, "Source", id_, tmp_path)
