@@ -48,6 +48,11 @@ def prepare(parts: _Fields, remarks: Remarks) -> _Fields:
     if "tasks" not in fields:
         fields["tasks"] = Node(spec.line, [Node(spec.line, {"kind": Node(spec.line, PULL)})])
         remarks.warnings.append(f"spec.tasks is missing, and read as [{{kind: {PULL}}}]")
+    for kept in ("recentBindingsRetention", "recentRunsRetention"):
+        if kept in fields:
+            del fields[kept]
+            text = f"spec.{kept} is passed over: the node keeps the last run for each dataset, and all that it is for"
+            remarks.warnings.append(text)
     target, labels = fields.get("target"), fields.get("targetLabels")
     if target is not None and isinstance(target.value, dict):
         fields |= _target(target, remarks)
@@ -77,6 +82,18 @@ def prepare_task(parts: _Fields, remarks: Remarks) -> _Fields:
     remarks.warnings.append(f"{path} is read as spec.target")
     fields = made.value if dataset is None else {**made.value, "target": dataset}
     return {**parts, "headers": headers, "spec": Node(made.line, fields)}
+
+
+def prepare_run(parts: _Fields, remarks: Remarks) -> _Fields:
+    """Returns the parts of a FlowRun in the form that its class has."""
+    spec = parts.get("spec")
+    if spec is None or not isinstance(spec.value, dict) or "tasks" not in spec.value:
+        return parts
+    tasks = spec.value["tasks"]
+    if not isinstance(tasks.value, list):
+        return parts
+    made = [_task(each, f"spec.tasks[{number}]", remarks) for number, each in enumerate(tasks.value)]
+    return {**parts, "spec": Node(spec.line, {**spec.value, "tasks": Node(tasks.line, made)})}
 
 
 class PresentForm(NamedTuple):

@@ -60,7 +60,7 @@ from odfd.flows.spec import (
     RetryLimit,
     TriggerSpec,
 )
-from odfd.flows.tasks import read_retry, read_task, source_key
+from odfd.flows.tasks import MOST_TASKS, read_retry, read_task, source_key
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, read_resource
 from odfd.resources.owners import OwnedPart
@@ -71,7 +71,6 @@ from odfd.resources.selectors import is_pattern, parse_pattern, parse_selector
 from odfd.resources.types import ResourceType, TypeRegistry, annotated
 
 _TARGET: Final = "Dataset:"
-_MOST_TASKS: Final = 8
 _MOST_RECORDS: Final = 10_000_000
 ACCOUNT_INTERVAL: Final = MINUTE
 """Shortest interval and cooldown that an account may declare: each run takes a turn of the node's engine."""
@@ -316,10 +315,10 @@ class _Reading:
 
     def _tasks(self) -> tuple[FlowTask, ...]:
         specs = self._spec.tasks
-        if not 1 <= len(specs) <= _MOST_TASKS:
-            hint = f"RFC-019, Flow: 1 to {_MOST_TASKS}; a second flow does more"
+        if not 1 <= len(specs) <= MOST_TASKS:
+            hint = f"RFC-019, Flow: 1 to {MOST_TASKS}; a second flow does more"
             self._note("spec.tasks", f"{len(specs)} tasks", "flow-tasks", hint)
-        return tuple(read_task(self._draft, f"spec.tasks[{at}]", each) for at, each in enumerate(specs[:_MOST_TASKS]))
+        return tuple(read_task(self._draft, f"spec.tasks[{at}]", each) for at, each in enumerate(specs[:MOST_TASKS]))
 
     def _events(self, tasks: Sequence[FlowTask]) -> tuple[bool, dict[str, tuple[str, int | None]]]:
         """Returns whether events of the target trigger runs, and the other datasets whose events do."""

@@ -256,6 +256,13 @@ TaskSpec: TypeAlias = (
 )
 
 
+class FlowRunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks that are done once, in order."""
+
+    target: Annotated[str, described("The dataset of tasks that name no other."), _DATASET] | None = None
+    tasks: Annotated[tuple[TaskSpec, ...], described("1 to 8 tasks, done in order.")]
+
+
 class RetryLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A limit of retries that RFC-019's retryPolicy does not have."""
 

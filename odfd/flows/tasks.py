@@ -14,7 +14,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.multihash import Multihash
-from odfd.flows.dialect import OWN_KINDS, prepare_task
+from odfd.flows.dialect import OWN_KINDS, prepare_run, prepare_task
 from odfd.flows.payload import check_payload
 from odfd.flows.plan import (
     HOUR,
@@ -36,6 +36,7 @@ from odfd.flows.schedule import parse_duration
 from odfd.flows.spec import (
     Backoff,
     CompactionTask,
+    FlowRunSpec,
     GarbageCollectionTask,
     IngestTask,
     OnFailure,
@@ -60,6 +61,8 @@ from odfd.resources.registry import ODF, VERSION
 from odfd.resources.types import Deletion, ResourceType
 
 TYPE: Final = "Task"
+RUN: Final = "FlowRun"
+MOST_TASKS: Final = 8
 SPECS: Final = typing.get_args(TaskSpec)
 REPOSITORY: Final = "Repository"
 """The type that a task ``Push`` refers to."""
@@ -81,13 +84,34 @@ def check_task(draft: Draft) -> None:
             draft.note(f"spec.{field}", f"{field} is of a task that others follow", "flow-tasks", hint)
 
 
+def check_run(draft: Draft) -> None:
+    """Adds the mistakes of a FlowRun to its draft."""
+    spec: FlowRunSpec = draft.spec
+    tasks_of(draft)
+    if not 1 <= len(spec.tasks) <= MOST_TASKS:
+        hint = f"RFC-019, FlowRun: 1 to {MOST_TASKS}"
+        draft.note("spec.tasks", f"{len(spec.tasks)} tasks", "flow-tasks", hint)
+    for number, each in enumerate(spec.tasks):
+        needs = not isinstance(each, GarbageCollectionTask | WebhookCallTask)
+        if spec.target is None and each.target is None and needs:
+            hint = "RFC-019, FlowRun: target: Dataset:NAME, in the spec or in the task"
+            draft.note(f"spec.tasks[{number}]", "the task has no target", "task-target", hint)
+
+
+def tasks_of(draft: Draft) -> tuple[FlowTask, ...]:
+    """Returns the tasks that the draft of a Task or a FlowRun declares. Mistakes are added to the draft."""
+    if not isinstance(draft.spec, FlowRunSpec):
+        return (task_of(draft),)
+    return tuple(read_task(draft, f"spec.tasks[{at}]", each) for at, each in enumerate(draft.spec.tasks[:MOST_TASKS]))
+
+
 def task_of(draft: Draft) -> FlowTask:
     """Returns the task that the draft of a Task declares. Mistakes are added to the draft."""
     return read_task(draft, "spec", draft.spec)
 
 
 def target_of(spec: Any) -> str | None:
-    """Returns the dataset that the stored spec of a Task names, without its type."""
+    """Returns the dataset that the stored spec of a Task or a FlowRun names, without its type."""
     text = spec.get("target") if isinstance(spec, dict) else None
     return text.removeprefix("Dataset:") if isinstance(text, str) else None
 
@@ -220,5 +244,20 @@ TASK_TYPE: Final = ResourceType(
 $schema: Task
 headers: {name: sensors-check}
 spec: {kind: Verify, target: Dataset:sensors}
+""",
+)  # fmt: skip
+
+FLOW_RUN_TYPE: Final = ResourceType(
+    names=registry.FLOW_RUN, spec=FlowRunSpec, converts=prepare_run,
+    about="Tasks that are done once, in order, as a run of a flow does them.",
+    uris=(f"{ODF}/flows/{VERSION}/FlowRun",),
+    own_kinds=OWN_KINDS,
+    check=check_run,
+    example="""\
+$schema: FlowRun
+headers: {name: sensors-tidied}
+spec:
+  target: Dataset:sensors
+  tasks: [{kind: Compaction}, {kind: Verify}]
 """,
 )  # fmt: skip

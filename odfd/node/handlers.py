@@ -20,7 +20,7 @@ from odfd.access.uses import Uses
 from odfd.api.access.accounts import AccountController, AccountService
 from odfd.api.access.requests import AccessControl
 from odfd.api.datasets.controller import DatasetController
-from odfd.api.datasets.declared_tasks import TaskController, TaskService
+from odfd.api.datasets.declared_tasks import FlowRunController, TaskController, TaskService
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowController, FlowService
@@ -69,6 +69,7 @@ from odfd.api.trust.service import HeadState, TrustService
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import LogEvents
 from odfd.control.log_lines import LogService
+from odfd.flows.tasks import RUN
 from odfd.flows.tasks import TYPE as TASK
 from odfd.network.node_names import node_names
 from odfd.node.own_parts import own_resources_of
@@ -259,6 +260,7 @@ def _controllers(
             SecretController(declarations, parts.home.secrets),
             SetController(declarations),
             SourceController(parts.home, lambda: parts.ingest_deps.settings),
+            FlowRunController(parts.home, performing, parts.context.clock),
             TaskController(parts.home, performing, parts.context.clock),
             TrustPolicyController(lambda: parts.policy, parts.policy_changed),
             VolumeController(parts.home, parts.volumes),
@@ -303,7 +305,7 @@ def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: C
     declarations.applied = (reconciler.loop.poke, parts.flows.applied)
     parts.flows.labels = declarations.labels_of
     parts.flows.ran = partial(reconciler.touch, "Flow")
-    board.ended = lambda task: reconciler.touch(TASK, task.id)
+    board.ended = lambda task: reconciler.touch(RUN if task.kind == "run" else TASK, task.id)
     parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
     declarations.controllers = controllers
 

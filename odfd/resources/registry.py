@@ -129,6 +129,11 @@ def _relations(row: Row) -> str:
     return "; ".join([*texts, *(f"{each['object']} {each['name']}" for each in attributes if each["value"])])
 
 
+def _tasks(row: Row) -> str:
+    """Returns the kinds of the tasks of a FlowRun, in order."""
+    return ", ".join(each["kind"].rpartition("/")[2] for each in row.spec["tasks"])
+
+
 _PHASE: Final = PrintedColumn("PHASE", "status.phase", "phase")
 _CONDITIONS: Final = PrintedColumn("CONDITIONS", "status", "conditions", 80)
 _LABELS: Final = PrintedColumn("LABELS", "labels", "labels", 80)
@@ -230,6 +235,12 @@ SECRET: Final = Registration(
     "Secret", "config", "secrets", "odfd.resources.sets:SECRET_TYPE", base=OURS, is_of_accounts=True, columns=_ELEMENT
 )
 TASK: Final = Registration("Task", "flow", "tasks", "odfd.flows.tasks:TASK_TYPE", is_of_accounts=True)
+FLOW_RUN: Final = Registration(
+    "FlowRun", "flow", "flowruns", "odfd.flows.tasks:FLOW_RUN_TYPE", is_of_accounts=True,
+    columns=(
+        PrintedColumn("TARGET", "spec.target", "reference"), PrintedColumn("TASKS", _tasks), _PHASE, _CHANGED, _MESSAGE,
+    ),
+)  # fmt: skip
 TRUST_POLICY: Final = Registration(
     "TrustPolicy", "trust", "trustpolicies", "odfd.trust.policy.manifest:TRUST_POLICY_TYPE", ("tp",), base=OURS,
     columns=(
@@ -250,7 +261,8 @@ NODE: Final = Registration(
 )  # fmt: skip
 ALL: Final = (
     DATASET, FLOW, SOURCE, VARIABLE_SET, SECRET_SET, WEBHOOK_TARGET, PROJECTION, PERSISTENT_VOLUME, PORTAL, MIRROR,
-    NETWORK, PEER, REPOSITORY, VALIDATOR, ACCOUNT, GROUP, RELATIONS, VARIABLE, SECRET, TASK, TRUST_POLICY, ENGINE, NODE,
+    NETWORK, PEER, REPOSITORY, VALIDATOR, ACCOUNT, GROUP, RELATIONS, VARIABLE, SECRET, TASK, FLOW_RUN, TRUST_POLICY,
+    ENGINE, NODE,
 )  # fmt: skip
 OF_ACCOUNTS: Final = frozenset(each.name for each in ALL if each.is_of_accounts)
 """The types of resources that any account may own: its own matters. All others are of the node, and so of its owner."""

@@ -25,8 +25,8 @@ from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows.manifest import flow_of, paces
 from odfd.flows.plan import FlowTask, acted_on, needed_on_target, of_the_node
 from odfd.flows.store import TYPE as FLOW
+from odfd.flows.tasks import RUN, tasks_of
 from odfd.flows.tasks import TYPE as TASK
-from odfd.flows.tasks import task_of
 from odfd.ingest.source_manifest import SourceSpec, endpoint_of
 from odfd.portals.manifest import TYPE as PORTAL
 from odfd.queries.projections import TYPE as PROJECTION
@@ -39,7 +39,7 @@ from odfd.resources.selectors import is_pattern
 from odfd.resources.store import ResourceStore
 from odfd.workers.webhook_deliveries import TYPE as WEBHOOK
 
-ACTING: Final = frozenset({FLOW, PORTAL, PROJECTION, TASK, WEBHOOK})
+ACTING: Final = frozenset({FLOW, PORTAL, PROJECTION, RUN, TASK, WEBHOOK})
 """Types of what acts by itself, with the rights of the account that has it: nobody else of an account changes it."""
 APPLIED: Final = frozenset({DATASET, GROUP, RELATIONS, "Secret", "Source", "Variable", *SETS}) | ACTING
 """Types that accounts may apply: what comes of them is bounded by the rights of the account."""
@@ -196,9 +196,9 @@ def acts_for_others(guard: Guard, held: Resource) -> Refused:
 
 
 def _tasks_of(draft: Draft) -> Sequence[FlowTask]:
-    """Returns the tasks that a Flow or a Task declares; none for other types."""
-    if draft.type.name == TASK:
-        return (task_of(draft),)
+    """Returns the tasks that a Flow, a FlowRun or a Task declares; none for other types."""
+    if draft.type.name in (RUN, TASK):
+        return tasks_of(draft)
     flow = flow_of(draft) if draft.type.name == FLOW else None
     return () if flow is None else flow.tasks
 
@@ -209,7 +209,7 @@ def _uses_of(draft: Draft) -> Iterator[tuple[str, str, Action]]:
         yield reference_key(draft.spec.dataset, DATASET), draft.spec.dataset, Action.WRITE
     tasks = _tasks_of(draft)
     yield from ((key, key.partition(":")[2], action) for key, action in acted_on(tasks))
-    if draft.type.name == FLOW and not is_pattern(draft.spec.target):
+    if draft.type.name in (FLOW, RUN) and draft.spec.target is not None and not is_pattern(draft.spec.target):
         key = reference_key(draft.spec.target, DATASET)
         yield key, draft.spec.target, needed_on_target([each for each in tasks if each.on in (None, key)])
 

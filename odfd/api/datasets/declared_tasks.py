@@ -31,7 +31,7 @@ from odfd.flows.dialect import PULL, PUSH
 from odfd.flows.plan import FlowPlan, Outcome, Record
 from odfd.flows.selection import EVERY
 from odfd.flows.spec import OWN_TASKS
-from odfd.flows.tasks import TYPE, target_of, task_of
+from odfd.flows.tasks import RUN, TYPE, target_of, tasks_of
 from odfd.obs.events import EventLog
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import FinalState, reference_key
@@ -62,6 +62,7 @@ class TaskController(Controller):
     """Begins each declared task once, and reports how it ended."""
 
     type = TYPE
+    outcome: str = OUTCOME
     conditions: Collection[str] = (OUTCOME,)
 
     def __init__(self, home: StateDirectory, tasks: FlowTasks, clock: Clock) -> None:
@@ -74,16 +75,17 @@ class TaskController(Controller):
         if after is None:
             return
         if (before.name, before.spec) != (after.name, after.spec):
-            text = f"the task {before.name} is done once, as it was declared"
-            hint = f"give another one another name, or delete it first: odfctl delete task {before.name}"
+            word = "task" if self.type == TYPE else self.type
+            text = f"the {word} {before.name} is done once, as it was declared"
+            hint = f"give another one another name, or delete it first: odfctl delete {word.lower()} {before.name}"
             raise Refused(text, rule="immutable", hint=hint)
 
     async def observe(self, resource: Resource) -> ObservedState:
-        held = resource.status.conditions.get(OUTCOME)
+        held = resource.status.conditions.get(self.outcome)
         if held is not None:
             self._begun.pop(resource.id, None)
             kept = ConditionValue(value=held.value, code=held.code, message=held.message)
-            return _seen(kept, resource.status.hint)
+            return self._seen(kept, resource.status.hint)
         task = self._begun.get(resource.id)
         if task is None:
             return ObservedState(steps=("begin the task",), is_drift=False)
@@ -97,8 +99,15 @@ class TaskController(Controller):
         if fault is not None and fault.rule == UNRESOLVED:  # something it needs is gone: it waits for that
             self._begun.pop(resource.id)
             return ObservedState(fault=fault, goes_on=False)
-        seen = _seen(_outcome(task, fault), "" if fault is None else fault.hint)
+        seen = self._seen(_outcome(task, fault), "" if fault is None else fault.hint)
         return msgspec.structs.replace(seen, goes_on=False)
+
+    def _seen(self, outcome: ConditionValue, hint: str) -> ObservedState:
+        told = {self.outcome: outcome}
+        if not outcome.code:
+            return ObservedState(told=told)
+        # Refused, so that the controller does not begin it again.
+        return ObservedState(told=told, fault=Refused(outcome.message, rule=outcome.code, hint=hint))
 
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         plan = await trio.to_thread.run_sync(self._plan, resource)
@@ -117,14 +126,23 @@ class TaskController(Controller):
         account may not use it so.
         """
         headers = {"name": resource.name, "annotations": resource.annotations}
-        text = json.dumps({"$schema": TYPE, "headers": headers, "spec": resource.spec})
+        text = json.dumps({"$schema": self.type, "headers": headers, "spec": resource.spec})
         (draft,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).drafts
-        plan = FlowPlan(id=resource.id, name=resource.name, target=EVERY, tasks=(task_of(draft),))
+        plan = FlowPlan(id=resource.id, name=resource.name, target=EVERY, tasks=tasks_of(draft))
+        others: dict[str, DatasetId] = {}
         with self._home.database.read() as connection:
             for key in resource.references:
-                self._home.uses.meant(ResourceStore(connection), resource, key)
+                meant = self._home.uses.meant(ResourceStore(connection), resource, key)
+                if meant.type == DATASET and meant.did is not None:
+                    others[key] = DatasetId.parse(meant.did)
             store.check_uses(connection, resource, plan, self._home.uses)
         target = target_of(resource.spec)
+        if self.type == RUN:
+            tasks = [
+                msgspec.structs.replace(each, dataset=None if each.on is None else others[each.on])
+                for each in plan.tasks
+            ]
+            plan = msgspec.structs.replace(plan, tasks=tuple(tasks))
         return plan if target is None else msgspec.structs.replace(plan, target=self._target(resource, target, plan))
 
     def _target(self, resource: Resource, target: str, plan: FlowPlan) -> DatasetId:
@@ -143,9 +161,17 @@ class TaskController(Controller):
         return DatasetId.parse(found.did)
 
 
+class FlowRunController(TaskController):
+    """Does the tasks of each declared FlowRun once, in order, and reports how they ended."""
+
+    type = RUN
+    outcome = "RunOutcome"
+    conditions: Collection[str] = (outcome,)
+
+
 def _board_id(resource: Resource) -> str:
     """Returns the id that a declared task has on the board: its name, which only the owner's tasks have alone."""
-    return resource.name if resource.account is None else resource.id
+    return resource.name if resource.account is None and resource.type == TYPE else resource.id
 
 
 def _outcome(task: Task, fault: Fault | None) -> ConditionValue:
@@ -156,14 +182,6 @@ def _outcome(task: Task, fault: Fault | None) -> ConditionValue:
     code = _CANCELLED if end.outcome is Outcome.CANCELLED else fault.rule if fault is not None else ""
     message = end.message if fault is None else fault.message
     return ConditionValue(value=end.outcome.value, code=code or end.outcome.value, message=message)
-
-
-def _seen(outcome: ConditionValue, hint: str) -> ObservedState:
-    told = {OUTCOME: outcome}
-    if not outcome.code:
-        return ObservedState(told=told)
-    # Refused, so that the controller does not begin it again.
-    return ObservedState(told=told, fault=Refused(outcome.message, rule=outcome.code, hint=hint))
 
 
 def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequence[Resource]]:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from chain.errors import Conflict, Fault, Refused
+from chain.errors import Conflict, Environment, Fault, Refused
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.state import transform_of
@@ -37,7 +37,10 @@ from odfd.flows.plan import (
     WebhookCall,
 )
 from odfd.flows.schedule import offset_at
+from odfd.flows.selection import EVERY
 from odfd.ingest.trigger import TriggerTime
+from odfd.runtime.slots import waiting
+from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, Task, TaskBoard, TaskState, routine
 from odfd.state.directory import StateDirectory
 from odfd.workers.flows import Ended, ended_by
@@ -102,7 +105,12 @@ class FlowTasks(NamedTuple):
             return ended._replace(retry=task.retry) if isinstance(task, WebhookCall) else ended
 
     async def begin(self, plan: FlowPlan, record: Record) -> Task:
-        """Begins the only task of a plan and returns it. Raises what the submission raises."""
+        """Begins the tasks of a plan and returns the one, or one that does several in order.
+
+        Raises what the submission raises.
+        """
+        if len(plan.tasks) != 1:
+            return await self._begin_run(plan, record)
         (task,) = plan.tasks
         if not isinstance(task, WebhookCall):
             return self.board.get((await (await self._submission(plan, record, task))()).id)
@@ -111,6 +119,20 @@ class FlowTasks(NamedTuple):
             return await self.webhooks.call_for(plan, record, task, 0)
 
         return self.board.submit("webhook", task.target.partition(":")[2], call)
+
+    async def _begin_run(self, plan: FlowPlan, record: Record) -> Task:
+        async def work(_: Report) -> str:
+            async with waiting(connected=False):  # its tasks have slots of their own
+                ended = await self.run(plan, record)
+            if ended.outcome in _GOES_ON:
+                return ended.message
+            hint = "odfctl get tasks shows what its tasks did"
+            if ended.outcome in (Outcome.FAILED, Outcome.BLOCKED):
+                raise Environment(ended.message, rule="flow-run", hint=hint)
+            raise Refused(ended.message, rule="flow-run", hint=hint)
+
+        target = await trio.to_thread.run_sync(self.home.name_of, plan.target) if plan.target != EVERY else ""
+        return self.board.submit("run", target, work, about(*(each.dataset or plan.target for each in plan.tasks)))
 
     async def _task(self, plan: FlowPlan, record: Record, task: _Submitted) -> Ended:
         return await self._ended(await self._submission(plan, record, task))

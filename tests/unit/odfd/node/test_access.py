@@ -348,7 +348,7 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "flows.delete": [("DELETE", "/flow/v1alpha1/flows/{}", None)],
     "flows.pause": [("PUT", "/node/v1alpha1/flows/{}/pause", None)],
     "flows.resume": [("DELETE", "/node/v1alpha1/flows/{}/pause", None)],
-    "flows.run": [("POST", "/flow/v1alpha1/flows/{}/run", {}),
+    "flows.run": [("POST", "/flow/v1alpha1/flows/{}/run", {"target": None}),
                   ("POST", "/flow/v1alpha1/flows/hers/run", {"target": "{}"})],
     "verification.verify": [("POST", "/dataset/v1alpha1/datasets/{}/verify", {"level": "chain"})],
     "visibility.publish": [("POST", "/node/v1alpha1/publish", {"refs": ["{}"]})],

@@ -15,7 +15,7 @@ from odfd.api.resources.views import manifest_of
 from odfd.resources.types import ResourceType
 from worlds import rfc_schemas
 
-LATER = ("Flow", "Task")
+LATER = ("Flow", "FlowRun", "Task")
 """Types of which another version is to come."""
 MORE = {
     "PersistentVolume": """$schema: PersistentVolume
