@@ -382,7 +382,7 @@ def _applying(
         parts.context,
         lambda: parts.ingest_deps.settings,
         (flows.changed, partial(_renamed, parts)),
-        (declarations, controllers, Pruning(declarations, flows.delete).prune),
+        (declarations, controllers, Pruning(declarations).prune),
     )
     applying.adopt = UnmanagedService(parts.home, parts.import_export, parts.context).adopt
     return applying

@@ -265,4 +265,7 @@ ALL: Final = (
     ENGINE, NODE,
 )  # fmt: skip
 OF_ACCOUNTS: Final = frozenset(each.name for each in ALL if each.is_of_accounts)
-"""The types of resources that any account may own: its own matters. All others are of the node, and so of its owner."""
+"""The types of resources that any account may own and apply: its own matters, bounded by its rights at each use.
+
+All others are of the node, and so of its owner.
+"""

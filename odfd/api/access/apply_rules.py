@@ -14,7 +14,7 @@ from typing import Any, Final
 from chain.codec.bind import plain_of
 from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.model.events import SetPollingSource
-from odfd.access.manifest import GROUP, RELATIONS, RelationsSpec
+from odfd.access.manifest import RelationsSpec
 from odfd.access.relations import ADMIN, Action, Role
 from odfd.api.access.guard import Guard
 from odfd.api.access.tasks import TaskOwners
@@ -33,7 +33,8 @@ from odfd.queries.projections import TYPE as PROJECTION
 from odfd.resources.label_schemas import ACCESS
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY
-from odfd.resources.references import ANY, SETS, FinalState, reference_key, references_of
+from odfd.resources.references import ANY, FinalState, reference_key, references_of
+from odfd.resources.registry import OF_ACCOUNTS
 from odfd.resources.resource import OWNER, Resource
 from odfd.resources.selectors import is_pattern
 from odfd.resources.store import ResourceStore
@@ -41,8 +42,6 @@ from odfd.workers.webhook_deliveries import TYPE as WEBHOOK
 
 ACTING: Final = frozenset({FLOW, PORTAL, PROJECTION, RUN, TASK, WEBHOOK})
 """Types of what acts by itself, with the rights of the account that has it: nobody else of an account changes it."""
-APPLIED: Final = frozenset({DATASET, GROUP, RELATIONS, "Secret", "Source", "Variable", *SETS}) | ACTING
-"""Types that accounts may apply: what comes of them is bounded by the rights of the account."""
 
 
 def apply(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
@@ -141,7 +140,7 @@ class _Judged:
 
 def _faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
     kind, headers = draft.type.name, draft.headers
-    if kind not in APPLIED:
+    if kind not in OF_ACCOUNTS:
         yield by.guard.owner_only(f"to apply a {kind}")
     held = by.held(draft)
     if held is not None:

@@ -6,7 +6,9 @@ file out.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
+
+import trio
 
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.types import TYPES
@@ -14,11 +16,10 @@ from odfd.control import wire
 
 
 class Pruning:
-    """Finds and deletes the resources that an apply left out."""
+    """Finds and deletes the resources of the node's owner that an apply left out."""
 
-    def __init__(self, declarations: DeclarationService, delete_flow: Callable[[str], Awaitable[object]]) -> None:
+    def __init__(self, declarations: DeclarationService) -> None:
         self._declarations = declarations
-        self._delete_flow = delete_flow
 
     async def prune(
         self, selector: str, named: Collection[tuple[str, str]], *, manager: str, dry_run: bool
@@ -29,8 +30,11 @@ class Pruning:
         """
         items = []
         writers = await self._declarations.writers()
+        owner = await trio.to_thread.run_sync(lambda: self._declarations.owner["id"])
         for each in await self._declarations.list(None, selector):
             if (each.type, each.name.casefold()) in named or each.spec is None:
+                continue
+            if each.headers["account"]["id"] != owner:  # what an account has is not in the owner's manifests
                 continue
             if "ownerReferences" in each.headers:  # it is deleted with its owner
                 continue
@@ -43,9 +47,7 @@ class Pruning:
                     wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(text,))
                 )
                 continue
-            if not dry_run and each.type == "Flow":
-                await self._delete_flow(each.name)
-            elif not dry_run:
-                await self._declarations.delete(each.type, each.name)
+            if not dry_run:
+                await self._declarations.delete(each.type, each.id)
             items.append(wire.ApplyItem(kind=kind, name=each.name, action="deleted", id=each.id))
         return items

@@ -275,6 +275,20 @@ async def test_two_flows_of_one_name_are_each_looked_at_by_themselves(world: Any
         assert found == {(True, "every 1min"), (False, "every 2min")}
 
 
+async def test_what_an_account_has_is_not_pruned_with_what_the_owner_leaves_out(world: Any) -> None:
+    labelled = (
+        "$schema: VariableSet\nheaders: {{name: {name}, labels: {{env: prod}}}}\nspec: {{variables: {{x: '1'}}}}\n"
+    )
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(ALICE, labelled.format(name="a"), labelled.format(name="b"))
+        await node.apply(labelled.format(name="a"), labelled.format(name="b"))
+        done = await node.apply(labelled.format(name="a"), prune="env=prod")
+        assert [(each.name, each.action) for each in done.items] == [("a", "unchanged"), ("b", "deleted")]
+        with node.home.database.read() as connection:
+            assert [each.name for each in ResourceStore(connection).all("VariableSet")] == ["a", "a", "b"]
+
+
 async def test_a_path_names_what_an_account_has_in_one_segment(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
