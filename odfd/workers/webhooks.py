@@ -155,6 +155,10 @@ class WebhookWorker:
             self._events.emit("webhook.answered", name, after.said, about=told)
 
 
+UNKNOWN: Final = "Unknown"
+"""The value of a condition that is neither so nor not, as far as is known."""
+
+
 class WebhookController(Controller):
     """Reports whether the target answers, and which deliveries were given up."""
 
@@ -173,7 +177,7 @@ class WebhookController(Controller):
         repeated = f"a call failed, and is repeated: {calls.said}" if calls.failures and not failing else ""
         unknown = f"it took the connection, but gave no answer to HEAD: {silence}; a call will tell" if silence else ""
         message = "; ".join(each for each in (unknown, repeated, lost) if each)
-        told = {"Answers": ConditionValue(value=not (failing or silence), message=message)}
+        told = {"Answers": ConditionValue(value=UNKNOWN if silence else not failing, message=message)}
         if not failing:
             return ObservedState(told=told)
         text = f"{calls.said}; {plural(waiting, 'delivery waits', 'deliveries wait')}"

@@ -214,7 +214,7 @@ async def test_a_target_that_answers_calls_alone_is_ready_and_believed_after_one
             await alice.apply(target(receiver, url=f"http://127.0.0.1:{receiver.server_address[1]}/{path}"))
             told = await status(alice)
             (answers,) = told["conditions"].values()
-            assert (told["phase"], answers["value"]) == ("Ready", False)
+            assert (told["phase"], answers["value"]) == ("Ready", "Unknown")
             assert answers["message"].startswith(
                 "it took the connection, but gave no answer to HEAD: Server disconnected"
             )
