@@ -26,7 +26,7 @@ DRIFT: Final = "Drift"
 """Condition of a resource that was as declared and no longer is, without a new declaration; until it is mended."""
 UNRESOLVED: Final = "unresolved-reference"
 """The code of a resource that waits for another one."""
-COMMON: Final = (DANGLING, DRIFT)
+COMMON: Final = (DANGLING, DELETING, DRIFT)
 """Conditions that resources of all types may have."""
 INTERRUPTED: Final = "interrupted"
 """The code of an attempt that was cut off by a crash, a stop or a change."""

@@ -20,6 +20,7 @@ from odfd.resources.label_schemas import indexed
 from odfd.resources.reader import BODY, DECLARATIONS, DELETING, EVENTS, STATUSES, ResourceReader
 from odfd.resources.registry import OF_ACCOUNTS
 from odfd.resources.resource import Json, Op, Resource, canonical, derived_id, handle_of
+from odfd.resources.status import DELETING as DELETING_CONDITION
 from odfd.resources.status import ResourceStatus, pending
 
 KEPT, MOST, MOST_BYTES, KEPT_FOR = 10_000, 100_000, 64 << 20, 24 * 3600 * SECOND
@@ -222,6 +223,18 @@ class ResourceStore(ResourceReader):
     def find_deleting(self, resource_id: str) -> Resource | None:
         row = DELETING.one(self._db, "id = ?", (resource_id,))
         return None if row is None else BODY.decode(row[1])
+
+    def held_back(self, type_: str, ref: str) -> Resource | None:
+        """Returns the one of a type that could not be undone yet, by its id, or a name of the node's owner."""
+        return next(
+            (
+                each
+                for each in self.deleting()
+                if each.type == type_ and DELETING_CONDITION in each.status.conditions
+                if each.id == ref or (each.account is None and each.key == ref.casefold())
+            ),
+            None,
+        )
 
     def hold_back(self, resource: Resource) -> None:
         """Records a new status of one, unless it came back."""

@@ -403,10 +403,11 @@ class DeclarationService:
 
     def _find(self, kind: ResourceType, name: str) -> Resource:
         with self._home.database.read() as connection:
-            return self._found(DatasetResources(connection), kind, name)
+            return self._found(DatasetResources(connection), kind, name, is_read=True)
 
-    def _found(self, store: ResourceStore, kind: ResourceType, name: str) -> Resource:
+    def _found(self, store: ResourceStore, kind: ResourceType, name: str, *, is_read: bool = False) -> Resource:
         found = store.sought(kind.name, name) or store.with_did(kind.name, kind.object_named(name))
+        found = store.held_back(kind.name, name) if found is None and is_read else found
         if found is None:
             hint = f"odfctl get {kind.plural} lists them"
             raise NotFound(f"there is no {kind.name} {name[:120]!r}", rule="resource", hint=hint)

@@ -13,7 +13,7 @@ from chain import instant
 from odfd.control import wire
 from odfd.resources.registry import OURS, VERSION
 from odfd.resources.resource import Resource, ResourceHandle
-from odfd.resources.status import COMMON, ResourceStatus, shown
+from odfd.resources.status import COMMON, DELETING, ResourceStatus, shown
 from odfd.resources.types import ResourceType
 
 _COMMON: Final = f"{OURS}/resource/{VERSION}"
@@ -42,6 +42,8 @@ def view_of(
         "createdAt": instant.render(each.created_at),
         "updatedAt": instant.render(each.updated_at),
     }
+    if (gone := each.status.conditions.get(DELETING)) is not None:
+        headers["deletedAt"] = instant.render(gone.updated_at)
     status = shown(each.status, _uris(kind, each.status))
     status |= {"references": [_reference_view(*one) for one in each.references.items()]} if each.references else {}
     return wire.ResourceView(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from chain.errors import Environment, Fault
+from chain.errors import Environment, Fault, NotFound
 from chain.store.volumes import VolumeUsage
 from odfd.resources.store import ResourceStore
 from odfd.volumes.volume_paths import MARK, FolderPlace
@@ -156,6 +156,20 @@ async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
                 await until(lambda: tries)
                 with trio.fail_after(PATIENCE):
                     await alice.parts.reconciler.settled()
+                held = await alice.api.declarations.get("volume", "cellar")
+                (told,) = [
+                    each
+                    for key, each in held.status["conditions"].items()
+                    if key.endswith("/resource/v1alpha1/Deleting")
+                ]
+                assert (told["value"], told["code"], held.headers["deletedAt"]) == (
+                    True,
+                    "volume-away",
+                    told["updatedAt"],
+                )
+                for again in ("cellar", held.id):  # it is there to be read, and for nothing else
+                    with pytest.raises(NotFound):
+                        await alice.api.declarations.delete("volume", again)
                 said = await probe(alice)
                 assert said.result == "failed"
                 assert "PersistentVolume cellar: volume cellar is away" in said.message
