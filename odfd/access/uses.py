@@ -12,9 +12,13 @@ from typing import Final, NamedTuple, Protocol
 from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
 from odfd.access.relations import Action, Role
-from odfd.resources.resource import Resource
+from odfd.resources.references import reference_key
+from odfd.resources.resource import ACCOUNT, Resource
 from odfd.resources.status import UNRESOLVED
 
+SERVICE: Final = "serviceAccount"
+SERVED: Final = ("Flow", "FlowRun", "Task")
+"""The types of which a manifest may say as whom its tasks are done."""
 NOT_GRANTED: Final = "access-use"
 """The rule of a use that the account has no right for."""
 
@@ -64,6 +68,20 @@ class Uses:
     def __init__(self, rights: AccountRights) -> None:
         self._rights = rights
 
+    def acting(self, user: Resource) -> str | None:
+        """Returns the account with whose rights a resource acts: its ``serviceAccount`` (RFC-019), else its own.
+
+        Raises NotFound if that is not here.
+        """
+        said = user.spec.get(SERVICE) if user.type in SERVED and isinstance(user.spec, dict) else None
+        if said is None:
+            return user.account
+        held = user.references.get(reference_key(said, ACCOUNT))
+        if held is None:
+            text = f"there is no account {said[:120]!r} here"
+            raise NotFound(text, rule=UNRESOLVED, hint="it acts when that is here")
+        return held.id
+
     def meant(self, store: Lookup, user: Resource | None, key: str, action: Action = Action.READ) -> Resource:
         """Returns the resource that a reference of a resource is resolved to, whatever its name is now.
 
@@ -78,7 +96,8 @@ class Uses:
         if found is None or user is None:
             again = "" if user is None else f", and the {user.type} {user.name} again"
             raise NotFound(f"there is no {key}", rule=UNRESOLVED, hint=f"apply the {type_}{again}")
-        self.check(user.account, found, key, action)
+        if type_ != ACCOUNT:  # to act as it is no use of it
+            self.check(self.acting(user), found, key, action)
         return found
 
     def check(self, account: str | None, thing: Used, what: str, action: Action = Action.READ) -> None:
@@ -115,11 +134,15 @@ class Uses:
 
     def fault(self, store: Lookup, user: Resource) -> Refused | None:
         """Returns why the account of a resource may not use something that it refers to, if so."""
-        for key, handle in user.references.items() if user.account is not None else ():
+        try:
+            account = self.acting(user)
+        except NotFound:
+            return None  # it waits
+        for key, handle in user.references.items() if account is not None else ():
             found = None if handle is None else store.get(handle.id)
             try:
-                if found is not None:
-                    self.check(user.account, found, key)
+                if found is not None and found.type != ACCOUNT:
+                    self.check(account, found, key)
             except Refused as fault:
                 return fault
         return None

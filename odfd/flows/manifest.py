@@ -60,7 +60,7 @@ from odfd.flows.spec import (
     RetryLimit,
     TriggerSpec,
 )
-from odfd.flows.tasks import MOST_TASKS, read_retry, read_task, source_key
+from odfd.flows.tasks import MOST_TASKS, check_service, read_retry, read_task, source_key
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, read_resource
 from odfd.resources.owners import OwnedPart
@@ -318,6 +318,7 @@ class _Reading:
         if not 1 <= len(specs) <= MOST_TASKS:
             hint = f"RFC-019, Flow: 1 to {MOST_TASKS}; a second flow does more"
             self._note("spec.tasks", f"{len(specs)} tasks", "flow-tasks", hint)
+        check_service(self._draft, specs)
         return tuple(read_task(self._draft, f"spec.tasks[{at}]", each) for at, each in enumerate(specs[:MOST_TASKS]))
 
     def _events(self, tasks: Sequence[FlowTask]) -> tuple[bool, dict[str, tuple[str, int | None]]]:

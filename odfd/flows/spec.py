@@ -15,6 +15,8 @@ from odfd.resources.references import refers_to
 from odfd.resources.registry import OURS, VERSION
 
 _DATASET: Final = refers_to("Dataset")
+_ACCOUNT: Final = refers_to("Account")
+_SERVICE: Final = "The account with whose rights the tasks are done. Default: the account that has it."
 LENGTH: Final = msgspec.Meta(extra_json_schema={"format": "duration, such as 90s, 10min, 1h or 1d"})
 OWN_TASKS: Final = f"{OURS}/tasks/{VERSION}"
 """Where the kinds of tasks are that RFC-019 does not have; it lets them be named by such URIs."""
@@ -136,6 +138,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     name: Annotated[str, described("Name of the task in its flow. Default: task-N-KIND.")] | None = None
     target: Annotated[str, described("The dataset. Default: the target of the flow."), _DATASET] | None = None
+    service_account: Annotated[str, described("The account with whose rights it is done."), _ACCOUNT] | None = None
     on_no_op: (
         Annotated[
             OnNoOp, Scalar("int32"), described("In a flow, if there was nothing to do: Continue (default) or Break.")
@@ -256,10 +259,11 @@ TaskSpec: TypeAlias = (
 )
 
 
-class FlowRunSpec(msgspec.Struct, frozen=True, kw_only=True):
+class FlowRunSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Tasks that are done once, in order."""
 
     target: Annotated[str, described("The dataset of tasks that name no other."), _DATASET] | None = None
+    service_account: Annotated[str, described(_SERVICE), _ACCOUNT] | None = None
     tasks: Annotated[tuple[TaskSpec, ...], described("1 to 8 tasks, done in order.")]
 
 
@@ -297,6 +301,7 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         msgspec.Meta(extra_json_schema={"type": ["string", "object"]}),
     ]
     target_labels: Annotated[str, described("Former form of the labels of target, as after -l.")] | None = None
+    service_account: Annotated[str, described(_SERVICE), _ACCOUNT] | None = None
     triggers: Annotated[tuple[TriggerSpec, ...], described("What causes runs; any number.")]
     tasks: Annotated[tuple[TaskSpec, ...], described("1 to 8 tasks, done in order.")]
     retry_policy: (

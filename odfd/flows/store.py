@@ -21,7 +21,7 @@ from odfd.flows import former_forms
 from odfd.flows.manifest import DesiredFlow, declared_flow
 from odfd.flows.plan import FlowPlan, Record, acted_on, of_the_node
 from odfd.flows.selection import EVERY, is_template
-from odfd.resources.resource import Resource, canonical
+from odfd.resources.resource import ACCOUNT, Resource, canonical
 from odfd.resources.status import UNRESOLVED
 from odfd.resources.store import ResourceStore
 
@@ -81,21 +81,25 @@ def plan_of(connection: sqlite3.Connection, flow: Resource, uses: Uses | None) -
 
 
 def check_uses(connection: sqlite3.Connection, flow: Resource, plan: FlowPlan, uses: Uses) -> None:
-    """Raises Refused if the account of a flow, or of a task, may not use now what its plan names."""
-    if flow.account is None:
+    """Raises Refused if the account that a flow, or a task, acts as may not use now what its plan names.
+
+    Raises NotFound if it acts as an account that is not here.
+    """
+    account = uses.acting(flow)
+    if account is None:
         return
     if (matter := of_the_node(plan.tasks)) is not None:
-        raise uses.nodes_own(flow.account, matter)
+        raise uses.nodes_own(account, matter)
     store, acted = ResourceStore(connection), dict(acted_on(plan.tasks))
     for key, handle in flow.references.items():
         found = None if handle is None else store.row(handle.id)
-        if found is not None:
+        if found is not None and not key.startswith(f"{ACCOUNT}:"):
             needed = plan.needs if found.did == str(plan.target) else acted.get(key, Action.READ)
-            uses.check(flow.account, found, key, needed)
+            uses.check(account, found, key, needed)
     if plan.selection is not None and plan.target != EVERY:  # no reference of the flow names it
         found = store.row_with_did("Dataset", str(plan.target))
         if found is not None:
-            uses.check(flow.account, found, f"Dataset:{found.name}", plan.needs)
+            uses.check(account, found, f"Dataset:{found.name}", plan.needs)
 
 
 @lru_cache(maxsize=_READ_FLOWS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import typing
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -91,11 +92,21 @@ def check_run(draft: Draft) -> None:
     if not 1 <= len(spec.tasks) <= MOST_TASKS:
         hint = f"RFC-019, FlowRun: 1 to {MOST_TASKS}"
         draft.note("spec.tasks", f"{len(spec.tasks)} tasks", "flow-tasks", hint)
+    check_service(draft, spec.tasks)
     for number, each in enumerate(spec.tasks):
         needs = not isinstance(each, GarbageCollectionTask | WebhookCallTask)
         if spec.target is None and each.target is None and needs:
             hint = "RFC-019, FlowRun: target: Dataset:NAME, in the spec or in the task"
             draft.note(f"spec.tasks[{number}]", "the task has no target", "task-target", hint)
+
+
+def check_service(draft: Draft, tasks: Sequence[TaskSpec]) -> None:
+    """Adds a mistake for each task that would be done with other rights than those beside it."""
+    for number, each in enumerate(tasks):
+        if each.service_account is not None:
+            hint = "RFC-019, Authorization: spec.serviceAccount, of all its tasks; for another account another flow"
+            path = f"spec.tasks[{number}].serviceAccount"
+            draft.note(path, "the tasks of one run act with the rights of one account", "flow-tasks", hint)
 
 
 def tasks_of(draft: Draft) -> tuple[FlowTask, ...]:

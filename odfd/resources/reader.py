@@ -164,12 +164,14 @@ class ResourceReader:
     def foreign_users(self, acting: Sequence[str]) -> list[str]:
         """Lists the ids of what accounts have that uses what others have, or is of a type that acts on what is there.
 
-        ``acting``: these types.
+        Also of what acts with the rights of an account without being its own. ``acting``: these types.
         """
         rows = self._db.execute(
             "SELECT own.id FROM declarations AS own WHERE own.account != '' AND (own.type IN"
-            " (SELECT value FROM json_each(?)) OR EXISTS (SELECT 1 FROM res_refs JOIN declarations AS theirs"
-            " ON theirs.id = dst WHERE src = own.id AND theirs.account != own.account)) ORDER BY own.id",
+            " (SELECT value FROM json_each(?1)) OR EXISTS (SELECT 1 FROM res_refs JOIN declarations AS theirs"
+            " ON theirs.id = dst WHERE src = own.id AND theirs.account != own.account)) OR own.type IN"
+            " (SELECT value FROM json_each(?1)) AND EXISTS (SELECT 1 FROM res_refs WHERE src = own.id"
+            " AND key GLOB 'Account:*') ORDER BY own.id",
             (json.dumps(acting),),
         )
         return [each for (each,) in rows]

@@ -284,7 +284,7 @@ class FlowWorker:
         try:
             if flow is not None:
                 store.check_uses(connection, flow, plan, self._home.uses)
-        except Refused:
+        except (NotFound, Refused):
             return False
         return flow is not None
 

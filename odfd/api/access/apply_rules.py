@@ -178,6 +178,10 @@ def _acting_faults(by: _Judged, draft: Draft, held: Resource | None) -> Iterator
     kind = draft.type.name
     if held is not None and (held.account is None or by.guard.account(held.account) is None):
         yield acts_for_others(by.guard, held)
+    service = getattr(draft.spec, "service_account", None)
+    if service is not None and by.guard.account(service.removeprefix("Account:")) is None:
+        text = f"the {kind} would act with the rights of {service[:120]}, and you act as {by.guard.subject.name}"
+        yield Refused(text, rule="access-account", place=draft.place("spec.serviceAccount"), hint="leave it out")
     if (matter := of_the_node(_tasks_of(draft))) is not None:
         fault = by.guard.owner_only(f"to {matter}")
         fault.place = draft.place("spec")

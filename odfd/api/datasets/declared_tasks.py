@@ -157,7 +157,7 @@ class TaskController(Controller):
             found = FinalState((), ResourceStore(connection)).find(reference_key(target, DATASET), resource.account)
             if found is None or found.did is None:
                 raise NotFound(f"there is no dataset {target[:120]!r} here", rule=UNRESOLVED, hint=hint)
-            self._home.uses.check(resource.account, found, f"Dataset:{target}", plan.needs)
+            self._home.uses.check(self._home.uses.acting(resource), found, f"Dataset:{target}", plan.needs)
         return DatasetId.parse(found.did)
 
 

@@ -428,3 +428,57 @@ async def test_views_say_whose_a_flow_a_task_and_a_dataset_are(world: Any) -> No
         assert (one["target"], one["account"]) == ("his", "bob")
         assert (await node.api.tasks.get("alice/check")).target == "hers"
         assert (await asking.ask(NOBODY, "GET", "/node/v1alpha1/tasks/check"))[0] == 404
+
+
+SERVED = """$schema: Flow
+headers: {name: served}
+spec:
+  serviceAccount: Account:bob
+  target: Dataset:theirs
+  triggers: [{kind: Interval, interval: 1min}]
+  tasks: [{kind: VerifyChain}]
+"""
+
+
+async def test_a_flow_acts_with_the_rights_of_its_service_account(world: Any) -> None:
+    """Of the node's owner too, whose own rights have no end."""
+    granted = GRANT.format(name="g", who="bob", role="editor", what="theirs")
+    async with world.running("node", private=True) as node:
+        await settled(node)
+        await node.apply(SERVED)
+        assert (await status(node, "Flow", "served"))["code"] == NOT_GRANTED
+        for word, is_there in ((granted, True), (REVOKED, False), (granted, True)):
+            await node.apply(word)
+            seen = await status(node, "Flow", "served")
+            assert (seen["phase"], seen.get("code") or "") == (("Ready", "") if is_there else ("Failed", NOT_GRANTED))
+            assert flows_in_force(node) == (["served"] if is_there else [])
+
+
+async def test_a_task_and_a_run_act_with_the_rights_of_their_service_account(world: Any) -> None:
+    run = "$schema: FlowRun\nheaders: {{name: once}}\nspec: {{serviceAccount: {who}, tasks: [{task}]}}\n"
+    task = "{kind: VerifyChain, target: theirs}"
+    async with world.running("node", private=True) as node:
+        await settled(node)
+        await node.apply(check("theirs", "{kind: VerifyChain, serviceAccount: bob}"), run.format(who="bob", task=task))
+        for kind, name in (("Task", "check"), ("FlowRun", "once")):
+            assert (await status(node, kind, name))["code"] == NOT_GRANTED
+        await node.apply(GRANT.format(name="g", who="bob", role="editor", what="theirs"))
+        assert (await ended(node, "check"))["phase"] == "Ready"
+
+
+async def test_nobody_acts_with_the_rights_of_another_account(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        for who in ("alice", "absent", "node"):
+            text = SERVED.replace("Account:bob", who).replace("theirs", "his")
+            await asking.apply(BOB, DATASET.format(name="his", more=""))
+            with pytest.raises(Fault) as caught:
+                await asking.apply(BOB, text)
+            faults = getattr(caught.value, "faults", (caught.value,))
+            assert "access-account" in {each.rule for each in faults}
+        (_, made) = (
+            await asking.apply(BOB, DATASET.format(name="his", more=""), SERVED.replace("theirs", "his"))
+        ).items
+        assert made.action == "created"
+        fault = await refused(asking, BOB, SERVED.replace("VerifyChain", "VerifyChain, serviceAccount: bob"))
+        assert "RFC-019, Authorization" in fault.hint
