@@ -24,6 +24,7 @@ from chain.store.database import Database
 from chain.store.seals import ROW_DAMAGED, Row, Sealed
 from odfd.datasets import former_captures
 from odfd.datasets.catalog import Catalog
+from odfd.resources.store import ResourceStore
 from odfd.resources.types import annotated
 
 ROOM: Final = "captures"
@@ -71,6 +72,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[CapturedFile, ...]
     source: str = ""
     """Name of the push source; empty if they were polled."""
+    given: str = ""
+    """Id of the Source that they were taken from; empty if the chain declares their source."""
     label: SourceState | None = None
     """The state that the source reported for these bytes, such as a version."""
     event_time: Instant | None = None
@@ -142,6 +145,13 @@ def is_captured(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     """Whether a dataset is captured: with all its renditions, as the resource says that stands for them."""
     row = Catalog(connection).declared(dataset)
     return row is not None and keeps_raw(row.annotations)
+
+
+def goes_on(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+    """Whether bytes are kept as they come: as the dataset says, or the Source from which it took the last that are."""
+    rows = list(CAPTURES.rows(connection, "dataset = ? ORDER BY time DESC LIMIT 1", (dataset,)))
+    source = ResourceStore(connection).get(_bound(rows[0]).capture.given) if rows else None
+    return is_captured(connection, dataset) or bool(source is not None and source.spec.get(KEEP_RAW))
 
 
 def of(connection: sqlite3.Connection, dataset: DatasetId) -> list[BoundCapture]:

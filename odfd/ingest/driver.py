@@ -116,9 +116,13 @@ class IngestDependencies:
     trigger: TriggerTime | None = None
     """The trigger time of this ingest; ``None``: the time at which it begins."""
     is_captured: Callable[[DatasetId], bool] = lambda _: False
-    """Whether the bytes of a dataset's source are kept."""
+    """Whether a dataset says that the bytes of its source are kept."""
     shards: Callable[[DatasetId], Sequence[DatasetId]] = lambda dataset: (dataset,)
     """Returns the chains that hold the dataset's rows; an ingest planned for the first is committed to all."""
+
+    def keeps_raw(self, dataset: DatasetId) -> bool:
+        """Whether this ingest keeps the bytes of the dataset's source, as the dataset or the given Source says."""
+        return (self.given is not None and self.given.keeps_raw) or self.is_captured(dataset)
 
 
 @dataclass(slots=True)
@@ -347,8 +351,9 @@ async def _committed(
 ) -> Head | None:
     """Commits the result and quarantined rows. Returns the new head, ``None`` if nothing changed. Raises Conflict."""
     along = CommitExtras(upper=plan.upper, push=None if push is None else answered(push, settled), beside=aside)
-    if isinstance(settled, IngestOutcome) and await trio.to_thread.run_sync(deps.is_captured, dataset):
-        kept = await trio.to_thread.run_sync(captured, deps.objects, batch, push.source if push else "")
+    if isinstance(settled, IngestOutcome) and await trio.to_thread.run_sync(deps.keeps_raw, dataset):
+        source = push.source if push else ""
+        kept = await trio.to_thread.run_sync(captured, deps.objects, batch, source, deps.given.id if deps.given else "")
         along = msgspec.structs.replace(along, capture=kept)
     await check_unchanged(batch)
     if isinstance(settled, IngestOutcome):
@@ -370,7 +375,7 @@ def _plan(
     shards = shards_with(deps, state)
     earlier = deps.index.earlier_of_all(shards, deps.objects, source.merge)
     aside = standing(deps.quarantines, source, dataset, partial(load, deps))
-    time = block_time(state, deps.now(), upper, alone=deps.is_captured(dataset))
+    time = block_time(state, deps.now(), upper, alone=deps.keeps_raw(dataset))
     plan = plan_ingest(state, source, batch, time, earlier, founding, aside)
     needs_time = batch.event_time is None and guesses_columns(source)
     request = msgspec.structs.replace(

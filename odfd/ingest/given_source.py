@@ -20,12 +20,15 @@ Fetch: TypeAlias = Callable[[FetchJob], Awaitable[FetchOutcome]]
 class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
     """A Source that is declared outside of the chain, in the form of the chain's own source."""
 
+    id: str
     dataset: DatasetId
     name: str
     """Name of the Source; a source state in the chain names the Source that it is from."""
     polled: SetPollingSource
     fetch: Fetch | None = None
     """Replaces the fetch step of ``polled``, if given."""
+    keeps_raw: bool = False
+    """Whether the bytes that are taken from it are kept."""
 
     def over(self, state: ChainState) -> ChainState:
         """Returns the state as if the chain declared the source. Raises Refused for a second source of one dataset."""

@@ -15,10 +15,10 @@ from odfd.datasets.captures import Capture, CapturedFile
 from odfd.ingest.plan import Batch
 
 
-def captured(objects: ObjectStore, batch: Batch, source: str) -> Capture:
+def captured(objects: ObjectStore, batch: Batch, source: str, given: str = "") -> Capture:
     """Stores the files of a batch. Returns the capture to commit with the blocks.
 
-    ``source``: name of the push source, or empty. Raises Environment.
+    ``source``: name of the push source, or empty. ``given``: id of the Source, or empty. Raises Environment.
     """
     files = []
     for number, path in enumerate(batch.raw or batch.paths):
@@ -33,6 +33,7 @@ def captured(objects: ObjectStore, batch: Batch, source: str) -> Capture:
     return Capture(
         files=tuple(files),
         source=source,
+        given=given,
         label=batch.state,
         event_time=batch.event_time,
         fills_event_time=batch.fills_event_time,

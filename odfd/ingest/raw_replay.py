@@ -78,6 +78,8 @@ async def replay(
         return RawReplay(outcome="rewritten", message=f"block {bound.block.short} is not of its history any more")
     if not bound.capture.files:
         return await trio.to_thread.run_sync(_replayed_gap, shards, bound)
+    if deps.given is not None:
+        shards[0] = shards[0]._replace(state=deps.given.over(shards[0].state))
     async with staged_folder(deps.settings.staging) as folder:
         batch = await captured_batch(deps, shards[0].state, bound.capture, folder)
         plan = await trio.to_thread.run_sync(_plan, deps, shards, batch, bound, folder)

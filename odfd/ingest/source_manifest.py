@@ -24,7 +24,7 @@ from odfd.ingest.trigger import check_trigger
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import ANY, SETS, reference_key, refers_to
-from odfd.resources.types import Remarks, ResourceType
+from odfd.resources.types import OWN, Remarks, ResourceType
 from odfd.resources.variables import VARIABLE
 
 MAX_CONFIG: Final = 64
@@ -36,7 +36,7 @@ _CONFIG: Final = re.compile(r"config\.(\w+)(\s*\|\|\s*'[^']*')?")
 _VALUE: Final = re.compile(r"(\$\{\{\s*)config\.(\w+)")
 
 
-class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
+class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A source of records, and the steps that turn them into rows."""
 
     config: (
@@ -58,6 +58,7 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     read: Annotated[ReadStep, described("The read step.")]
     preprocess: Annotated[Transform, described("A query over the rows that were read.")] | None = None
     merge: Annotated[MergeStrategy, described("The merge strategy. Default: Append.")] | None = None
+    keep_raw: Annotated[bool, described("Whether the bytes are kept of all that datasets take."), OWN] | None = None
     vocab: Annotated[Extra, described("Refused: a dataset has its vocabulary in its chain.")] | None = None
 
 

@@ -96,6 +96,11 @@ def _endpoint(row: Row) -> object:
     return (row.spec.get("ingress") or {"kind": "RestEndpoint"})["kind"]
 
 
+def _raw(row: Row) -> object:
+    """Returns what becomes of the bytes that are taken from a Source."""
+    return "kept" if row.spec.get("keepRaw") else None
+
+
 def _origin(row: Row) -> object:
     ingress = row.spec.get("ingress") or {}
     return next((ingress[part] for part in ("url", "path", "image") if part in ingress), None)
@@ -154,7 +159,10 @@ DATASET: Final = Registration(
 FLOW: Final = Registration("Flow", "flow", "flows", "odfd.flows.manifest:FLOW_TYPE", is_of_accounts=True)
 SOURCE: Final = Registration(
     "Source", "source", "sources", "odfd.ingest.source_manifest:SOURCE_TYPE", is_of_accounts=True,
-    columns=(PrintedColumn("INGRESS", _endpoint), PrintedColumn("FROM", _origin, most=80), _PHASE, _LABELS, _CHANGED),
+    columns=(
+        PrintedColumn("INGRESS", _endpoint), PrintedColumn("FROM", _origin, most=80), PrintedColumn("RAW", _raw),
+        _PHASE, _LABELS, _CHANGED,
+    ),
 )  # fmt: skip
 VARIABLE_SET: Final = Registration(
     "VariableSet", "config", "variablesets", "odfd.resources.sets:VARIABLE_SET_TYPE", ("vs",), is_of_accounts=True,

@@ -13,6 +13,7 @@ from chain import instant
 from chain.instant import from_millis
 from odfd.api.datasets.own_roots import own_root
 from odfd.api.datasets.raw_chains import RawChains
+from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -39,6 +40,7 @@ class RawService:
         self._ingest = ingest
         self._board = context.board
         self._chains = chains
+        self._sources = SourceReader(home)
 
     async def show(self, ref: str) -> wire.RawView:
         """Lists the captured bytes of a dataset. Raises NotFound."""
@@ -82,7 +84,8 @@ class RawService:
             counts = dict.fromkeys(("same", "equivalent", "differs", "rewritten"), 0)
             told: list[wire.RawDifference] = []
             for each in bound:
-                found = await replay(self._ingest, entry.id, each, by)
+                deps = await trio.to_thread.run_sync(self._sources.decoding, self._ingest, entry.id, each.capture)
+                found = await replay(deps, entry.id, each, by)
                 counts[found.outcome] += 1
                 if found.outcome == "differs" and len(told) < LISTED:
                     told.append(
@@ -101,7 +104,7 @@ class RawService:
 
     def _view(self, entry: DatasetEntry) -> wire.RawView:
         with self._home.database.read() as connection:
-            found, keeping = captures.of(connection, entry.id), captures.is_captured(connection, entry.id)
+            found, keeping = captures.of(connection, entry.id), captures.goes_on(connection, entry.id)
         return wire.RawView(
             dataset=entry.name,
             keeping=keeping,

@@ -24,6 +24,7 @@ from chain.store.base import ChainReader, Head
 from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
 from chain.store.sqlite_shards import SqliteShards
 from odfd.api.datasets.own_roots import check_own_root
+from odfd.api.resources.sources import SourceReader
 from odfd.datasets import captures, pushes, visibility
 from odfd.datasets.captures import BoundCapture, CapturedPart
 from odfd.datasets.commit import SideCommit
@@ -73,6 +74,7 @@ class RenditionEffects:
     ) -> None:
         """``readers`` lists the datasets here that derive directly from one."""
         self._home, self._ingest, self._committer = home, ingest, committer
+        self._sources = SourceReader(home)
         self._keeping = keeping
         self._clock, self._visibility = terms
         self._readers = readers
@@ -184,7 +186,8 @@ class RenditionEffects:
         state = await trio.to_thread.run_sync(self.state, dataset)
         member = state.member(number)
         for each in await trio.to_thread.run_sync(self._undecoded, state, member):
-            await decode(self._ingest, member.dataset, each)
+            deps = await trio.to_thread.run_sync(self._sources.decoding, self._ingest, member.dataset, each.capture)
+            await decode(deps, member.dataset, each)
             report.advance()
             self.step("decoded")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -21,8 +22,10 @@ from chain.wording import plural
 from odfd.access.relations import Action
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
+from odfd.datasets.captures import Capture
 from odfd.datasets.creation import with_columns
 from odfd.ingest.acceptance import check_source
+from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.endpoint import STATE, EndpointFetch, RestEndpoint, position
 from odfd.ingest.given_source import GivenSource
 from odfd.ingest.settings import IngestSettings
@@ -51,6 +54,7 @@ class OpenedSource(NamedTuple):
     """The values that its config names; they are never shown."""
     endpoint: RestEndpoint | None
     """The endpoint to which records are pushed; ``None`` if they are fetched."""
+    keeps_raw: bool
 
 
 class SourceReader:
@@ -73,7 +77,7 @@ class SourceReader:
             wanted = {name: config_value(str(text)) for name, text in (found.spec.get("config") or {}).items()}
             values = {name: self._value(store, found, each) for name, each in wanted.items()}
         polled, endpoint = _read(found)
-        return OpenedSource(found.id, found.name, polled, values, endpoint)
+        return OpenedSource(found.id, found.name, polled, values, endpoint, bool(found.spec.get("keepRaw")))
 
     def given(self, ref: str, dataset: DatasetId) -> tuple[GivenSource, Mapping[str, str]]:
         """Returns a Source for one dataset, and its values. Raises as ``open``."""
@@ -81,7 +85,20 @@ class SourceReader:
         singly = traits(opened.polled.merge).whole_state
         fetched = EndpointFetch(opened.id, dataset, singly, spool.after, spool.reads)
         fetch = None if opened.endpoint is None else fetched.fetch
-        return GivenSource(dataset=dataset, name=opened.name, polled=opened.polled, fetch=fetch), opened.values
+        given = GivenSource(
+            id=opened.id, dataset=dataset, name=opened.name, polled=opened.polled, fetch=fetch,
+            keeps_raw=opened.keeps_raw,
+        )  # fmt: skip
+        return given, opened.values
+
+    def decoding(self, deps: IngestDependencies, dataset: DatasetId, capture: Capture) -> IngestDependencies:
+        """Returns what reads captured bytes again: as the Source says now from which they were. Raises as ``open``."""
+        if not capture.given:
+            return deps
+        given, values = self.given(capture.given, dataset)
+        if capture.label is not None:
+            given = msgspec.structs.replace(given, name=capture.label.source_name)  # its name at that time
+        return replace(deps, given=given, settings=msgspec.structs.replace(deps.settings, variables=values))
 
     def taken(self, ref: str, dataset: DatasetId) -> None:
         """Records how far a dataset has taken what was pushed to a Source, which then keeps it for others only."""

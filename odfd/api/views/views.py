@@ -27,7 +27,7 @@ from odfd.api.views.hold_views import holds_of
 from odfd.api.views.portal_views import portal_facts
 from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
-from odfd.datasets import previews, row_counts
+from odfd.datasets import captures, previews, row_counts
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Mark, Visibility
 from odfd.renditions.chain_timeline import is_row
@@ -152,6 +152,8 @@ class DatasetViews:
                 f"{catalog.name_of(DatasetId.parse(each.dataset_ref))} ({each.dataset_ref})"
                 for each in (state.set_transform.inputs if state.set_transform else ())
             )
+        with self._home.database.read() as connection:
+            keeps_raw = captures.goes_on(connection, entry.id)
         return wire.DatasetDetail(
             dataset=self.dataset(entry),
             description=state.set_info.description if state.set_info else None,
@@ -171,7 +173,7 @@ class DatasetViews:
             else None,
             attachments=_attachments(state),
             holds=holds_of(self._home, entry.id),
-            keeps_raw=self._home.is_captured(entry.id),
+            keeps_raw=keeps_raw,
             portal=portal_facts(self._home, entry.id, state),
             sample=self._visibility.shown_rows(entry.id),
             words=words_view(self._visibility.card_words(entry.id)),

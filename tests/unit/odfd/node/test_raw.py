@@ -12,6 +12,7 @@ from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.datasets import captures
 from odfd.datasets.manifest import DATASET_TYPE
+from odfd.ingest.source_manifest import SOURCE_TYPE
 from worlds.accounts_world import ALICE, BOB, settled
 from worlds.manifests import in_shards
 
@@ -221,3 +222,87 @@ async def test_only_what_is_ingested_here_is_kept(world: Any, worlds: Any) -> No
             assert rule in (refused.value.rule, *(each.rule for each in getattr(refused.value, "faults", ())))
         with pytest.raises(Refused, match="not ingested by this node"):
             await alice.api.raw.replay("towns")
+
+
+SOURCE = """$schema: Source
+headers: {name: readings}
+spec:
+  ingress: %s
+  read: {kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}
+  merge: %s
+  keepRaw: %s
+"""
+
+
+def source(node: Any, merge: str = LEDGER, keep_raw: str = "true", ingress: str = "") -> str:
+    polled = f"{{kind: FilesGlob, path: '{node.home.directory.parent / 'source'}/*.csv', order: ByName}}"
+    return SOURCE % (ingress or polled, merge, keep_raw)
+
+
+async def taken(world: Any, node: Any, day: int, row: str, ref: str = "cities") -> None:
+    world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{row}")
+    (item,) = await node.pull(ref, source="readings")
+    assert item.outcome == "updated", item
+
+
+@pytest.mark.parametrize("shards", ["", "\n  shards: {number: 3, by: [city]}"], ids=["one", "shards"])
+async def test_a_source_keeps_what_datasets_take_from_it(world: Any, shards: str) -> None:
+    """Over a handover to a snapshot, and to a rendition from the bytes, read as the Source says then."""
+    async with world.running("alice") as alice:
+        other = declared(metadata="[]").replace("cities", "other")
+        await alice.apply(source(alice), declared(metadata=f"[]{shards}"), other)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        view = await alice.api.declarations.get("Source", "readings")
+        assert view.schema == SOURCE_TYPE.own_uri != SOURCE_TYPE.uri
+        for day, row in ((1, "Graz,1"), (2, "Linz,2"), (3, "Graz,3")):
+            await taken(world, alice, day, row)
+        assert (await alice.pull("other", source="readings"))[0].outcome == "updated"
+        for ref in ("cities", "other"):
+            assert (await alice.api.raw.show(ref)).count == 3
+            assert await keeps(alice, ref)
+            assert counts(await replayed(alice, ref)) == (3, 0, 0, 0)
+        made = await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest(origin="snapshot")))
+        await alice.done(alice.api.renditions.hand_over("cities", made.number, wire.HandoverRequest()))
+        await taken(world, alice, 4, "Graz,4")
+        assert (await alice.api.raw.show("cities")).count == 1
+        await alice.apply(source(alice, "{kind: Append}"))
+        made = await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest()))
+        await alice.done(alice.api.renditions.hand_over("cities", made.number, wire.HandoverRequest()))
+        await taken(world, alice, 5, "Wels,5")
+        assert (await alice.api.raw.show("cities")).count == 5
+        assert sum(each.records for each in await alice.api.datasets.list() if each.name == "cities") == 5
+        assert counts(await replayed(alice)) == (5, 0, 0, 0)
+
+
+async def test_what_was_pushed_to_a_source_is_kept_when_it_is_taken(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(source(alice, ingress="{kind: RestEndpoint}"), declared(metadata="[]"))
+        body = b"event_time,city,population\n2024-01-01T00:00:00Z,Graz,1\n"
+        await alice.api.endpoints.push("readings", body, None)
+        assert (await alice.pull("cities", source="readings"))[0].outcome == "updated"
+        (capture,) = (await alice.api.raw.show("cities")).captures
+        (file,) = capture.files
+        assert alice.home.objects.read(Multihash.parse(file.object)) == body
+        assert counts(await replayed(alice)) == (1, 0, 0, 0)
+
+
+async def test_a_source_that_keeps_nothing_any_more_or_is_gone(world: Any) -> None:
+    """The bytes are named by what the Source is, and not by its name."""
+    async with world.running("alice") as alice:
+        await alice.apply(source(alice), declared(metadata="[]"))
+        await taken(world, alice, 1, "Graz,1")
+        await alice.apply(source(alice, keep_raw="false"))
+        assert not await keeps(alice)
+        await taken(world, alice, 2, "Linz,2")
+        assert (await alice.api.raw.show("cities")).count == 1
+        await alice.keep_raw("cities")
+        await taken(world, alice, 3, "Wels,3")
+        assert counts(await replayed(alice)) == (2, 0, 0, 0), "a dataset keeps also what it takes from a Source"
+        made = await alice.api.declarations.get("Source", "readings")
+        await alice.apply(source(alice).replace("readings", f"places, id: {made.id}", 1))
+        assert counts(await replayed(alice)) == (2, 0, 0, 0)
+        await alice.api.declarations.delete("source", "places")
+        await alice.apply(source(alice))
+        with pytest.raises(NotFound, match="there is no Source"):
+            await replayed(alice)
+        assert (await alice.api.raw.show("cities")).count == 2
