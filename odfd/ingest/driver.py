@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Conflict, Fault, Invalid, NotFound, Remote
+from chain.errors import Conflict, Fault, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.defaults import same
@@ -34,7 +34,7 @@ from odfd.datasets.pushes import Push
 from odfd.datasets.row_counts import NOTHING_READ, added, says_something, together
 from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, names_of
-from odfd.ingest.fetch.files import left_alone
+from odfd.ingest.fetch.files import check_unchanged, left_alone
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.given_source import GivenSource
 from odfd.ingest.plan import (
@@ -321,7 +321,7 @@ async def transact(
             with span("engine"):
                 settled, aside = await computed(deps, plan, earlier, by_engine(computing, report))
         except Fault:
-            await check_unchanged(batch)
+            await check_unchanged(batch.local, batch.names)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
                 continue  # a merged file was damaged on disk: the slices themselves have the rows
             raise
@@ -355,7 +355,7 @@ async def _committed(
         source = push.source if push else ""
         kept = await trio.to_thread.run_sync(captured, deps.objects, batch, source, deps.given.id if deps.given else "")
         along = msgspec.structs.replace(along, capture=kept)
-    await check_unchanged(batch)
+    await check_unchanged(batch.local, batch.names)
     if isinstance(settled, IngestOutcome):
         return await deps.committer.commit(
             dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
@@ -469,17 +469,6 @@ async def fetch_job(
         folder=folder, settings=settings, passed_over=None if taken is None else taken.passed_over, taken=taken,
         dataset=str(dataset), options=fetch_options(polled.read.schema), columns=declared_columns(polled.read),
     )  # fmt: skip
-
-
-async def check_unchanged(batch: Batch) -> None:
-    """Raises Remote if the local file of a batch was written to since the fetch."""
-    if batch.local is None or await trio.to_thread.run_sync(batch.local.is_unchanged):
-        return
-    raise Remote(
-        f"{', '.join(batch.names)} changed while it was read, and nothing of it was kept",
-        rule="source-changed",
-        hint="pull again when it is whole",
-    )
 
 
 async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:

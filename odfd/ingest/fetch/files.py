@@ -15,13 +15,13 @@ import itertools
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from chain.errors import Environment, Invalid, NotFound
+from chain.errors import Environment, Invalid, NotFound, Remote
 from chain.instant import SECOND, Instant
 from chain.model.events import SourceState
 from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, FromSystemTime, SourceOrdering
@@ -282,6 +282,13 @@ async def left_alone(local: Local | None, settings: IngestSettings, now: Callabl
         return True
     await trio.sleep(max(0.0, min(settings.settle, settings.settle - alone())))
     return await trio.to_thread.run_sync(local.is_unchanged)
+
+
+async def check_unchanged(local: Local | None, names: Sequence[str]) -> None:
+    """Raises Remote if a file was written to since it was fetched; never for ``None``, a copy of our own."""
+    if local is not None and not await trio.to_thread.run_sync(local.is_unchanged):
+        text = f"{', '.join(names)} changed while it was read, and nothing of it was kept"
+        raise Remote(text, rule="source-changed", hint="pull again when it is whole")
 
 
 def _is_closed(local: Local) -> bool:
