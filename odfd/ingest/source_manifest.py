@@ -6,12 +6,12 @@ It has the same steps as a polling source in a chain. Its variables are declared
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from chain.codec.bind import Mistake, plain_of
+from chain.codec.bind import Mistake, plain, plain_of
 from chain.codec.short_forms import carrying_read_options
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
@@ -20,6 +20,7 @@ from chain.model.source import FetchStep, FetchUrl, MergeAppend, MergeStrategy, 
 from chain.model.wire import Extra
 from odfd.ingest.endpoint import RestEndpoint
 from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks, check_header, secret_name
+from odfd.ingest.renaming import ENGINE, named, of_any_engine, ours, renamed_columns
 from odfd.ingest.trigger import check_trigger
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, described
@@ -75,6 +76,7 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
     if not isinstance(spec.value, dict):
         return spec
     fields = dict(spec.value)
+    remarks.warnings.extend(_told(fields))
     ingress = fields.pop("ingress", None)
     if ingress is not None and isinstance(ingress.value, dict) and ingress.value.get("kind") is not None:
         word = ingress.value["kind"]
@@ -97,6 +99,24 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
     assert isinstance(made.value, dict)
     changed = {("ingress" if key == "fetch" else key): child for key, child in made.value.items()}
     return Node(spec.line, changed)
+
+
+def _told(fields: Mapping[str, Node]) -> Iterator[str]:
+    """Yields what is said of a query that names another engine and only names columns, and of keys by former names."""
+    said = {key: plain(fields[key]) for key in ("preprocess", "merge") if key in fields}
+    query = said.get("preprocess")
+    if not isinstance(query, dict) or not isinstance(query.get("query"), str) or query.get("queries"):
+        return
+    engine, columns = str(query.get("engine", "")), renamed_columns(query["query"])
+    if columns is None or engine.lower() in ("", ENGINE):
+        return
+    yield f"spec.preprocess: engine {engine} is read as {ENGINE}, as the query only names columns"
+    merge = said.get("merge")
+    keys = merge.get("primaryKey") if isinstance(merge, dict) else None
+    for key in keys if isinstance(keys, list) else ():
+        (after,) = named((str(key),), columns)
+        if after != key:
+            yield f"spec.merge.primaryKey: {key} is read as {after}, its name after preprocess"
 
 
 def _stand_in(line: int) -> Node:
@@ -172,10 +192,11 @@ def config_value(text: str) -> ConfigValue:
 def polling_source(spec: SourceSpec) -> SetPollingSource:
     """Returns the Source as a chain's source, with values read from ``env``; an endpoint's fetch step is unused."""
     fetch: FetchStep = FetchUrl(url=ENDPOINT) if endpoint_of(spec) is not None else _renamed(spec.ingress)
-    merge = MergeAppend() if spec.merge is None else spec.merge
-    return SetPollingSource(
-        fetch=fetch, prepare=spec.prepare, read=spec.read, preprocess=spec.preprocess, merge=merge
-    )  # fmt: skip
+    merge: MergeStrategy = MergeAppend() if spec.merge is None else spec.merge
+    columns, preprocess = of_any_engine(spec.preprocess), spec.preprocess
+    if columns is not None:
+        preprocess, merge = ours(preprocess, merge, columns)
+    return SetPollingSource(fetch=fetch, prepare=spec.prepare, read=spec.read, preprocess=preprocess, merge=merge)
 
 
 def _renamed(value: Any) -> Any:

@@ -66,6 +66,7 @@ from engines.contract import (
 )
 from engines.faults import Diagnostic, Severity
 from engines.key_bounds import NAME, read_bounds
+from odfd.ingest.renaming import renamed_columns
 
 R = TypeVar("R")
 _BAD: Final = pa.schema([arrow_schema().field(name) for name in ("file", "line", "column", "raw", "reason", "rule")])
@@ -193,10 +194,14 @@ def _migrated(request: MigrateRequest) -> MigrateOutcome:
 
 
 def _ingest(request: IngestRequest) -> TransformOutcome:
-    if not isinstance(request.read, ReadCsv | ReadParquet | ReadNdJson) or request.preprocess is not None:
+    query = None if request.preprocess is None else (request.preprocess.queries or ())[-1].query
+    columns = None if query is None else renamed_columns(query)
+    if not isinstance(request.read, ReadCsv | ReadParquet | ReadNdJson) or (query is not None and columns is None):
         raise Invalid("the small engine reads plain CSV, NdJson and Parquet", hint="use the Spark engine")
     bad: list[dict[str, object]] = []
     rows = pa.concat_tables(_good(Path(path), request.read, bad) for path in request.source_paths)
+    if columns is not None:
+        rows = rows.select(list(columns)).rename_columns(list(columns.values()))
     name = request.vocab.event_time_column
     timed = name in rows.column_names
     if timed:

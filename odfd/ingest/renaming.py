@@ -1,0 +1,78 @@
+"""Recognises a query that only names columns, which means the same in every engine's SQL. Pure.
+
+RFC-018's examples write such queries for an engine that a node may not have. Any other query is left to the engine that
+it names, because the same words can mean something else elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from chain.model.source import (
+    MergeAppend,
+    MergeSnapshot,
+    MergeStrategy,
+    Transform,
+)
+
+ENGINE: Final = "spark"
+"""The engine that runs such a query, whichever it names."""
+_NAME: Final = r"(`[^`\n]{1,128}`|[A-Za-z_]\w{0,127})"
+_ITEM: Final = re.compile(rf"\s*{_NAME}(?:\s+as\s+{_NAME})?\s*", re.IGNORECASE)
+_SELECT: Final = re.compile(r"\s*select\s+(.+?)\s+from\s+input\s*;?\s*\Z", re.IGNORECASE | re.DOTALL)
+_VALUES: Final = frozenset(
+    {
+        "all", "current_catalog", "current_date", "current_database", "current_role", "current_schema", "current_time",
+        "current_timestamp", "current_timezone", "current_user", "distinct", "false", "localtime", "localtimestamp",
+        "null", "rowid", "session_user", "sysdate", "true", "user",
+    }
+)  # fmt: skip
+"""Words that are values, or no names, in the SQL of some engine."""
+
+
+def renamed_columns(query: str) -> Mapping[str, str] | None:
+    """Returns the columns of ``input`` that a query takes, each with its new name; ``None`` for any other query."""
+    found = _SELECT.match(query)
+    if found is None:
+        return None
+    columns: dict[str, str] = {}
+    for item in found[1].split(","):
+        named = _ITEM.fullmatch(item)
+        if named is None or named[1].casefold() in _VALUES or named[1] in columns:
+            return None
+        columns[named[1].strip("`")] = (named[2] or named[1]).strip("`")
+    return columns
+
+
+def of_any_engine(transform: Transform | None) -> Mapping[str, str] | None:
+    """Returns the columns of a transform that names another engine and that any engine computes; else ``None``."""
+    if transform is None or transform.engine.lower() == ENGINE or transform.queries or transform.temporal_tables:
+        return None
+    return renamed_columns(transform.query or "")
+
+
+def ours(
+    transform: Transform | None, merge: MergeStrategy, columns: Mapping[str, str]
+) -> tuple[Transform | None, MergeStrategy]:
+    """Returns both for our engine: keys of the merge that are columns of the input get their names after the query."""
+    assert transform is not None
+    return msgspec.structs.replace(transform, engine=ENGINE, version=None), _keys_named(merge, columns)
+
+
+def _keys_named(merge: MergeStrategy, columns: Mapping[str, str]) -> MergeStrategy:
+    if isinstance(merge, MergeAppend):
+        return merge
+    merge = msgspec.structs.replace(merge, primary_key=named(merge.primary_key, columns))
+    if isinstance(merge, MergeSnapshot) and merge.compare_columns is not None:
+        merge = msgspec.structs.replace(merge, compare_columns=named(merge.compare_columns, columns))
+    return merge
+
+
+def named(keys: tuple[str, ...], columns: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns keys by the names of columns after the query; one that is a name then stays."""
+    after = set(columns.values())
+    return tuple(each if each in after else columns.get(each, each) for each in keys)
