@@ -17,7 +17,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows import store
-from odfd.flows.plan import BAD, FlowPlan
+from odfd.flows.plan import BAD, FlowPlan, Outcome
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
 from odfd.flows.selection import EVERY
@@ -406,7 +406,7 @@ def _text(time: Instant | None) -> str | None:
 
 
 class FlowController(Controller):
-    """Reports whether a flow is in force, and how its last run ended."""
+    """Reports whether a flow is in force, and how its last run ended: one that was refused does not work."""
 
     type = store.TYPE
     conditions: Collection[str] = ("LastRun",)
@@ -418,7 +418,11 @@ class FlowController(Controller):
         view = await self._flows.in_force(resource)
         if view.outcome is None:
             return ObservedState()
-        return ObservedState(told={"LastRun": ConditionValue(value=view.outcome, message=view.message)})
+        told = {"LastRun": ConditionValue(value=view.outcome, message=view.message)}
+        if view.outcome != Outcome.REFUSED.value:
+            return ObservedState(told=told)
+        hint = "change what it names, or the flow: the next run that ends well makes it Ready"
+        return ObservedState(told=told, fault=Refused(view.message, rule="flow-refused", hint=hint))
 
     async def finalize(self, resource: Resource) -> None:
         await self._flows.removed(resource)

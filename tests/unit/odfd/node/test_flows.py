@@ -322,6 +322,20 @@ async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: Any
         assert "is not empty, and not a dataset" in seen.message
         assert (place / "notes.txt").read_text() == "mine"
 
+        async def status() -> dict[str, Any]:
+            with trio.fail_after(PATIENCE):
+                await alice.parts.reconciler.settled()
+            found: dict[str, Any] = (await alice.api.declarations.get("Flow", "give")).status
+            return found
+
+        # A flow that was refused does not work, until a run of it ends well.
+        said = await status()
+        assert (said["phase"], said["code"], said["message"]) == ("Failed", "flow-refused", seen.message)
+        (place / "notes.txt").unlink()
+        await pass_time(alice, 60)
+        await ran(alice, "give", 2, "up-to-date")
+        assert (await status())["phase"] == "Ready"
+
 
 async def test_blocks_that_came_while_nobody_was_there_are_verified_after_the_start(world: Any) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
