@@ -37,3 +37,21 @@ def active_at(home: StateDirectory, ref: str, entry: DatasetEntry, time: int) ->
 def owner_timeline(home: StateDirectory, dataset: DatasetId) -> Sequence[SignedSwitch]:
     """Returns all handovers that led to a mirrored rendition, as its owner signed them; none for one of this node."""
     return () if home.keys.has_dataset_key(dataset) else rows_of(home.chains.chain(dataset), dataset)
+
+
+def since_of(home: StateDirectory, dataset: DatasetId) -> int | None:
+    """Returns the time, in milliseconds, from which on the renditions of a mirror are here; ``None``: all are.
+
+    Earlier times are those of renditions that its owner handed over from before it was mirrored.
+    """
+    rows = owner_timeline(home, dataset)
+    if not rows:
+        return None
+    with home.database.read() as connection:
+        state = tables.of(connection, dataset)
+    since = None
+    for row in reversed(rows):
+        if not any(each.has(row.to) and not each.is_gone for each in state.members):
+            return since
+        since = row.time
+    return None

@@ -30,6 +30,7 @@ from odfd.control import wire
 from odfd.datasets import captures, previews, row_counts
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Mark, Visibility
+from odfd.queries.rendition_times import since_of
 from odfd.renditions.chain_timeline import is_row
 from odfd.state.directory import StateDirectory
 from odfd.transform.inputs import is_changelog
@@ -142,7 +143,12 @@ class DatasetViews:
             late = []  # written together
         elif (end := self._home.unfollowed(shards[0])) is not None and end[0] < least:
             least, late = end[0], []  # from then on it is complete where the next rendition is
-        return msgspec.structs.replace(frontiers_view(least), held_by=tuple(map(self._home.name_of, late)))
+        since = since_of(self._home, shards[0])
+        return msgspec.structs.replace(
+            frontiers_view(least),
+            since=None if since is None else instant.render(instant.from_millis(since)),
+            held_by=tuple(map(self._home.name_of, late)),
+        )
 
     def detail(self, entry: DatasetEntry) -> wire.DatasetDetail:
         state = load_state(self._home.chains.chain(entry.id))
@@ -279,7 +285,7 @@ def _conditions(known: DatasetFacts) -> Iterator[str]:
 
 
 def frontiers_view(upper: int) -> wire.Frontiers:
-    """``upper``: in whole milliseconds. A dataset of one chain can be read from its first block: no ``since``."""
+    """``upper``: in whole milliseconds. A chain can be read from its first block: no ``since``."""
     if upper == SEALED:
         return wire.Frontiers(sealed=True)
     return wire.Frontiers(upper=instant.render(instant.from_millis(upper)))

@@ -28,7 +28,7 @@ class Frontiers(Value, frozen=True, kw_only=True):
     """The times at which a dataset can be read, as a collection with one shard."""
 
     since: str | None = None
-    """Time from which on reads are complete; ``None``: from the beginning."""
+    """Time from which on it can be read: earlier ones are of renditions that are not here. ``None``: all times."""
     upper: str | None = None
     """Earlier times are complete: no block of them will ever follow. ``None``: all times are (``sealed``)."""
     sealed: bool = False

@@ -11,6 +11,7 @@ from unit.odfd.node.test_shards import answered
 from chain.errors import NotFound, Refused
 from chain.instant import SECOND
 from odfd.api.datasets import rendition_effects
+from odfd.cli import details
 from odfd.control import wire
 from odfd.renditions import successor
 from odfd.renditions.chain_timeline import rows_of
@@ -123,6 +124,10 @@ async def test_all_handovers_are_in_the_chain_that_goes_on(world: Any, worlds: A
             (each.dataset_id, each.active_since, each.until) for each in mine[:-1]
         ]
         assert [each.dataset for each in late] == ["", "", "", "late"]
+        sinces = [(await node.api.datasets.get(name)).frontiers.since
+                  for node, name in ((alice, "cities"), (bob, "theirs"), (carol, "late"))]  # fmt: skip
+        assert sinces == [None, None, mine[3].active_since]
+        assert f"from {mine[3].active_since} before" in details.dataset(await carol.api.datasets.describe("late"))
         for at, is_here in ((mine[2].until, True), (mine[2].active_since, False), (mine[0].until, False)):
             sql = f"SELECT count(*) AS n FROM late FOR SYSTEM_TIME AS OF '{at}'"
             if is_here:
