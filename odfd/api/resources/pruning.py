@@ -34,7 +34,7 @@ class Pruning:
         for each in await self._declarations.list(None, selector):
             if (each.type, each.name.casefold()) in named or each.spec is None:
                 continue
-            if each.headers["account"]["id"] != owner:  # what an account has is not in the owner's manifests
+            if each.account["id"] != owner:  # what an account has is not in the owner's manifests
                 continue
             if "ownerReferences" in each.headers:  # it is deleted with its owner
                 continue
