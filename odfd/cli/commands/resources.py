@@ -121,6 +121,8 @@ def _get(session: Session, args: argparse.Namespace) -> int:
     args.names = names
     if session.output in MANIFESTS:
         return _manifest(session, kind, args.names)
+    if session.output == "yaml" and (kind.declared or kind is kinds.RESOURCE):
+        return _canonical(session, kind, args)
     if kind is kinds.RENDITION and names:
         found = renditions_of(session, names)
         (kind.show_shaped if session.output in SHAPES else kind.show_all)(session, found)
@@ -143,6 +145,21 @@ def _get(session: Session, args: argparse.Namespace) -> int:
 def _rows(session: Session, kind: kinds.Kind[V], args: argparse.Namespace) -> Answer[list[V]]:
     """Returns all resources of a kind, or those selected by labels."""
     return kind.all(session) if args.labels is None else labelled(session, kind, args.labels)
+
+
+def _canonical(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
+    """Prints resources in RFC-018's canonical form, a document each, so that they can be applied as they are."""
+    asked = {} if args.labels is None else {"labels": args.labels}
+    if args.names and kind is kinds.RESOURCE:
+        found = [one(session, kind, name).sent for name in args.names]
+    elif args.names:
+        found = [session.client.get(f"{kind.declared}/{part(name)}", wire.ResourceManifest).sent for name in args.names]
+    elif kind is kinds.RESOURCE:
+        found = session.client.get(kind.path, list[wire.ResourceManifest], asked).sent
+    else:
+        found = kinds.listed(session, kind.declared, asked).sent
+    output.say("---\n".join(map(to_yaml, found)).rstrip("\n"))
+    return ExitCode.OK
 
 
 def _check_watched(kind: kinds.Kind[Any]) -> None:
