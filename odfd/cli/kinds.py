@@ -18,7 +18,7 @@ from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
 from odfd.resources import registry
-from odfd.resources.registry import VERSION, Registration
+from odfd.resources.registry import OWNER, VERSION, Registration
 
 V = TypeVar("V", bound=wire.Value)
 PAGE: Final = 5_000
@@ -85,22 +85,18 @@ class Kind(Generic[V]):
 
     def _table(self, rows: Sequence[V], session: Session) -> str:
         columns = self.columns(session.clock.now())
-        is_mixed = len({_account(row) for row in rows}) > 1 and self is not ACCOUNT
+        is_mixed = len({account_of(row) for row in rows}) > 1 and self is not ACCOUNT
         if is_mixed:  # those of one account are told apart by their names, and each account is its own
-            columns = (columns[0], TableColumn[V]("ACCOUNT", _account), *columns[1:])
+            columns = (columns[0], TableColumn[V]("ACCOUNT", account_of), *columns[1:])
         return render(columns, rows)
 
 
 def account_of(row: wire.Value) -> str:
-    """Returns the name of the account that has a resource; empty for the node's owner."""
+    """Returns the name of the account that has a resource."""
     if not isinstance(row, wire.ResourceManifest):
-        return getattr(row, "account", None) or ""
+        return getattr(row, "account", None) or OWNER
     found = row.headers.get("account")
-    return "" if found is None else str(found.get("name", found["id"]))
-
-
-def _account(row: wire.Value) -> str:
-    return account_of(row) or formatting.NOTHING
+    return OWNER if found is None else str(found.get("name", found["id"]))
 
 
 def id_of(sent: Any) -> str:

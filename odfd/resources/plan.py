@@ -18,8 +18,8 @@ from chain.instant import Instant
 from odfd.resources.changes import changes_of, difference
 from odfd.resources.owners import OwnedPart, Parts, name_fault, owned_fault
 from odfd.resources.references import FinalState, Reference, ResourceLookup, find_cycle
-from odfd.resources.registry import OF_ACCOUNTS
-from odfd.resources.resource import ACCOUNT, OWNER, Json, Resource, ResourceHandle, derived_id
+from odfd.resources.registry import OF_ACCOUNTS, OWNER
+from odfd.resources.resource import ACCOUNT, Json, Resource, ResourceHandle, derived_id
 
 APPLY: Final = "odfctl"
 LABEL: Final = "odfctl-label"

@@ -12,9 +12,9 @@ import msgspec
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.store.seals import Row, Sealed
+from odfd.resources.registry import OWNER
 from odfd.resources.resource import (
     ACCOUNT,
-    OWNER,
     Json,
     Op,
     Resource,

@@ -20,8 +20,8 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.ids import DID_ODF, DatasetId, parse_local_alias, parse_own_name
 from chain.model.wire import REFERS_TO
-from odfd.resources.registry import OF_ACCOUNTS
-from odfd.resources.resource import ACCOUNT, OWNER, UUID, Json, Resource, ResourceHandle, handle_of
+from odfd.resources.registry import OF_ACCOUNTS, OWNER
+from odfd.resources.resource import ACCOUNT, UUID, Json, Resource, ResourceHandle, handle_of
 from odfd.resources.types import Remarks, beyond, notes_of
 
 _DID: Final = "did:"

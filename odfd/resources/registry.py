@@ -12,6 +12,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 ODF: Final = "https://opendatafabric.org/schemas"
 OURS: Final = "https://w3id.org/odfd/schemas"
 VERSION: Final = "v1alpha1"
+OWNER: Final = "node"
+"""The name of the account of the node's owner, unless an Account has it. It is no resource, and cannot be changed."""
 Form: TypeAlias = Literal["text", "reference", "count", "size", "moment", "ago", "phase", "labels", "conditions"]
 WHOLE: Final = 10_000
 """Characters of a cell that is not cut short."""

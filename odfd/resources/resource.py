@@ -17,8 +17,6 @@ from odfd.resources.status import ResourceStatus
 
 Json: TypeAlias = Any
 ACCOUNT: Final = "Account"
-OWNER: Final = "node"
-"""The name of the account of the node's owner, unless an Account has it. It is no resource, and cannot be changed."""
 UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 """The form of an id, which no name has."""
 Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]

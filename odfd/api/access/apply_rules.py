@@ -34,8 +34,8 @@ from odfd.resources.label_schemas import ACCESS
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY
 from odfd.resources.references import ANY, FinalState, reference_key, references_of
-from odfd.resources.registry import OF_ACCOUNTS
-from odfd.resources.resource import OWNER, Resource
+from odfd.resources.registry import OF_ACCOUNTS, OWNER
+from odfd.resources.resource import Resource
 from odfd.resources.selectors import is_pattern
 from odfd.resources.store import ResourceStore
 from odfd.workers.webhook_deliveries import TYPE as WEBHOOK

@@ -17,7 +17,7 @@ from odfd.cli.watch_retry import WatchPosition, resumed
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
-from odfd.resources.registry import VERSION
+from odfd.resources.registry import OWNER, VERSION
 
 V = TypeVar("V", bound=wire.Value)
 
@@ -48,8 +48,8 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     if not owners:
         raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
     if len(owners) > 1:  # as a name is meant everywhere: one's own first, then the owner's, then the only one
-        own = session.client.get(_SELF, wire.AccountView).value.name or ""
-        chosen = next((each for each in (own, "") if each in owners), None)
+        own = session.client.get(_SELF, wire.AccountView).value.name or OWNER
+        chosen = next((each for each in (own, OWNER) if each in owners), None)
         if chosen is None:
             ways = " or ".join(f"{each}/{name}" for each in owners)
             raise Usage(f"several accounts have a {kind.name} {name[:80]}", hint=f"say which: {ways}")
