@@ -316,7 +316,8 @@ async def test_flows_and_tasks_of_before_have_the_form_of_rfc_019(tmp_path: Path
         policy = {"timeZone": "Europe/Vienna", "retry": {"maxDelay": "2h"}}
         assert views["checks"].headers["annotations"] == {"flowPolicy": policy}
         assert "annotations" not in views["waits"].headers
-        assert {line.partition(":")[0] for line in alice.home.recovery.converted} == {
+        told = {line.partition(":")[0] for line in alice.home.recovery.converted if not line.startswith("Webhook")}
+        assert told == {
             f"{'Task' if name in ('done', 'waits') else 'Flow'} {name} has the form of RFC-019 now" for name in FORMS
         }  # fmt: skip
         assert (views["done"].status["phase"], views["waits"].status["code"]) == ("Ready", "unresolved-reference")
