@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import pytest
@@ -26,9 +26,10 @@ from odfd.resources.sets import binding
 from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.volumes.cache import OPENING_SECONDS, VolumeCache
-from odfd.volumes.mover import VolumeMover, VolumeState, volume_in_use
+from odfd.volumes.mover import VolumeMover, VolumeState
 from odfd.volumes.volume_paths import MARK
 from odfd.volumes.volumes import Volumes
+from odfd.workers.volumes import VolumeController
 from worlds.node_world import opened
 from worlds.s3_server import new_bucket, s3_server
 
@@ -286,8 +287,9 @@ def test_the_collection_frees_what_nothing_names_in_volumes_too(home: StateDirec
     def unname(connection: Any) -> None:
         Catalog(connection).remove(Catalog(connection).resolve("cold"), AT)
 
+    controller = VolumeController(home, cast("Any", None))
     with pytest.raises(Fault) as used:
-        volume_in_use(home, volume, None)
+        controller.check(volume, None)
     assert used.value.rule == "volume-in-use"
     home.chains.drop(OWNER, unname)
     for _ in range(3):
@@ -296,7 +298,7 @@ def test_the_collection_frees_what_nothing_names_in_volumes_too(home: StateDirec
     moved(home, volume)
     assert home.objects.volumes.usage(volume.id) == (0, 0, 0)
     assert [each.name for each in Path(disk["path"]).rglob("*") if each.is_file()] == [MARK]
-    volume_in_use(home, volume, None)
+    controller.check(volume, None)
 
 
 def test_a_folder_that_holds_something_else_is_not_taken(home: StateDirectory, disk: dict[str, Any]) -> None:
