@@ -23,6 +23,8 @@ DUE: Final = "flow.due"
 class FlowRun(msgspec.Struct, frozen=True, kw_only=True):
     """Why a flow runs for a dataset, and when."""
 
+    id: str
+    """The id of the flow, which no other has, whatever their names and accounts are."""
     flow: str
     dataset: str
     name: str
@@ -37,7 +39,7 @@ class FlowRun(msgspec.Struct, frozen=True, kw_only=True):
 
 def call_of(run: FlowRun, body: str, place: int) -> Delivery:
     """Makes the call of the task at a place in a flow; a repeated run makes the same call."""
-    said = f"{run.flow.casefold()} {run.dataset} {int(run.time)} {place} {run.head.hash if run.head else ''}"
+    said = f"{run.id} {run.dataset} {int(run.time)} {place} {run.head.hash if run.head else ''}"
     name = f"msg_{hashlib.sha256(said.encode()).hexdigest()[:32]}"
     return Delivery(id=name, body=body, head=run.head, name=run.name, made=run.time)
 

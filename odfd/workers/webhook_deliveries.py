@@ -169,6 +169,7 @@ class WebhookDeliveries:
             secret = self._secret(connection, target)
             entry = Catalog(connection).find(plan.target)
         run = FlowRun(
+            id=plan.id,
             flow=plan.name,
             dataset=str(plan.target),
             name="" if entry is None else entry.name,
