@@ -84,7 +84,7 @@ async def test_deleting_one_by_its_id_deletes_none_of_the_same_name(world: Any) 
         assert (await asking.ask(ALICE, "GET", f"/config/v1alpha1/secretsets/{alices}"))[0] == 404
 
 
-async def test_the_owner_names_what_accounts_have_with_the_account_and_is_told_where_several_have_it(
+async def test_r22_the_owner_names_what_accounts_have_with_the_account_and_is_told_where_several_have_it(
     world: Any,
 ) -> None:
     async with world.running("node", private=True) as node:
