@@ -42,6 +42,7 @@ from odfd_client import (
     col,
     connect,
 )
+from worlds.eventually import became
 from worlds.manifests import in_shards
 from worlds.served_node import away, served
 
@@ -528,10 +529,17 @@ async def test_a_reader_learns_that_time_passed_without_rows(
         await alice.publish("cities")
         await signed(alice)
         await bob.mirror(alice.dataset("cities"), "cities")
+        ids = alice.home.shards_of(alice.dataset("cities"))
         async with served(alice, folder) as path, served(bob, there) as other:
             for node, at in ((alice, path), (bob, other)):
-                if node is bob:
+                if node is bob:  # heads come one by one; the test is about what comes after these
                     await bob.pull("cities")
+                    await became(
+                        lambda: (
+                            [bob.home.chains.upper(each) for each in ids]
+                            == [alice.home.chains.upper(each) for each in ids]
+                        )
+                    )
 
                 async def frontier(of: Any = node) -> str:
                     return str((await of.api.datasets.get("cities")).frontiers.upper)
@@ -541,6 +549,7 @@ async def test_a_reader_learns_that_time_passed_without_rows(
                 assert isinstance(first[-1], Progress)
                 assert not any(isinstance(each, Progress) for each in first[:-1])
                 assert (first[-1].upper, first[-1].position) == (await frontier(), first[-2].position)
+                assert (await away(lambda at=at: connect(at).datasets()))[0].upper == first[-1].upper
                 saved = str(first[-1].position)
                 assert await away(lambda of=cities, at=saved: list(of.cross(at, follow=False))) == []
                 live = cities.cross(saved, seconds=1e6, progress=True)
