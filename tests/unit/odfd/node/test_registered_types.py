@@ -69,7 +69,8 @@ async def test_r07_a_registered_type_is_served_everywhere_and_named_nowhere(worl
         status, (listed,) = await ask(alice, "GET", "/play/v1alpha1/toys")
         (shown,) = listed["items"]
         assert shown["spec"]["sound"] == "grr"
-        assert [each.get("name") for each in shown["status"]["references"]] == ["chest"]
+        (meant,) = [each for key, each in shown["status"]["conditions"].items() if key.endswith("/References")]
+        assert [each.get("name") for each in meant["value"]] == ["chest"]
         row = msgspec.convert(shown, wire.ResourceManifest)
         columns = resource_tables.columns(TOY.names, 0)  # type: ignore[arg-type]  # an Instant
         assert [(each.title, each.cell(row)) for each in columns] == [
