@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chain.codec import yaml_tree
 from chain.codec.bind import plain, plain_of
@@ -182,3 +185,16 @@ def test_steps_of_a_projection_are_one_statement() -> None:
     assert [each.rule for each in faults_of(projecting(query="select 1", queries=[{"query": "select 1"}]))] == [
         "query-steps"
     ]
+
+
+OF_THE_FORMAT = [SOURCE, TARGET, DATASET, PROJECTION, RELATIONS, VOLUME, VARIABLES, SECRETS, "auth/v1alpha1/Account"]
+
+
+@pytest.mark.parametrize("type_", OF_THE_FORMAT)
+@given(seed=st.integers(0, 2**32))
+def test_r01_whatever_is_valid_is_read_or_refused_at_its_field(type_: str, seed: int) -> None:
+    manifest = rfc_schemas.some_manifest(rfc_schemas.ODF + type_, random.Random(seed))
+    for fault in faults_of(manifest):
+        assert fault.rule
+        assert fault.place == "m.yaml:1"
+        assert re.match(r"(headers|spec|metadata)\b", fault.message), (fault.message, manifest)
