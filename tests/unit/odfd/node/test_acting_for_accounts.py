@@ -247,7 +247,7 @@ async def test_a_renamed_account_keeps_what_acts_for_it_and_one_with_such_is_not
 async def test_a_flow_calls_no_webhook_that_its_account_only_reads(world: Any) -> None:
     """The call is signed with the secret of the webhook, whatever its body is."""
     secret = "$schema: SecretSet\nheaders: {name: hooks}\nspec: {secrets: {k: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}}\n"
-    hook = "$schema: WebhookTarget\nheaders: {name: hook}\nspec: {url: 'https://example.org/', secret: hooks#k}\n"
+    hook = HOOK.format("hooks")
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(secret, hook)
@@ -274,7 +274,10 @@ headers: {{name: open}}
 spec: {{input: '{}', dataset: 'his', suppress: [{{count: population, below: 5, groups: [event_time, city]}}]}}
 """
 GIVES = PORTAL.replace("'his'", "'TO'").replace("'{}'", "'his'").replace("'TO'", "'{}'")
-HOOK = "$schema: WebhookTarget\nheaders: {{name: hook}}\nspec: {{url: 'https://example.org/', secret: '{}#k'}}\n"
+HOOK = """$schema: WebhookTarget
+headers: {{name: hook}}
+spec: {{url: 'https://example.org/', secretRef: 'SecretSet:{}#k'}}
+"""
 HIDDEN = [(PROJECTION, "Dataset"), (PORTAL, "Dataset"), (GIVES, "Dataset"), (HOOK, "SecretSet")]
 
 
