@@ -124,7 +124,7 @@ def begun(repository: Repository) -> str:
     assert ([type(each) for each in rows], isinstance(passed, Progress)) == ([Update] * len(rows), True)
     assert passed.position == last.position
     with repository.at(None, "cities") as read:
-        assert passed.upper > read.time, "the last complete time is before it"
+        assert instant.parse(passed.upper) > instant.parse(read.time), "the last complete time is before it"
     snapshot, *later = cities.subscribe(follow=False)
     assert isinstance(snapshot, Snapshot)
     assert (snapshot.rows.to_arrow().num_rows, later, len(snapshot.position.parts)) == (5, [], 3)

@@ -18,7 +18,7 @@ import trio
 from unit.odfd.node.test_mirrored_shards import signed
 
 from chain.errors import Refused as NodeRefused
-from chain.instant import SECOND
+from chain.instant import SECOND, parse
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from engines.query.reader import QueryProcesses
@@ -562,14 +562,14 @@ async def test_a_reader_learns_that_time_passed_without_rows(
                     if node is bob:
                         await bob.pull("cities")
                 assert (seen[0].upper, seen[0].position) == (await frontier(), first[-1].position)
-                assert seen[0].upper > str(first[-1].upper)
+                assert parse(seen[0].upper) > parse(str(first[-1].upper))
                 await away(live.close)
             cities = await away(lambda: connect(path).open("cities"))
             await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest(origin="snapshot")))
             await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
             items = await away(lambda: list(cities.cross(saved, follow=False, progress=True)))
             assert [type(each) for each in items] == [Switched, Progress], "nothing is promised of the old rendition"
-            assert items[1].upper > items[0].time
+            assert parse(items[1].upper) > parse(items[0].time)
             with pytest.raises(Invalid, match="requirement"):
                 cities.require("data").cross(progress=True)
 
