@@ -24,7 +24,7 @@ def made(every: str, spec: Any = None, account: str | None = None) -> list[str]:
         created_at=Instant(0),
         updated_at=Instant(0),
     )
-    return [each.type for each in scheduled(owner, "long")]
+    return [each.type for each in scheduled(owner)]
 
 
 @pytest.mark.parametrize(
