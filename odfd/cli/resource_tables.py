@@ -69,7 +69,10 @@ def phase_text(row: wire.ResourceManifest) -> str:
 
 def conditions_text(status: Mapping[str, Any]) -> str:
     """Formats conditions by the last part of their URIs."""
-    conditions = {key.rpartition("/")[2]: each["value"] for key, each in status.get("conditions", {}).items()}
+    conditions = {
+        key.rpartition("/")[2]: each.get("value", each.get("kind"))
+        for key, each in status.get("conditions", {}).items()
+    }
     return labels_text({key: value for key, value in conditions.items() if key not in wire.BESIDE})
 
 

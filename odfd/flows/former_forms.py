@@ -10,12 +10,15 @@ import msgspec
 
 from chain.errors import Environment
 from odfd.flows.dialect import prepare, prepare_task, presented
+from odfd.flows.plan import Outcome
 from odfd.flows.tasks import TYPE as TASK
 from odfd.resources.references import FinalState, reference_key
 from odfd.resources.resource import Resource, handle_of
 from odfd.resources.store import ResourceStore
 
 _FLOW: Final = "Flow"
+OUTCOME: Final = "Outcome"
+"""The condition of a Task that has ended."""
 
 
 def converted(connection: sqlite3.Connection) -> Sequence[str]:
@@ -25,6 +28,18 @@ def converted(connection: sqlite3.Connection) -> Sequence[str]:
     for each, _ in found:
         store.rewrite(each, each.updated_at)
     return [line for _, line in found]
+
+
+def outcomes(connection: sqlite3.Connection) -> Sequence[str]:
+    """Gives the outcomes of declared Tasks that have ended the words of RFC-019."""
+    store = ResourceStore(connection)
+    for each in store.all(TASK):
+        held = each.status.conditions.get(OUTCOME)
+        if held is not None and isinstance(held.value, str):
+            said = msgspec.structs.replace(held, value=Outcome(held.value).told)
+            status = msgspec.structs.replace(each.status, conditions={**each.status.conditions, OUTCOME: said})
+            store.observe(each.id, each.generation, [status], each.updated_at)
+    return ()
 
 
 def _found(store: ResourceStore) -> Iterator[tuple[Resource, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -292,6 +292,9 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.cooldowns.get(key, 0 if key == TIMES else self.policy.cooldown)
 
 
+Kind: TypeAlias = Literal["Success", "NoOp", "Failed", "Cancelled"]
+
+
 class Outcome(enum.Enum):
     """How a run ended."""
 
@@ -305,7 +308,28 @@ class Outcome(enum.Enum):
     """Failed for a reason that stays until something is changed."""
     CANCELLED = "cancelled"
 
+    @property
+    def kind(self) -> Kind:
+        """The outcome in RFC-019's words."""
+        return _KINDS.get(self, "Failed")
 
+    @property
+    def is_recoverable(self) -> bool | None:
+        """Whether a retry could succeed; ``None`` if it did not fail."""
+        return None if self in _KINDS else self is not Outcome.REFUSED
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """The outcome as RFC-019's ``TaskOutcome`` has it."""
+        recoverable = self.is_recoverable
+        return {"kind": self.kind} | ({} if recoverable is None else {"recoverable": recoverable})
+
+
+_KINDS: Final[Mapping[Outcome, Kind]] = {
+    Outcome.UPDATED: "Success",
+    Outcome.UP_TO_DATE: "NoOp",
+    Outcome.CANCELLED: "Cancelled",
+}
 BAD: Final = frozenset({Outcome.FAILED, Outcome.REFUSED})
 
 

@@ -37,6 +37,7 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
     former_forms.converted,
+    former_forms.outcomes,
 )
 RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply it again: odfctl delete flow NAME")
 _RECORD: Final = msgspec.json.Decoder(Record)

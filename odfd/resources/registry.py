@@ -90,7 +90,7 @@ class Registration(NamedTuple):
 def told(row: Row, condition: str) -> Any:
     """Returns the value of a condition by the last part of its URI; ``None`` if it is not told."""
     conditions = row.status.get("conditions", {})
-    return next((each["value"] for key, each in conditions.items() if key.rpartition("/")[2] == condition), None)
+    return next((each.get("value") for key, each in conditions.items() if key.rpartition("/")[2] == condition), None)
 
 
 def _endpoint(row: Row) -> object:

@@ -147,6 +147,9 @@ def shown(status: ResourceStatus, uri: Mapping[str, str]) -> dict[str, Any]:
 def _shown(each: Condition) -> dict[str, Any]:
     found: dict[str, Any] = {"value": each.value}
     found |= {key: value for key in ("code", "message") if (value := getattr(each, key))}
+    if isinstance(each.value, Mapping) and "kind" in each.value:  # RFC-019's TaskOutcome
+        error = {"error": {"kind": each.code}} if each.code else {}
+        found = {**each.value, **({"message": each.message} if each.message else {}), **error}
     return found | {"updatedAt": instant.render(each.updated_at), "observedGeneration": each.observed_generation}
 
 

@@ -28,6 +28,7 @@ from odfd.control.findings import finding
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows import store
 from odfd.flows.dialect import PULL, PUSH
+from odfd.flows.former_forms import OUTCOME
 from odfd.flows.plan import FlowPlan, Outcome, Record
 from odfd.flows.selection import EVERY
 from odfd.flows.spec import OWN_TASKS
@@ -42,10 +43,11 @@ from odfd.runtime.clock import Clock
 from odfd.runtime.subjects import Sees, about
 from odfd.runtime.tasks import Task, TaskBoard, TaskState, named
 from odfd.state.directory import StateDirectory
+from odfd.workers.flows import ended_by
 
-OUTCOME: Final = "Outcome"
 _CANCELLED: Final = "cancelled"
 _GOOD: Final = (Outcome.UPDATED, Outcome.UP_TO_DATE)
+_ENDS: Final = {TaskState.DONE: Outcome.UPDATED, TaskState.CANCELLED: Outcome.CANCELLED}
 _STOPPED: Final = ("draining", "interrupted")
 """Rules of the faults of a task that the stop of the daemon cut off; it is begun again after the next start."""
 _KINDS: Final[Mapping[str, str]] = {
@@ -178,10 +180,10 @@ def _outcome(task: Task, fault: Fault | None) -> ConditionValue:
     """Returns the condition that is stored for a finished task."""
     end = end_of(task)
     if end.outcome in _GOOD:
-        return ConditionValue(value=end.outcome.value, message=end.message)
+        return ConditionValue(value=end.outcome.told, message=end.message)
     code = _CANCELLED if end.outcome is Outcome.CANCELLED else fault.rule if fault is not None else ""
     message = end.message if fault is None else fault.message
-    return ConditionValue(value=end.outcome.value, code=code or end.outcome.value, message=message)
+    return ConditionValue(value=end.outcome.told, code=code or end.outcome.value, message=message)
 
 
 def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequence[Resource]]:
@@ -205,13 +207,20 @@ def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequ
 
 def _status(task: Task, began: Instant) -> ResourceStatus:
     at = task.finished_at or began
-    told = {OUTCOME: Condition(value=task.state.value, updated_at=at, observed_generation=1)}
+    found = finding(task.result) if task.state is TaskState.DONE else ""
+    outcome = Outcome.REFUSED if found else _ENDS.get(task.state, Outcome.REFUSED)
+    if task.state is TaskState.FAILED and task.fault is not None:
+        outcome = ended_by(task.fault).outcome
+    message = found or ("" if task.fault is None else task.fault.message)
+    told = {
+        OUTCOME: Condition(value=outcome.told, message=message, updated_at=at, observed_generation=1)
+    }  # fmt: skip
     match task.state:
         case TaskState.WAITING:
             return ResourceStatus()
         case TaskState.RUNNING:
             return ResourceStatus(phase="Reconciling")
-        case TaskState.DONE if found := finding(task.result):
+        case TaskState.DONE if found:
             return ResourceStatus(
                 phase="Failed", code="finding", message=found, observed_generation=1, reconciled_at=at, conditions=told
             )

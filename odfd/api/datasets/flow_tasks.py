@@ -52,8 +52,6 @@ _GOES_ON: Final = frozenset({Outcome.UPDATED, Outcome.UP_TO_DATE})
 _FIRST: Final = "#0"
 _Submit: TypeAlias = Callable[[], Awaitable[wire.TaskRef]]
 _Submitted: TypeAlias = Ingest | SyncFrom | SyncTo | Verify | PushTo | Compaction | Reset | GarbageCollection
-_MAY_BE_IDLE: Final = (Ingest, SyncFrom, SyncTo, PushTo, Compaction)
-"""The tasks that may have nothing to do; the others did something if they ended well."""
 
 
 class FlowTasks(NamedTuple):
@@ -83,7 +81,7 @@ class FlowTasks(NamedTuple):
             if done.outcome not in _GOES_ON and (not each.is_optional or done.outcome is Outcome.CANCELLED):
                 failed = done
                 break
-            if each.breaks and done.outcome is Outcome.UP_TO_DATE and isinstance(each, _MAY_BE_IDLE):
+            if each.breaks and done.outcome is Outcome.UP_TO_DATE:
                 break
         is_updated = any(each.outcome is Outcome.UPDATED for each in ended)
         return Ended(
@@ -99,7 +97,7 @@ class FlowTasks(NamedTuple):
                 if not isinstance(task, WebhookCall):
                     return await self._task(plan, record, task)
                 said = await self.webhooks.call_for(plan, record, task, place)
-                return Ended(Outcome.UP_TO_DATE, said)
+                return Ended(Outcome.UPDATED, said)
         except Fault as fault:
             ended = ended_by(fault)
             return ended._replace(retry=task.retry) if isinstance(task, WebhookCall) else ended
@@ -212,14 +210,14 @@ def _judged(result: object) -> Ended:
     """Returns how a task ended that has a result."""
     match result:
         case str():
-            return Ended(Outcome.UP_TO_DATE, result)
+            return Ended(Outcome.UPDATED, result)
         case wire.PullResult():
             (item,) = result.items
             if item.outcome in _GOOD:
                 return Ended(_GOOD[item.outcome], item.message)
             return ended_by(item.fault.fault()) if item.fault is not None else Ended(Outcome.FAILED, item.message)
         case wire.VerifyReport(ok=True):
-            return Ended(Outcome.UP_TO_DATE, f"{plural(result.blocks, 'block')} verified ({result.level})")
+            return Ended(Outcome.UPDATED, f"{plural(result.blocks, 'block')} verified ({result.level})")
         case wire.VerifyReport():
             rules = ", ".join(sorted({each.rule for each in result.failures}))
             return Ended(Outcome.REFUSED, f"verification failed: {rules}; odfctl verify {result.ref} tells more")
@@ -231,9 +229,8 @@ def _judged(result: object) -> Ended:
         case wire.RewriteResult():
             return Ended(Outcome.UP_TO_DATE, result.message)
         case wire.CollectResult():
-            return Ended(
-                Outcome.UP_TO_DATE, f"{plural(result.objects, 'object')} freed, {plural(result.bytes, 'byte')}"
-            )
+            done = Outcome.UPDATED if result.objects else Outcome.UP_TO_DATE
+            return Ended(done, f"{plural(result.objects, 'object')} freed, {plural(result.bytes, 'byte')}")
     raise Bug(f"a task of a flow ended with {type(result).__name__}")
 
 
@@ -250,4 +247,4 @@ def _pushed(item: wire.PushItem) -> Ended:
         stays = isinstance(fault, Conflict) and fault.rule != RACED
         return Ended(Outcome.REFUSED, str(fault)) if stays else ended_by(fault)
     text = f"{plural(item.blocks, 'block')} pushed to {item.place}" if item.blocks else f"{item.place} is up to date"
-    return Ended(Outcome.UP_TO_DATE, text)
+    return Ended(Outcome.UPDATED if item.blocks else Outcome.UP_TO_DATE, text)

@@ -17,7 +17,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows import store
-from odfd.flows.plan import BAD, FlowPlan, Outcome
+from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
 from odfd.flows.selection import EVERY
@@ -315,7 +315,8 @@ def _view(entry: Entry, name_of: Callable[[DatasetId], str], accounts: Mapping[s
         state=_state(entry),
         next=_text(entry.due),
         last=_text(record.ended_at),
-        outcome=record.outcome.value if record.outcome is not None else None,
+        outcome=record.outcome.kind if record.outcome is not None else None,
+        recoverable=record.outcome.is_recoverable if record.outcome is not None else None,
         message=record.message,
         runs=record.runs,
         failures=record.failures,
@@ -327,8 +328,7 @@ def _view(entry: Entry, name_of: Callable[[DatasetId], str], accounts: Mapping[s
 def _whole_view(plan: FlowPlan, views: Sequence[wire.FlowView], accounts: Mapping[str, str]) -> wire.FlowView:
     """Shows a flow of many datasets as one: its earliest next run, and the latest last run that failed, if any did."""
     ended = sorted((each for each in views if each.last is not None), key=lambda each: each.last or "")
-    bad = {outcome.value for outcome in BAD}
-    told = next((each for each in reversed(ended) if each.outcome in bad), ended[-1] if ended else None)
+    told = next((each for each in reversed(ended) if each.outcome == "Failed"), ended[-1] if ended else None)
     states = {each.state for each in views}
     return wire.FlowView(
         name=plan.name,
@@ -342,6 +342,7 @@ def _whole_view(plan: FlowPlan, views: Sequence[wire.FlowView], accounts: Mappin
         next=min((each.next for each in views if each.next is not None), default=None),
         last=ended[-1].last if ended else None,
         outcome=told.outcome if told is not None else None,
+        recoverable=told.recoverable if told is not None else None,
         message=f"{told.target}: {told.message}" if told is not None else "",
         runs=sum(each.runs for each in views),
         failures=max((each.failures for each in views), default=0),
@@ -419,7 +420,7 @@ class FlowController(Controller):
         if view.outcome is None:
             return ObservedState()
         told = {"LastRun": ConditionValue(value=view.outcome, message=view.message)}
-        if view.outcome != Outcome.REFUSED.value:
+        if view.recoverable is not False:
             return ObservedState(told=told)
         hint = "change what it names, or the flow: the next run that ends well makes it Ready"
         return ObservedState(told=told, fault=Refused(view.message, rule="flow-refused", hint=hint))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from chain import instant
 from odfd.control import wire
-from odfd.resources.registry import OURS, VERSION
+from odfd.resources.registry import ODF, OURS, VERSION
 from odfd.resources.resource import Resource, ResourceHandle
 from odfd.resources.status import COMMON, DELETING, ResourceStatus, shown
 from odfd.resources.types import ResourceType
@@ -20,6 +20,8 @@ _COMMON: Final = f"{OURS}/resource/{VERSION}"
 _OWNERS: Final = "ownerReferences"
 _STATUS: Final = ("phase", "observedGeneration", "reconciledAt")
 """Fields of a status that the format has, beside the conditions."""
+_FORMATS: Final = {"Outcome": f"{ODF}/tasks/{VERSION}/TaskOutcome"}
+"""Conditions that the format has, by their names."""
 _PROBLEM: Final = ("code", "message", "hint", "failures", "retryAt")
 """Fields of a status that say why the last attempt failed."""
 
@@ -82,7 +84,8 @@ def _conditions(view: wire.ResourceView) -> dict[str, Any]:
 
 def _uris(kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:
     """Returns the URIs of a status's conditions; some are common to all resources."""
-    return {key: f"{OURS}/{'resource' if key in COMMON else kind.context}/{VERSION}/{key}" for key in status.conditions}
+    uris = {key: f"{OURS}/{'resource' if key in COMMON else kind.context}/{VERSION}/{key}" for key in status.conditions}
+    return uris | {key: uri for key, uri in _FORMATS.items() if key in uris}
 
 
 def _reference_view(key: str, held: ResourceHandle | None) -> dict[str, str]:

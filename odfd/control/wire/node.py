@@ -149,7 +149,10 @@ class FlowView(Value, frozen=True, kw_only=True):
     """Time of its next run; ``None``: not before something new arrives."""
     last: str | None = None
     """Time at which its last run ended."""
-    outcome: str | None = None
+    outcome: Literal["Success", "NoOp", "Failed", "Cancelled"] | None = None
+    """The outcome of the last run, in the words of RFC-019."""
+    recoverable: bool | None = None
+    """Whether a retry of a failed run could succeed."""
     """Outcome of that run: ``updated``, ``up-to-date``, ``blocked``, ``failed``, ``refused`` or ``cancelled``."""
     message: str = ""
     runs: int = 0

@@ -67,7 +67,7 @@ const TONES = {
   fresh: "good", current: "good", ok: "good", done: "good", idle: "good", connected: "good", updated: "good", reproduced: "good",
   confirmed: "bad", stale: "warn", syncing: "calm", unsigned: "warn", waiting: "calm", running: "calm", warning: "warn", stalled: "warn",
   paused: "calm", retrying: "warn", refuted: "bad", accused: "bad", forked: "bad", damaged: "bad", failed: "bad", refused: "bad",
-  blocked: "bad", mismatch: "bad", cancelled: "warn", "not ok": "bad", "up-to-date": "good",
+  blocked: "bad", mismatch: "bad", cancelled: "warn", "not ok": "bad", "up-to-date": "good", Success: "good", NoOp: "good", Failed: "bad", Cancelled: "warn",
 };
 export const tone = (word) => TONES[word] || "calm";
 

@@ -321,6 +321,8 @@ async def test_flows_and_tasks_of_before_have_the_form_of_rfc_019(tmp_path: Path
             f"{'Task' if name in ('done', 'waits') else 'Flow'} {name} has the form of RFC-019 now" for name in FORMS
         }  # fmt: skip
         assert (views["done"].status["phase"], views["waits"].status["code"]) == ("Ready", "unresolved-reference")
+        (outcome,) = [each for key, each in views["done"].status["conditions"].items() if key.endswith("/TaskOutcome")]
+        assert outcome["kind"] == "NoOp", "which was up-to-date"
         flows = {each.name: each for each in await alice.api.flows.list()}
         assert (flows["often"].state, flows["often"].when) == ("paused", "every 1h")
         assert flows["tells"].runs >= 1, "its record stays with it"

@@ -50,8 +50,8 @@ async def test_a_declared_task_is_done_once(world: Any) -> None:
         (made,) = (await alice.apply(check())).items
         found = await status(alice, "check", "Ready")
         ((key, outcome),) = found["conditions"].items()
-        assert key.endswith("/flow/v1alpha1/Outcome")
-        assert (outcome["value"], outcome["message"]) == ("up-to-date", "1 block verified (data)")
+        assert key.endswith("opendatafabric.org/schemas/tasks/v1alpha1/TaskOutcome")
+        assert (outcome["kind"], outcome["message"]) == ("Success", "1 block verified (data)")
         (again,) = (await alice.apply(check())).items
         assert (again.action, again.id) == ("unchanged", made.id)
         await alice.api.declarations.label("task", "check", wire.LabelRequest(labels={"a": "b"}))

@@ -89,7 +89,7 @@ async def test_a_root_is_polled_by_its_schedule_and_what_was_missed_is_caught_up
         assert (await view(alice, "often")).runs == 0
         await pass_time(alice, 60)
         seen = await ran(alice, "often", 1)
-        assert (seen.outcome, seen.failures, seen.missed) == ("updated", 0, 0)
+        assert (seen.outcome, seen.failures, seen.missed) == ("Success", 0, 0)
         size = alice.size("cities")
     world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Graz,2")
     world.clock.instant += 600 * SECOND
@@ -130,7 +130,7 @@ async def test_what_an_input_got_while_nobody_was_there_is_derived_after_the_sta
     async with world.running("alice", **FOLLOWING) as alice:
         await alice.parts.flows.look()
         seen = await ran(alice, "towns", 1)
-        assert (seen.kind, seen.outcome) == ("follow", "updated")
+        assert (seen.kind, seen.outcome) == ("follow", "Success")
     async with world.running("alice", **FOLLOWING) as alice:
         await alice.parts.flows.look()
         assert (await view(alice, "towns")).runs == 1, "nothing is new"
@@ -158,7 +158,7 @@ async def test_a_flow_runs_when_another_dataset_has_new_data(world: Any) -> None
         await ran(alice, "after", 1)
         await alice.pull("cities")
         # One run more may have found nothing: the flow is in force before its dataset's first blocks are signed.
-        seen = await ran(alice, "after", 2, "updated")
+        seen = await ran(alice, "after", 2, "Success")
         assert seen.when == "new data of cities, each 0s at most"
 
 
@@ -231,7 +231,7 @@ async def test_what_fails_is_told_counted_and_tried_again(world: Any) -> None:
                                        "{kind: Url, url: 'http://127.0.0.1:9/rows.csv'}"), flow())  # fmt: skip
         await pass_time(alice, 60)
         seen = await ran(alice, "often", 1)
-        assert (seen.state, seen.outcome, seen.failures) == ("retrying", "failed", 1)
+        assert (seen.state, seen.outcome, seen.recoverable, seen.failures) == ("retrying", "Failed", True, 1)
         (event,) = await alice.heard("flow.failed")
         assert event.data["failures"] == 1
         await pass_time(alice, 15)
@@ -255,7 +255,7 @@ async def test_r63_new_blocks_are_compacted_and_verified_and_what_a_run_wrote_ru
         while (await view(alice, "tidy")).next is not None:
             seen = await ran(alice, "tidy", seen.runs + 1)
         size, head = alice.size("cities"), alice.home.chains.chain(alice.dataset("cities")).head()
-        assert (seen.outcome, seen.tasks) in {(each, ("Compaction", "Verify")) for each in ("updated", "up-to-date")}
+        assert (seen.outcome, seen.tasks) == ("Success", ("Compaction", "Verify"))
         assert "blocks verified (data)" in seen.message
         assert len(slices(alice, "cities")) == 1
     async with world.running("alice") as alice:
@@ -277,7 +277,7 @@ async def test_r63_each_new_block_of_a_published_dataset_is_pushed(world: Any, t
         await alice.apply(ROOT, archive(tmp_path / "archive"), tasked("give", PUSHED))
         await alice.pull("cities")
         seen = await ran(alice, "give", 1)
-        assert (seen.outcome, seen.message) == ("blocked", "cities is private: nothing of it leaves this node")
+        assert (seen.outcome, seen.message) == ("Failed", "cities is private: nothing of it leaves this node")
         assert not place.exists()
         await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
         world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Graz,1")
@@ -285,7 +285,7 @@ async def test_r63_each_new_block_of_a_published_dataset_is_pushed(world: Any, t
         head = alice.home.chains.chain(alice.dataset("cities")).head().hash
         await became(lambda: read_head(place) == head)
         seen = await ran(alice, "give", 2)
-        assert seen.outcome == "up-to-date"
+        assert seen.outcome == "Success"
         assert "archive/cities" in seen.message
 
 
@@ -302,7 +302,7 @@ async def test_a_push_goes_to_the_repository_that_was_meant_and_not_to_one_that_
         await alice.apply(archive(tmp_path / "second"))
         await pass_time(alice, 60)
         seen = await ran(alice, "give", 1)
-        assert (seen.outcome, "vault/cities" in seen.message) == ("up-to-date", True)
+        assert (seen.outcome, "vault/cities" in seen.message) == ("Success", True)
         head = alice.home.chains.chain(alice.dataset("cities")).head().hash
         assert read_head(tmp_path / "first" / "cities") == head
         assert not (tmp_path / "second").exists()
@@ -318,7 +318,7 @@ async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: Any
         await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
         await pass_time(alice, 60)
         seen = await ran(alice, "give", 1)
-        assert (seen.outcome, seen.failures) == ("refused", 1)
+        assert (seen.outcome, seen.recoverable, seen.failures) == ("Failed", False, 1)
         assert "is not empty, and not a dataset" in seen.message
         assert (place / "notes.txt").read_text() == "mine"
 
@@ -333,7 +333,7 @@ async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: Any
         assert (said["phase"], said["code"], said["message"]) == ("Failed", "flow-refused", seen.message)
         (place / "notes.txt").unlink()
         await pass_time(alice, 60)
-        await ran(alice, "give", 2, "up-to-date")
+        await ran(alice, "give", 2, "Success")
         assert (await status())["phase"] == "Ready"
 
 
@@ -346,7 +346,7 @@ async def test_blocks_that_came_while_nobody_was_there_are_verified_after_the_st
     async with world.running("alice") as alice:
         await alice.api.flows.resume("check")
         seen = await ran(alice, "check", 1)
-        assert (seen.outcome, seen.when) == ("up-to-date", "new blocks of it, each 0s at most")
+        assert (seen.outcome, seen.when) == ("Success", "new blocks of it, each 0s at most")
 
 
 async def test_what_is_damaged_is_refused_by_name_and_the_tasks_after_it_are_not_done(world: Any) -> None:
@@ -359,7 +359,7 @@ async def test_what_is_damaged_is_refused_by_name_and_the_tasks_after_it_are_not
             connection.execute("UPDATE small_objects SET data = x'00' WHERE name = ?", (name,))
         await pass_time(alice, 60)
         seen = await ran(alice, "check", 1)
-        assert (seen.outcome, seen.failures) == ("refused", 1)
+        assert (seen.outcome, seen.failures) == ("Failed", 1)
         assert seen.message.startswith("verification failed: ")
         assert "odfctl verify cities" in seen.message
 
@@ -370,10 +370,10 @@ async def test_a_derived_dataset_follows_its_inputs_beside_flows_that_do_not_pul
         await alice.apply(ROOT, DERIVED, tasked("check", "{kind: GarbageCollection}", target="towns"))
         await alice.pull("cities")
         runs = 2  # or one more, where the news of its birth came after its first run
-        while (seen := await ran(alice, "towns", runs)).outcome != "updated":
+        while (seen := await ran(alice, "towns", runs)).outcome != "Success":
             runs = seen.runs + 1
         seen = await ran(alice, "check", 1)
-        assert (seen.outcome, seen.kind) == ("up-to-date", "flow")
+        assert (seen.outcome, seen.kind) == ("NoOp", "flow")
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(w
         with trio.fail_after(PATIENCE):
             while (first := await alice.api.flows.get("all")).runs < 1:
                 await alice.parts.flows.turned.wait()
-        assert (first.target, first.outcome) == ("geo.%", "up-to-date")
+        assert (first.target, first.outcome) == ("geo.%", "Success")
         await alice.apply(two)
         await joined(alice, "all", ["geo.a", "geo.b"])
         runs = {each.target: each.runs for each in await alice.api.flows.list()}
@@ -496,7 +496,7 @@ async def test_garbage_of_all_datasets_is_collected_once(world: Any) -> None:
         await alice.apply(ROOT, ROOT.replace("name: cities", "name: towns"), gc)
         assert await of(alice, "gc") == ["%"]
         await pass_time(alice, 60)
-        assert (await ran(alice, "gc", 1)).outcome == "up-to-date"
+        assert (await ran(alice, "gc", 1)).outcome == "NoOp"
 
 
 @pytest.mark.parametrize(
@@ -598,7 +598,7 @@ async def test_people_run_a_flow_that_has_a_trigger_for_them(world: Any) -> None
         await alice.apply(ROOT, flow("asked", trigger=MANUAL), flow())
         assert (await view(alice, "asked")).when == "on request"
         await alice.api.flows.run("asked", wire.FlowRunRequest())
-        assert (await ran(alice, "asked", 1)).outcome == "updated"
+        assert (await ran(alice, "asked", 1)).outcome == "Success"
         with pytest.raises(Refused) as refused:
             await alice.api.flows.run("often", wire.FlowRunRequest())
         assert (refused.value.rule, "kind: Manual" in refused.value.hint) == ("flow-trigger", True)
@@ -627,11 +627,11 @@ async def test_a_flow_awaits_a_number_of_records_of_inputs_or_the_age_of_one(wor
         assert (await view(alice, "derive")).runs == 0
         world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Graz,2")
         await alice.pull("cities")
-        assert (await ran(alice, "derive", 1)).outcome == "updated"
+        assert (await ran(alice, "derive", 1)).outcome == "Success"
         world.write("alice", "3.csv", "2024-01-03T00:00:00Z,Graz,3")
         await alice.pull("cities")
         await pass_time(alice, 3601)
-        assert (await ran(alice, "derive", 2)).outcome == "updated"
+        assert (await ran(alice, "derive", 2)).outcome == "Success"
         assert load_state(alice.home.chains.chain(alice.dataset("towns"))).next_offset == 3
 
 
@@ -646,11 +646,11 @@ async def test_inputs_updated_is_of_a_derived_dataset(world: Any) -> None:
 @pytest.mark.parametrize(
     ("first", "outcome", "tasks"),
     [
-        ("{kind: Pull, onNoOp: Break}", "up-to-date", 1),
-        ("{kind: Pull, onNoOp: Continue}", "up-to-date", 2),
-        ("{kind: Transform}", "refused", 1),
-        ("{kind: Transform, onFailure: Continue}", "up-to-date", 2),
-        ("{kind: Pull, target: towns}", "up-to-date", 2),
+        ("{kind: Pull, onNoOp: Break}", "NoOp", 1),
+        ("{kind: Pull, onNoOp: Continue}", "Success", 2),
+        ("{kind: Transform}", "Failed", 1),
+        ("{kind: Transform, onFailure: Continue}", "Success", 2),
+        ("{kind: Pull, target: towns}", "Success", 2),
     ],
 )
 async def test_what_follows_a_task_that_did_nothing_or_failed(world: Any, first: str, outcome: str, tasks: int) -> None:
@@ -677,7 +677,7 @@ async def test_a_reset_moves_the_head_if_it_is_the_expected_one(world: Any) -> N
         await alice.apply(flow("back", trigger=MANUAL, tasks=f"{{kind: Reset, oldBlockHash: {other}}}"))
         await alice.api.flows.run("back", wire.FlowRunRequest())
         seen = await ran(alice, "back", 1)
-        assert (seen.outcome, alice.size("cities")) == ("failed", size)
+        assert (seen.outcome, alice.size("cities")) == ("Failed", size)
         assert str(head.hash) in seen.message
         await alice.apply(flow("back", trigger=MANUAL, tasks=f"{{kind: Reset, oldBlockHash: {head.hash}}}"))
         await alice.api.flows.run("back", wire.FlowRunRequest())

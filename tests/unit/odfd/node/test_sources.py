@@ -80,14 +80,14 @@ async def test_a_flow_takes_from_a_source_and_follows_its_name(world: Any) -> No
         with trio.fail_after(PATIENCE):
             while (seen := await alice.api.flows.get("often")).runs < 1:
                 await alice.parts.flows.turned.wait()
-        assert (seen.outcome, seen.failures) == ("updated", 0), seen.message
+        assert (seen.outcome, seen.failures) == ("Success", 0), seen.message
         await alice.api.declarations.delete("source", "cities")
         alice.clock.instant += 60 * SECOND
         alice.parts.flows.loop.poke()
         with trio.fail_after(PATIENCE):
             while (seen := await alice.api.flows.get("often")).runs < 2:
                 await alice.parts.flows.turned.wait()
-        assert (seen.outcome, "no Source" in seen.message) == ("refused", True), seen.message
+        assert (seen.outcome, "no Source" in seen.message) == ("Failed", True), seen.message
 
 
 async def test_a_source_reads_its_own_values_in_its_url(world: Any) -> None:

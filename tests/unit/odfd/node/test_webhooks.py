@@ -434,8 +434,8 @@ async def test_a_task_calls_a_target_once(world: Any, receiver: Receiver) -> Non
         await alice.board.get("told").finished.wait()
         await alice.parts.reconciler.settled()
         told = await alice.api.declarations.get("task", "told")
-        (outcome,) = [value for key, value in told.status["conditions"].items() if key.endswith("/Outcome")]
-        assert (told.status["phase"], outcome["value"]) == ("Ready", "up-to-date")
+        (outcome,) = [value for key, value in told.status["conditions"].items() if key.endswith("/TaskOutcome")]
+        assert (told.status["phase"], outcome["kind"]) == ("Ready", "Success")
         receiver.status = 503
         await alice.apply(ONCE.replace("name: told", "name: again"))
         await became(lambda: len(receiver.calls) == 2)
@@ -465,9 +465,9 @@ async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(wo
 
         later(alice, world, 60)
         told = await ran(1)
-        assert (told.outcome, told.message) == ("failed", "WebhookTarget hook: it answered 503")
+        assert (told.outcome, told.message) == ("Failed", "WebhookTarget hook: it answered 503")
         receiver.status = 204
-        await ended(Outcome.UP_TO_DATE)
+        await ended(Outcome.UPDATED)
         assert str(receiver.calls[0]) == str(receiver.calls[1]), "the same call"
         assert set(receiver.calls[0][1]) == {"at"}
         await alice.api.declarations.delete("webhook", "hook")
