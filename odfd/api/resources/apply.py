@@ -25,7 +25,7 @@ from odfd.api.resources.dataset_planning import DatasetPlanning
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
 from odfd.api.resources.prepared_intents import PreparedIntent, prepared, taken_up
-from odfd.api.resources.skipping import Possible, possible, terms_of
+from odfd.api.resources.skipping import Plan, Possible, possible, terms_of
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -45,6 +45,8 @@ from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
+MOVED: Final = "head-moved"
+"""The rule of a conflict with what came or went since the plan."""
 ATTEMPTS: Final = 5
 """Times that an apply is planned at most, as when a pull moved the head in between."""
 
@@ -117,26 +119,33 @@ class ApplyOperation:
         and whatever ``terms`` raises.
         """
         found = await trio.to_thread.run_sync(self._possible, request, terms)
-        wanted, planned = found.wanted, found.planned
-        snapshots, skips = wanted.snapshots, request.on_error == "skip"
-        chains = {each.draft for each in snapshots}
+        wanted, skips = found.wanted, request.on_error == "skip"
+        chains = {each.draft for each in wanted.snapshots}
         bare = {at for at, each in enumerate(wanted.drafts) if each.type.name == DATASET and at not in chains}
-        others = [each for at, each in enumerate(planned) if each.after.type not in ELSEWHERE or at in bare]
 
         async def work(report: Report) -> wire.ApplyResult:
-            if request.generation is None:
-                return await whole(report)
-            async with self._conditional:
-                check = partial(self._declarations.check_planned, planned, request.generation)
-                await trio.to_thread.run_sync(check)
-                return await whole(report)
+            if request.generation is not None:
+                async with self._conditional:
+                    check = partial(self._declarations.check_planned, found.planned, request.generation)
+                    await trio.to_thread.run_sync(check)
+                    return await whole(report, found.planned)
+            planned = found.planned
+            for left in reversed(range(ATTEMPTS)):
+                try:
+                    return await whole(report, planned)
+                except Conflict as fault:
+                    if fault.rule != MOVED or not left:
+                        raise
+                    planned = await trio.to_thread.run_sync(self._plan_of(request, terms), wanted.drafts)
+            raise AssertionError("the last attempt returns or raises")
 
-        async def whole(report: Report) -> wire.ApplyResult:
+        async def whole(report: Report, planned: Sequence[PlannedResource]) -> wire.ApplyResult:
+            others = [each for at, each in enumerate(planned) if each.after.type not in ELSEWHERE or at in bare]
             report.begin("applying", len(planned), "manifests")
             is_whole = len(planned) > 1 and not skips
-            terms = _Terms(request.dry_run, is_whole, request.generation, request.force)
-            brought = await self._perform(wanted, planned, report, terms)
-            if terms.is_whole and not request.dry_run and _has_failed(brought):
+            how = _Terms(request.dry_run, is_whole, request.generation, request.force)
+            brought = await self._perform(wanted, planned, report, how)
+            if how.is_whole and not request.dry_run and _has_failed(brought):
                 return refused(brought, others)
             items = with_headers(brought, planned) + [declared_item(each) for each in others]
             if not request.dry_run:
@@ -149,7 +158,7 @@ class ApplyOperation:
             told = [with_warnings(with_warnings(each, warnings), wanted.warnings) for each in items]
             return wire.ApplyResult(items=(*told, *found.failed), dry_run=request.dry_run)
 
-        target = ", ".join(each.after.name for each in planned)
+        target = ", ".join(each.after.name for each in found.planned)
         return task_ref(self._board.submit("apply", target, work))
 
     async def rename(self, word: str, ref: str, name: str) -> None:
@@ -192,6 +201,10 @@ class ApplyOperation:
         told = about(before.did)
         self._events.emit("dataset.renamed", after.name, f"it was {before.name}", about=told, id=before.did)
 
+    def _plan_of(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Plan:
+        """Returns what plans the drafts of an apply, against what is here when it is called."""
+        return partial(self._declarations.plan, dry_run=request.dry_run, terms=terms_of(request), account=terms.account)
+
     def _possible(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Possible:
         """Returns the manifests to apply: those that can be with ``on_error`` skip, otherwise all. Blocking.
 
@@ -199,7 +212,7 @@ class ApplyOperation:
         """
         if request.prune is not None:
             parse_selector(request.prune)
-        plan = partial(self._declarations.plan, dry_run=request.dry_run, terms=terms_of(request), account=terms.account)
+        plan = self._plan_of(request, terms)
         if request.on_error == "skip":
             found = possible(request.manifests, plan)
             terms.judge(found.wanted)

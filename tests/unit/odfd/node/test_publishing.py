@@ -50,7 +50,6 @@ async def test_one_failure_harms_no_other(world: Any, worlds: Any) -> None:
     [
         ("datasetRef: cities", "datasetRef: citis", "dataset-ref", "m0.yaml:9"),
         ("datasetRef: cities", "datasetRef: kamu/cities", "dataset-ref", "m0.yaml:9"),
-        ("name: towns", "name: kamu/towns", "dataset-account", "m0.yaml"),
         ("select * from cities", "select now()", "shape-not-supported", "m0.yaml:11"),
         ("engine: spark", "engine: flink", "engine-unknown", "m0.yaml:11"),
     ],
@@ -72,9 +71,13 @@ async def test_refusals_name_the_place_and_leave_nothing(
 async def test_a_dataset_that_exists_as_something_else(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT)
-        (item,) = (await alice.apply(worlds.DERIVED.replace("name: towns", "name: Cities"))).items
+        (item,) = (await alice.apply(worlds.ROOT.replace("kind: Root", "kind: Derivative"))).items
         assert item.action == "failed"
         assert "exists as a Root" in item.fault.detail
+        with pytest.raises(Invalid, match=r"m0\.yaml:4: they refer to each other in a circle: Cities -> Cities"):
+            await alice.apply(worlds.DERIVED.replace("name: towns", "name: Cities"))
+        with pytest.raises(Invalid, match=r"m0\.yaml:4: headers\.name: 'kamu/towns' names an account"):
+            await alice.apply(worlds.DERIVED.replace("name: towns", "name: kamu/towns"))
         assert alice.size("cities") == 2
 
 
