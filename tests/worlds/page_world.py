@@ -391,11 +391,11 @@ def _detail(view: wire.DatasetView) -> wire.DatasetDetail:
     )
 
 
-async def _log(ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None) -> Any:
+async def _log(ref: str, kinds: Sequence[str], limit: int, before: str | None, epoch: int | None = None) -> Any:
     def block(number: int) -> wire.BlockView:
         return wire.BlockView(
             sequence_number=number,
-            hash="f1620" + "0" * 64,
+            hash=f"f1620{number:064}",
             system_time="2026-01-01T00:00:00Z",
             event="SetInfo",
             summary=ATTACKS[number % 9],
@@ -403,7 +403,7 @@ async def _log(ref: str, kinds: Sequence[str], limit: int, before: int | None, e
             data_size=number,
         )
 
-    return [block(number) for number in reversed(range(9)) if before is None or number < before][:limit]
+    return [block(number) for number in reversed(range(9)) if before is None or number < int(before[5:])][:limit]
 
 
 def _block() -> wire.BlockDetail:

@@ -17,7 +17,7 @@ export function Chain({ name, detail }) {
       ${(before.length > 0 || (found.length > 0 && found[found.length - 1].sequenceNumber > 0)) && html`<nav class="row pages" aria-label="Pages">
         <button type="button" disabled=${!before.length} onClick=${() => turn(before.slice(0, -1))}>Newer</button>
         <button type="button" disabled=${!found.length || found[found.length - 1].sequenceNumber === 0}
-          onClick=${() => turn([...before, found[found.length - 1].sequenceNumber])}>Older</button>
+          onClick=${() => turn([...before, found[found.length - 1].hash])}>Older</button>
       </nav>`}`}<//>
   </section>`;
 }
@@ -32,10 +32,10 @@ function Block({ name, one }) {
 }
 
 function Event({ name, one }) {
-  const block = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/blocks/${one.sequenceNumber}`);
-  const earlier = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/blocks?kind=${part(one.event)}&before=${one.sequenceNumber}&limit=1`);
+  const block = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/blocks/${one.hash}`);
+  const earlier = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/blocks?kind=${part(one.event)}&before=${one.hash}&limit=1`);
   const found = earlier.value && earlier.value[0];
-  const other = useAsk(found ? `/dataset/v1alpha1/datasets/${part(name)}/blocks/${found.sequenceNumber}` : "");
+  const other = useAsk(found ? `/dataset/v1alpha1/datasets/${part(name)}/blocks/${found.hash}` : "");
   return html`<div class="event"><p class="row quiet"><span>hash <${Id} of=${one.hash} /></span><span>${bytes(one.size)}</span>
       ${one.dataSize !== null && html`<span>data ${bytes(one.dataSize)}</span>`}</p>
     <${Answer} of=${block}>${(now) => {
