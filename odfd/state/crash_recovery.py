@@ -12,8 +12,10 @@ from typing import Final
 
 import msgspec
 
+from chain.errors import Environment
 from chain.libraries import np
 from chain.store.database import Database
+from chain.store.seals import ROW_DAMAGED
 from chain.wording import agree, plural, size
 from odfd.ingest.spool import PushSpool
 from odfd.resources.store import ResourceStore
@@ -142,10 +144,18 @@ def _is_whole(header: np.ndarray) -> bool:
 
 
 def without_orphans(database: Database, spool: PushSpool) -> None:
-    """Removes what was pushed to Sources that are not there any more, nor still to be undone."""
-    with database.read() as connection:
-        store = ResourceStore(connection)
-        living = {each.id for each in store.rows("Source")} | {each.id for each in store.deleting()}
-        known = {source for (source,) in connection.execute("SELECT source FROM spool_numbers")}
+    """Removes what was pushed to Sources that are not there any more, nor still to be undone.
+
+    Removes nothing if a row is damaged, since that may be the row of a Source.
+    """
+    try:
+        with database.read() as connection:
+            store = ResourceStore(connection)
+            living = {each.id for each in store.rows("Source")} | {each.id for each in store.deleting()}
+            known = {source for (source,) in connection.execute("SELECT source FROM spool_numbers")}
+    except Environment as fault:
+        if fault.rule != ROW_DAMAGED:
+            raise
+        return
     for each in sorted(known - living):
         spool.remove(each)

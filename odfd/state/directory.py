@@ -213,7 +213,8 @@ class StateDirectory:
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
         self.recovery.converted = (*self.recovery.converted, *_without_copies(directory / _COPIES))
-        without_orphans(database, self.spool)
+        if not self.recovery.lost:  # else Sources may be among the lost pages, and what was pushed to them must stay
+            without_orphans(database, self.spool)
         self.recovery.files += self.spool.sweep()
         if not self.recovery.lost:  # else chains that had begun may be among the lost pages, and their keys must stay
             self.recovery.keys = sum(not self._settle_key(each) for each in self.keys.unborn())

@@ -34,6 +34,8 @@ from odfd.ingest.spool import SMALL as SMALL_PUSH
 from odfd.ingest.spool import PushSpool
 from odfd.queries.projections import ProjectionStore, TableRecord
 from odfd.repositories.folder import Folder
+from odfd.resources.resource import Resource
+from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import Report
 from odfd.state.backup import BackupFolder, snapshots_in
 from odfd.state.directory import StateDirectory, open_state_directory
@@ -234,12 +236,16 @@ def look_for_evidence(home: Path, promised: Promises) -> None:
 
 def push(home: Path, promise: Callable[[Any], None]) -> None:
     with open_state_directory(home / "state") as state:
+        with state.database.write() as connection:
+            for each in ("one", "two"):
+                source = Resource(id=each, type="Source", name=each, spec={}, created_at=NOW, updated_at=NOW)
+                ResourceStore(connection).put(source, NOW)
         for number in range(6):
             size = SMALL_PUSH + 1 if number % 2 else 10
-            source = "one" if number < 3 else "two"
+            place = "one" if number < 3 else "two"
             data = bytes([number]) * size
-            assert state.spool.add(source, data, 1, NOW, None).durable
-            promise((source, data))
+            assert state.spool.add(place, data, 1, NOW, None).durable
+            promise((place, data))
 
 
 def look_for_pushes(home: Path, promised: Promises) -> None:
