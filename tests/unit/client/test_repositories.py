@@ -125,6 +125,7 @@ class Chain:
         self.rows += count
 
     def hand_over(self, to: Chain, time: int, shards: int = 1) -> None:
+        to._time = max(to._time, time // 1000)  # as a node: what comes then is later
         self.event(announced(None, HandoverNotice(to.id, time, to.head.hash, 1, shards)))
 
     @property
