@@ -255,7 +255,7 @@ async def test_r63_new_blocks_are_compacted_and_verified_and_what_a_run_wrote_ru
         while (await view(alice, "tidy")).next is not None:
             seen = await ran(alice, "tidy", seen.runs + 1)
         size, head = alice.size("cities"), alice.home.chains.chain(alice.dataset("cities")).head()
-        assert (seen.outcome, seen.tasks) == ("Success", ("Compaction", "Verify"))
+        assert (seen.outcome, seen.tasks) in {(each, ("Compaction", "Verify")) for each in ("Success", "NoOp")}
         assert "blocks verified (data)" in seen.message
         assert len(slices(alice, "cities")) == 1
     async with world.running("alice") as alice:
