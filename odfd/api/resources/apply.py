@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -124,19 +125,17 @@ class ApplyOperation:
         bare = {at for at, each in enumerate(wanted.drafts) if each.type.name == DATASET and at not in chains}
 
         async def work(report: Report) -> wire.ApplyResult:
-            if request.generation is not None:
-                async with self._conditional:
-                    check = partial(self._declarations.check_planned, found.planned, request.generation)
-                    await trio.to_thread.run_sync(check)
-                    return await whole(report, found.planned)
-            planned = found.planned
-            for left in reversed(range(ATTEMPTS)):
-                try:
-                    return await whole(report, planned)
-                except Conflict as fault:
-                    if fault.rule != MOVED or not left:
-                        raise
-                    planned = await trio.to_thread.run_sync(self._plan_of(request, terms), wanted.drafts)
+            planned, generation = found.planned, request.generation
+            async with nullcontext() if generation is None else self._conditional:
+                if generation is not None:
+                    await trio.to_thread.run_sync(self._declarations.check_planned, planned, generation)
+                for left in reversed(range(ATTEMPTS)):
+                    try:
+                        return await whole(report, planned)
+                    except Conflict as fault:
+                        if fault.rule != MOVED or not left:
+                            raise
+                        planned = await trio.to_thread.run_sync(self._plan_of(request, terms), wanted.drafts)
             raise AssertionError("the last attempt returns or raises")
 
         async def whole(report: Report, planned: Sequence[PlannedResource]) -> wire.ApplyResult:
@@ -172,7 +171,7 @@ class ApplyOperation:
                 await self._perform(DesiredState([], {}, []), planned, Report(), terms)
                 break
             except Conflict as fault:
-                if fault.rule != "generation" or not left:
+                if fault.rule not in ("generation", MOVED) or not left:
                     raise
         await self._tell((), planned)
 
@@ -226,7 +225,10 @@ class ApplyOperation:
     async def _perform(
         self, wanted: DesiredState, planned: Sequence[PlannedResource], report: Report, terms: _Terms
     ) -> list[wire.ApplyItem]:
-        """Applies all declarations in one transaction; each dataset and intent gives an item."""
+        """Applies all declarations in one transaction; each dataset and intent gives an item.
+
+        Raises Conflict if something moved since the plan.
+        """
         refusals: dict[str, Fault] = {}
         for attempt in range(ATTEMPTS):
             batch = DatasetBatch(self._home, self._clock.now(), dry_run=terms.dry_run, forced=terms.forced)
@@ -240,9 +242,6 @@ class ApplyOperation:
                     return items
                 await self._commit(batch, intents, successful(items, planned), terms)
                 break
-            except Conflict:
-                if attempt + 1 == ATTEMPTS:
-                    raise
             except _Refusals as found:
                 refusals |= found.faults
                 if attempt + 1 == ATTEMPTS:
