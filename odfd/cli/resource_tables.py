@@ -9,7 +9,7 @@ from typing import Any
 
 from chain.instant import Instant
 from odfd.cli import formatting
-from odfd.cli.table import TableColumn
+from odfd.cli.table import WHOLE, TableColumn
 from odfd.control import wire
 from odfd.resources.registry import ANY, PrintedColumn, Registration
 
@@ -29,7 +29,7 @@ def resources(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
 
 def _shown(columns: Iterable[PrintedColumn], now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     return tuple(
-        TableColumn(each.title, partial(_cell, each, now), each.form in ("count", "size"), each.most)
+        TableColumn(each.title, partial(_cell, each, now), each.form in ("count", "size"), each.most or WHOLE)
         for each in columns
     )
 

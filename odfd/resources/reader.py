@@ -135,10 +135,7 @@ class ResourceReader:
         Those of which the declaration does not say the value are among them, for whoever knows it.
         """
         if type_ is not None and label is not None:
-            where = (
-                "id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?, 'null')) ORDER BY key"
-            )
-            return self._several(where, (type_, label[0], canonical(label[1]), str(label[1])))
+            return self._several(f"{_LABELLED} ORDER BY key", (type_, label[0], canonical(label[1]), str(label[1])))
         if type_ is not None:
             return self._several("type = ? ORDER BY type, key", (type_,))
         return self._several("TRUE ORDER BY type, key", ())
@@ -161,7 +158,7 @@ class ResourceReader:
         where = "type = ? AND id IN (SELECT src FROM res_refs WHERE dst = ?) ORDER BY key"
         return self._several(where, (type_, resource_id))
 
-    def foreign_users(self, acting: Sequence[str]) -> list[str]:
+    def foreign_users(self, acting: Collection[str]) -> list[str]:
         """Lists the ids of what accounts have that uses what others have, or is of a type that acts on what is there.
 
         Also of what acts with the rights of an account without being its own. ``acting``: these types.
@@ -172,7 +169,7 @@ class ResourceReader:
             " ON theirs.id = dst WHERE src = own.id AND theirs.account != own.account)) OR own.type IN"
             " (SELECT value FROM json_each(?1)) AND EXISTS (SELECT 1 FROM res_refs WHERE src = own.id"
             " AND key GLOB 'Account:*') ORDER BY own.id",
-            (json.dumps(acting),),
+            (json.dumps(sorted(acting)),),
         )
         return [each for (each,) in rows]
 

@@ -15,8 +15,6 @@ VERSION: Final = "v1alpha1"
 OWNER: Final = "node"
 """The name of the account of the node's owner, unless an Account has it. It is no resource, and cannot be changed."""
 Form: TypeAlias = Literal["text", "reference", "count", "size", "moment", "ago", "phase", "labels", "conditions"]
-WHOLE: Final = 10_000
-"""Characters of a cell that is not cut short."""
 
 
 class Row(Protocol):
@@ -41,8 +39,8 @@ class PrintedColumn(NamedTuple):
     value: str | Callable[[Row], object]
     """A path, such as ``spec.url``, or ``told.Usage.bytes`` of the value of a condition; or a function."""
     form: Form = "text"
-    most: int = 60
-    """Characters of a cell; a longer one ends in an ellipsis."""
+    most: int | None = 60
+    """Characters of a cell; a longer one ends in an ellipsis. ``None``: none is cut short."""
     absent: str = ""
     """Stands for what is not there; empty for a dash."""
 
@@ -74,6 +72,8 @@ class Registration(NamedTuple):
     base: str = ODF
     is_of_accounts: bool = False
     """Whether any account may own resources of the type, as its own matter. All others are the node's owner's."""
+    acts: bool = False
+    """Whether a resource of the type acts by itself, with the rights of the account that has it."""
     columns: tuple[PrintedColumn, ...] = ()
     """The columns after the name."""
 
@@ -146,7 +146,7 @@ _CONDITIONS: Final = PrintedColumn("CONDITIONS", "status", "conditions", 80)
 _LABELS: Final = PrintedColumn("LABELS", "labels", "labels", 80)
 _CHANGED: Final = PrintedColumn("CHANGED", "updated_at", "ago")
 _GENERATION: Final = PrintedColumn("GENERATION", "generation", "count")
-_MESSAGE: Final = PrintedColumn("", "problem.message", most=WHOLE)
+_MESSAGE: Final = PrintedColumn("", "problem.message", most=None)
 _ELEMENT: Final = (PrintedColumn("SET", "spec.set", "reference"), PrintedColumn("KEY", "spec.key"), _LABELS, _CHANGED)
 ANY: Final = (
     PrintedColumn("TYPE", "type"), PrintedColumn("NAME", "name"), _PHASE, _CONDITIONS,
@@ -158,7 +158,7 @@ ANY: Final = (
 DATASET: Final = Registration(
     "Dataset", "dataset", "datasets", "odfd.datasets.manifest:DATASET_TYPE", ("ds",), is_of_accounts=True
 )
-FLOW: Final = Registration("Flow", "flow", "flows", "odfd.flows.manifest:FLOW_TYPE", is_of_accounts=True)
+FLOW: Final = Registration("Flow", "flow", "flows", "odfd.flows.manifest:FLOW_TYPE", is_of_accounts=True, acts=True)
 SOURCE: Final = Registration(
     "Source", "source", "sources", "odfd.ingest.source_manifest:SOURCE_TYPE", is_of_accounts=True,
     columns=(
@@ -176,11 +176,12 @@ SECRET_SET: Final = Registration(
 )  # fmt: skip
 WEBHOOK_TARGET: Final = Registration(
     "WebhookTarget", "sink", "webhooktargets", "odfd.webhooks.target:WEBHOOK_TARGET_TYPE",
-    ("wh", "webhook", "webhooks"), is_of_accounts=True,
+    ("wh", "webhook", "webhooks"), is_of_accounts=True, acts=True,
     columns=(PrintedColumn("URL", "spec.url", most=80), _PHASE, _CONDITIONS, _CHANGED, _MESSAGE),
 )  # fmt: skip
 PROJECTION: Final = Registration(
-    "Projection", "dataset", "projections", "odfd.queries.projections:PROJECTION_TYPE", ("proj",), is_of_accounts=True,
+    "Projection", "dataset", "projections", "odfd.queries.projections:PROJECTION_TYPE", ("proj",),
+    is_of_accounts=True, acts=True,
     columns=(
         PrintedColumn("ROWS", "told.Table.rows", "count"), PrintedColumn("LAG", "told.Table.lag", "count"),
         _PHASE, _LABELS, _CHANGED,
@@ -190,13 +191,13 @@ PERSISTENT_VOLUME: Final = Registration(
     "PersistentVolume", "storage", "persistentvolumes", "odfd.volumes.manifest:PERSISTENT_VOLUME_TYPE",
     ("pv", "volume", "volumes"),
     columns=(
-        PrintedColumn("PLACE", _place, most=WHOLE), PrintedColumn("SLICES", "told.Usage.slices", "count", absent="0"),
+        PrintedColumn("PLACE", _place, most=None), PrintedColumn("SLICES", "told.Usage.slices", "count", absent="0"),
         PrintedColumn("USED", "told.Usage.bytes", "size", absent="0 B"),
         PrintedColumn("CAPACITY", "spec.capacity.storage"), _PHASE, _CHANGED, _MESSAGE,
     ),
 )  # fmt: skip
 PORTAL: Final = Registration(
-    "Portal", "dataset", "portals", "odfd.portals.manifest:PORTAL_TYPE", base=OURS, is_of_accounts=True,
+    "Portal", "dataset", "portals", "odfd.portals.manifest:PORTAL_TYPE", base=OURS, is_of_accounts=True, acts=True,
     columns=(
         PrintedColumn("FROM", "spec.input", "reference", 80), PrintedColumn("TO", "spec.dataset", "reference", 80),
         PrintedColumn("RULE", _rule, most=80), _PHASE, _CHANGED,
@@ -210,7 +211,7 @@ PEER: Final = Registration("Peer", "net", "peers", "odfd.api.resources.network_t
 REPOSITORY: Final = Registration(
     "Repository", "net", "repositories", "odfd.repositories.manifest:REPOSITORY_TYPE", ("repo",), base=OURS,
     columns=(
-        PrintedColumn("URL", "spec.url", most=WHOLE), _PHASE,
+        PrintedColumn("URL", "spec.url", most=None), _PHASE,
         PrintedColumn("SIGNED UNTIL", "told.NameRecord.expiresAt", "moment"),
         PrintedColumn("RENEWED", "told.NameRecord.renewsAt", "moment"), _CHANGED,
     ),
@@ -244,9 +245,9 @@ VARIABLE: Final = Registration(
 SECRET: Final = Registration(
     "Secret", "config", "secrets", "odfd.resources.sets:SECRET_TYPE", base=OURS, is_of_accounts=True, columns=_ELEMENT
 )
-TASK: Final = Registration("Task", "flow", "tasks", "odfd.flows.tasks:TASK_TYPE", is_of_accounts=True)
+TASK: Final = Registration("Task", "flow", "tasks", "odfd.flows.tasks:TASK_TYPE", is_of_accounts=True, acts=True)
 FLOW_RUN: Final = Registration(
-    "FlowRun", "flow", "flowruns", "odfd.flows.tasks:FLOW_RUN_TYPE", is_of_accounts=True,
+    "FlowRun", "flow", "flowruns", "odfd.flows.tasks:FLOW_RUN_TYPE", is_of_accounts=True, acts=True,
     columns=(
         PrintedColumn("TARGET", "spec.target", "reference"), PrintedColumn("TASKS", _tasks), _PHASE, _CHANGED, _MESSAGE,
     ),
@@ -264,7 +265,7 @@ NODE: Final = Registration(
     "Node", "node", "nodes", "odfd.api.resources.node_types:NODE_TYPE", base=OURS,
     columns=(
         PrintedColumn("NAME", lambda row: row.spec.get("name", row.name)),
-        PrintedColumn("PEER ID", "told.NodeState.peerId", most=WHOLE),
+        PrintedColumn("PEER ID", "told.NodeState.peerId", most=None),
         PrintedColumn("VERSION", "told.NodeState.version"), PrintedColumn("LISTEN", "told.NodeState.listen", most=200),
         PrintedColumn("NETWORKS", "told.NodeState.networks", most=80), PrintedColumn("STARTED", "updated_at", "ago"),
     ),
@@ -279,3 +280,5 @@ OF_ACCOUNTS: Final = frozenset(each.name for each in ALL if each.is_of_accounts)
 
 All others are of the node, and so of its owner.
 """
+ACTING: Final = frozenset(each.name for each in ALL if each.acts)
+"""The types of what acts by itself: nobody but its account changes it, and it is looked at again when rights change."""

@@ -24,6 +24,7 @@ from odfd.errors import Bug, sole_fault
 from odfd.obs.events import Event
 from odfd.resources.controller import Controller, Controllers, ObservedState
 from odfd.resources.references import SETS
+from odfd.resources.registry import ACTING
 from odfd.resources.resource import ACCOUNT, Resource, ResourceEvent
 from odfd.resources.status import (
     DANGLING,
@@ -54,8 +55,6 @@ QUIET_SECONDS: Final = 5
 """Seconds after a start until resources that were as declared are checked again, since a start has other work."""
 LOOKS_A_SECOND: Final = 100
 """Checks a second, on average, after a start, so that requests do not wait behind thousands of them."""
-ACTING: Final = ("Flow", "FlowRun", "Task", "WebhookTarget")
-"""Types of which what an account has acts on all that it may read, without a reference to that."""
 Named: TypeAlias = tuple[str, str]
 """Type, and name, DID or id, of a resource."""
 

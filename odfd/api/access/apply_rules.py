@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from chain.codec.bind import plain_of
 from chain.errors import Fault, Invalid, NotFound, Refused
@@ -29,19 +29,14 @@ from odfd.flows.tasks import RUN, tasks_of
 from odfd.flows.tasks import TYPE as TASK
 from odfd.ingest.source_manifest import SourceSpec, endpoint_of
 from odfd.portals.manifest import TYPE as PORTAL
-from odfd.queries.projections import TYPE as PROJECTION
 from odfd.resources.label_schemas import ACCESS
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY
 from odfd.resources.references import ANY, FinalState, reference_key, references_of
-from odfd.resources.registry import OF_ACCOUNTS, OWNER
+from odfd.resources.registry import ACTING, OF_ACCOUNTS, OWNER
 from odfd.resources.resource import Resource
 from odfd.resources.selectors import is_pattern
 from odfd.resources.store import ResourceStore
-from odfd.workers.webhook_deliveries import TYPE as WEBHOOK
-
-ACTING: Final = frozenset({FLOW, PORTAL, PROJECTION, RUN, TASK, WEBHOOK})
-"""Types of what acts by itself, with the rights of the account that has it: nobody else of an account changes it."""
 
 
 def apply(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
