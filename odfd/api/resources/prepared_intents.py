@@ -47,8 +47,9 @@ async def prepared(
     return [
         await _prepared(controllers, each, refusals)
         for controller in controllers
+        if controller.type in INTENDED
         for each in planned
-        if each.after.type == controller.type and controller.type in INTENDED
+        if each.after.type == controller.type
     ]
 
 
@@ -78,11 +79,11 @@ def _check_same(planned: PlannedResource) -> None:
         raise Refused(text, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")
 
 
-async def taken_up(prepared: Sequence[PreparedIntent]) -> list[wire.ApplyItem]:
+async def taken_up(intents: Sequence[PreparedIntent]) -> list[wire.ApplyItem]:
     """Brings recorded intents into force; what cannot be yet is a warning, since the declaration stands."""
     items = []
     with trio.CancelScope(shield=True, deadline=trio.current_time() + TAKE_UP_SECONDS):
-        for each in prepared:
+        for each in intents:
             item = each.item
             try:
                 if each.intent is not None:
@@ -91,4 +92,4 @@ async def taken_up(prepared: Sequence[PreparedIntent]) -> list[wire.ApplyItem]:
                 text = f"it is declared, and not in force yet: {fault.message}"
                 item = msgspec.structs.replace(item, warnings=(*item.warnings, text))
             items.append(item)
-    return [*items, *(each.item for each in prepared[len(items) :])]
+    return [*items, *(each.item for each in intents[len(items) :])]
