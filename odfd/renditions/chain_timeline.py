@@ -21,6 +21,8 @@ from chain.model.events import SetInfo
 from chain.store.base import ChainReader
 from odfd.renditions.timeline import SWITCHES, Timeline
 
+LOOKED: Final = 64
+"""Descriptions of a chain that are looked at, the newest: its owner may write any number, and each view of it asks."""
 _WORD: Final = "odfd/rendition"
 _KEYWORD: Final = re.compile(
     _WORD + r":(?P<number>\d{1,4})@(?P<time>\d{1,15}):(?P<to>did:odf:[0-9a-z]{1,128}):(?P<shards>[1-9]\d?)\Z"
@@ -65,10 +67,14 @@ def rows_in(info: SetInfo | None) -> tuple[SignedSwitch, ...]:
 def rows_of(chain: ChainReader, dataset: DatasetId) -> tuple[SignedSwitch, ...]:
     """Returns M as the chain of a rendition says it; none if the rendition was never handed over to.
 
-    Later descriptions may leave the keywords out, and a copied one may have those of another rendition.
+    Later descriptions may leave the keywords out, and a copied one may have those of another rendition. At most
+    ``LOOKED`` are looked at.
     """
     before = None
-    while (block := chain.last_of(("SetInfo",), before)) is not None:
+    for _ in range(LOOKED):
+        block = chain.last_of(("SetInfo",), before)
+        if block is None:
+            break
         rows = rows_in(block.event) if isinstance(block.event, SetInfo) else ()
         if rows and rows[-1].to == dataset:
             return rows

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +15,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.model.events import SetInfo
 from chain.multihash import Multihash
-from odfd.renditions.chain_timeline import check, row_at, rows_in, words_of
+from odfd.renditions.chain_timeline import LOOKED, check, row_at, rows_in, rows_of, words_of
 from odfd.renditions.successor import HandoverNotice, announced, going_on, notice_of, without_notice
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline
 
@@ -102,3 +105,21 @@ def test_what_is_no_m_is_none(text: str) -> None:
     assert rows_in(SetInfo(keywords=(text, f"odfd/rendition:{text}"))) == ()
     assert rows_in(SetInfo(keywords=(second, first))) == (), "times grow"
     assert rows_in(None) == ()
+
+
+@pytest.mark.parametrize(("later", "is_found"), [(0, True), (LOOKED - 1, True), (LOOKED, False), (10**9, False)])
+def test_any_number_of_descriptions_costs_a_few_reads(later: int, is_found: bool) -> None:
+    timeline = made([0, 5])
+    asked = []
+
+    class Described:
+        """A chain with one description that says M, and later ones."""
+
+        def last_of(self, kinds: Sequence[str], before: int | None = None) -> Any:
+            asked.append(kinds)
+            number = later if before is None else before - 1
+            info = going_on(None, timeline) if number == 0 else SetInfo(description=str(number))
+            return SimpleNamespace(event=info, sequence_number=number) if number >= 0 else None
+
+    assert bool(rows_of(Described(), TO)) is is_found  # type: ignore[arg-type]
+    assert len(asked) <= LOOKED
