@@ -162,7 +162,19 @@ class Repositories:
                 hint="odfctl import takes a copy once, and odfctl mirror add follows it; for a repository: "
                 "odfctl repo add NAME URL, then odfctl pull NAME/DATASET",
             )
-        return [self.target(ref) for ref in refs if is_target(ref)]
+        return [self.target(ref) for ref in refs if self.has(ref)]
+
+    def has(self, ref: str) -> bool:
+        """Whether a reference is to a dataset in a repository, and not to ``account/name``, which is written alike.
+
+        A repository that has the name of the account goes before.
+        """
+        if not is_target(ref) or ref.lower().startswith(NODE):
+            return is_target(ref)
+        with self._database.read() as connection:
+            store = ResourceStore(connection)
+            is_named = store.row_named(TYPE, ref.partition("/")[0], None) is not None
+            return is_named or store.called("Dataset", ref, None) is None
 
     def target(self, text: str, dataset: str = "") -> Target:
         """Resolves a target. ``dataset``: its name if only a repository is given. Raises NotFound, Invalid."""

@@ -53,7 +53,7 @@ from odfd.ingest.trigger import TriggerTime
 from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
-from odfd.repositories.catalog import Target, is_target
+from odfd.repositories.catalog import Target
 from odfd.resources import records
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.spans import span
@@ -275,7 +275,7 @@ class IngestPullService:
             asked = (
                 [entry for entry in entries.values() if not entry.is_inner]
                 if request.all
-                else [catalog.resolve(ref) for ref in request.refs if not is_target(ref)]
+                else [catalog.resolve(ref) for ref in request.refs if not self._repositories.has(ref)]
             )
         among = entries if request.recursive else {entry.id: entry for entry in asked}
         if request.repair:

@@ -24,8 +24,12 @@ def read_limited(name: str, limit: int, what: str) -> bytes:
 
 
 def is_directory(target: str) -> bool:
-    """Whether the target has the form of a path, which may be absent; errors are then about files."""
-    return target.startswith((".", "/", "~")) or "/" in target.partition("://")[0] or Path(target).is_dir()
+    """Whether the target has the form of a path, which may be absent; errors are then about files.
+
+    ``a/b`` is a dataset of the account ``a``, unless it is a folder.
+    """
+    slashes = target.partition("://")[0].count("/")
+    return target.startswith((".", "/", "~")) or slashes > 1 or Path(target).is_dir()
 
 
 def dataset(name: str) -> Path:

@@ -272,8 +272,8 @@ def test_where_the_daemon_is(tmp_path: Any) -> None:
 
 
 def test_what_looks_like_a_path_is_one() -> None:
-    assert all(map(is_directory, ("./x", "/x", "~/x", "a/b")))
-    assert not any(map(is_directory, ("nyc.flights", "did:odf:fed01", "https://x/y")))
+    assert all(map(is_directory, ("./x", "/x", "~/x", "./a/b", "a/b/c")))
+    assert not any(map(is_directory, ("nyc.flights", "did:odf:fed01", "https://x/y", "alice/cities")))
 
 
 def test_kinds() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -430,3 +431,21 @@ spec: {kind: Derivative, metadata: [{kind: SetTransform, inputs: [{datasetRef: "
         await node.apply(ACCOUNT.format(name="node", uid=70009))
         await node.apply(DATASET.format(name="new", more=", account: node"))
         assert (await node.api.declarations.get("Dataset", "node/new")).account["id"] != view.account["id"]
+
+
+async def test_the_owner_pulls_what_an_account_has_by_its_name(world: Any, worlds: Any, tmp_path: Path) -> None:
+    """A repository that has the name of the account goes before."""
+    body = worlds.ROOT.partition("content:\n")[2].replace("  name: cities\n", "")
+    text = f"$schema: Dataset\nheaders: {{name: cities, account: alice}}\nspec:\n{body}"
+    place = f"$schema: Repository\nheaders: {{name: alice}}\nspec: {{url: '{tmp_path.as_uri()}/nothing'}}\n"
+    async with world.running("node", private=True) as node:
+        await settled(node)
+        world.write("node", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await node.apply(text)
+        (item,) = await node.pull("alice/cities")
+        assert item.outcome == "updated"
+        with pytest.raises(Fault, match="no repository 'bob'"):
+            await node.pull("bob/cities")
+        await node.apply(place)
+        (item,) = await node.pull("alice/cities")
+        assert item.outcome == "failed"
