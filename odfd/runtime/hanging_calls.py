@@ -1,17 +1,32 @@
-"""Runs blocking calls that may hang, such as those that ask a server or a network disk, in worker threads.
+"""Runs blocking calls in worker threads, also those that may hang, such as ones that ask a server or a network disk.
 
 Other work in threads is never abandoned: its loops call ``end_if_unwanted``, so that it ends where it is at rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import trio
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def in_worker(blocking: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Makes a function awaitable that only reads and writes: each call of it runs in a worker thread, to its end.
+
+    For operations of which nothing has to run in the event loop.
+    """
+
+    @wraps(blocking)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await trio.to_thread.run_sync(partial(blocking, *args, **kwargs))
+
+    return call
 
 
 async def run_abandonable(call: Callable[[], T]) -> T:

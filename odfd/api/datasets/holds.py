@@ -21,6 +21,7 @@ from odfd.datasets.catalog import Catalog, DatasetEntry, is_one_chain
 from odfd.datasets.read_holds import ReadHold, ReadHolds
 from odfd.queries.rendition_times import active_at
 from odfd.renditions import tables
+from odfd.runtime.hanging_calls import in_worker
 from odfd.state.directory import StateDirectory
 
 
@@ -40,63 +41,54 @@ class HoldService:
         self._clock = context.clock
         self._new_id = new_id
 
-    async def list(self, ref: str | None = None) -> Sequence[wire.HoldView]:
+    @in_worker
+    def list(self, ref: str | None = None) -> Sequence[wire.HoldView]:
         """Lists the live holds of a dataset, or of all datasets, oldest first. Raises NotFound.
 
         Those of a collection are those of all its renditions.
         """
+        entry = None if ref is None else self._home.resolve(ref)
+        with self._home.database.read() as connection:
+            found = ReadHolds(connection).all(self._clock.now())
+            wanted = None if entry is None else Catalog(connection).chains_of(entry)
+        return [self._view(each) for each in found if wanted is None or each.dataset in wanted]
 
-        def read() -> Sequence[wire.HoldView]:
-            entry = None if ref is None else self._home.resolve(ref)
-            with self._home.database.read() as connection:
-                found = ReadHolds(connection).all(self._clock.now())
-                wanted = None if entry is None else Catalog(connection).chains_of(entry)
-            return [self._view(each) for each in found if wanted is None or each.dataset in wanted]
-
-        return await trio.to_thread.run_sync(read)
-
-    async def take(self, request: wire.HoldRequest) -> wire.HoldView:
+    @in_worker
+    def take(self, request: wire.HoldRequest) -> wire.HoldView:
         """Holds a dataset at a time, or as it is now, so that its history there stays readable.
 
         Raises NotFound, Invalid; Refused for a time that is not complete yet or before the first block, and for too
         many holds.
         """
+        entry, now = self._home.resolve(request.ref), self._clock.now()
+        at = None if request.at is None else _millis(request.at)
+        entry = entry if at is None else active_at(self._home, request.ref, entry, at)
+        # The cut is chosen and stored in one write transaction, so no history can be given up in between.
+        with self._home.database.write() as connection:
+            time, head = self._chosen(connection, entry, at, named=not is_one_chain(request.ref))
+            hold = ReadHold(
+                id=self._new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
+                taken=now, expires=now, owner=request.owner,
+            )  # fmt: skip
+            holds = ReadHolds(connection)
+            if request.owner:
+                among = () if is_one_chain(request.ref) else Catalog(connection).chains_of(entry)
+                taken = holds.own(hold, now, moves=at is not None, among=among)
+            else:
+                taken = holds.take(hold, _ttl(request.seconds), now)
+        return self._view(taken)
 
-        def write() -> wire.HoldView:
-            entry, now = self._home.resolve(request.ref), self._clock.now()
-            at = None if request.at is None else _millis(request.at)
-            entry = entry if at is None else active_at(self._home, request.ref, entry, at)
-            # The cut is chosen and stored in one write transaction, so no history can be given up in between.
-            with self._home.database.write() as connection:
-                time, head = self._chosen(connection, entry, at, named=not is_one_chain(request.ref))
-                hold = ReadHold(
-                    id=self._new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
-                    taken=now, expires=now, owner=request.owner,
-                )  # fmt: skip
-                holds = ReadHolds(connection)
-                if request.owner:
-                    among = () if is_one_chain(request.ref) else Catalog(connection).chains_of(entry)
-                    taken = holds.own(hold, now, moves=at is not None, among=among)
-                else:
-                    taken = holds.take(hold, _ttl(request.seconds), now)
-            return self._view(taken)
-
-        return await trio.to_thread.run_sync(write)
-
-    async def renew(self, hold_id: str, request: wire.HoldRenewal) -> wire.HoldView:
+    @in_worker
+    def renew(self, hold_id: str, request: wire.HoldRenewal) -> wire.HoldView:
         """Renews a hold, or moves an owned one. Raises Refused (``hold-lost``, ``hold-fenced``), Invalid."""
-
-        def write() -> wire.HoldView:
-            with self._home.database.write() as connection:
-                holds = ReadHolds(connection)
-                held = holds.renew(hold_id, _ttl(request.seconds), self._clock.now(), request.fence)
-                if request.at is not None:
-                    entry = self._home.resolve(str(held.dataset))
-                    time, head = self._chosen(connection, entry, _millis(request.at), named=True)
-                    held = holds.move(hold_id, request.fence, time, head.hash)
-            return self._view(held)
-
-        return await trio.to_thread.run_sync(write)
+        with self._home.database.write() as connection:
+            holds = ReadHolds(connection)
+            held = holds.renew(hold_id, _ttl(request.seconds), self._clock.now(), request.fence)
+            if request.at is not None:
+                entry = self._home.resolve(str(held.dataset))
+                time, head = self._chosen(connection, entry, _millis(request.at), named=True)
+                held = holds.move(hold_id, request.fence, time, head.hash)
+        return self._view(held)
 
     async def release(self, hold_id: str, fence: int | None = None) -> wire.HoldView:
         """Releases a hold; ``fence`` is that of the process that owned it. Raises NotFound, Refused."""

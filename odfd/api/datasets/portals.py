@@ -36,7 +36,7 @@ from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
 from odfd.resources.status import UNRESOLVED, ConditionValue
 from odfd.resources.store import ResourceStore
-from odfd.runtime.hanging_calls import end_if_unwanted
+from odfd.runtime.hanging_calls import end_if_unwanted, in_worker
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -193,23 +193,20 @@ class PortalService:
         salt = commitment.salt_of(self._home.keys.node_key(), portal.dataset)
         return PortalInput(portal.input, chain, load_state(chain), salt)
 
-    async def open(self, ref: str) -> wire.PortalOpening:
+    @in_worker
+    def open(self, ref: str) -> wire.PortalOpening:
         """Returns what an auditor needs beside the private dataset.
 
         Raises NotFound; Refused for a dataset without Portal.
         """
-
-        def opened() -> wire.PortalOpening:
-            entry = self._home.resolve(ref)
-            portal = self.of(entry.id)
-            if portal is None:
-                hint = "odfctl get portals lists them"
-                raise Refused(f"no Portal gives rows to {entry.name}", rule=RULE, hint=hint)
-            salt = commitment.salt_of(self._home.keys.node_key(), portal.dataset)
-            text = commitment.opening_text(portal.dataset, portal.input, salt).decode()
-            return wire.PortalOpening(name=entry.name, input=self._home.name_of(portal.input), text=text)
-
-        return await trio.to_thread.run_sync(opened)
+        entry = self._home.resolve(ref)
+        portal = self.of(entry.id)
+        if portal is None:
+            hint = "odfctl get portals lists them"
+            raise Refused(f"no Portal gives rows to {entry.name}", rule=RULE, hint=hint)
+        salt = commitment.salt_of(self._home.keys.node_key(), portal.dataset)
+        text = commitment.opening_text(portal.dataset, portal.input, salt).decode()
+        return wire.PortalOpening(name=entry.name, input=self._home.name_of(portal.input), text=text)
 
     async def audit(self, ref: str, request: wire.AuditRequest) -> wire.TaskRef:
         """Audits a portal against its private dataset. Result: AuditResult.

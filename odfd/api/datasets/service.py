@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import trio
@@ -53,6 +53,7 @@ from odfd.renditions import tables as renditions
 from odfd.resources import records
 from odfd.resources.label_query import labels_by_did, labels_of
 from odfd.resources.store import ResourceStore
+from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
@@ -60,7 +61,6 @@ from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 
 _TYPE: Final = TYPES.written("Dataset")
-T = TypeVar("T")
 
 
 class RemoteState(NamedTuple):
@@ -103,22 +103,19 @@ class DatasetService:
         (view,) = await self._completed(lambda: [self._views.dataset(self._home.resolve(ref))])
         return view
 
-    async def commit_point(self, ref: str) -> wire.CommitPointView:
+    @in_worker
+    def commit_point(self, ref: str) -> wire.CommitPointView:
         """Returns where the dataset ends, and the id of its last push. Raises Refused unless it is one chain here."""
-
-        def look() -> wire.CommitPointView:
-            entry = self._home.one_chain(ref)
-            check_owner(self._home, entry)
-            # In this order: a push that comes between is told, and what is made to follow the older head is refused.
-            head = self._home.chains.chain(entry.id).head()
-            assert head is not None
-            last = PushTable(self._home.database).newest(entry.id)
-            return wire.CommitPointView(
-                id=str(entry.id), block=str(head.hash), sequence_number=head.sequence_number,
-                push=None if last is None else given_id(last),
-            )  # fmt: skip
-
-        return await _in_thread(look)
+        entry = self._home.one_chain(ref)
+        check_owner(self._home, entry)
+        # In this order: a push that comes between is told, and what is made to follow the older head is refused.
+        head = self._home.chains.chain(entry.id).head()
+        assert head is not None
+        last = PushTable(self._home.database).newest(entry.id)
+        return wire.CommitPointView(
+            id=str(entry.id), block=str(head.hash), sequence_number=head.sequence_number,
+            push=None if last is None else given_id(last),
+        )  # fmt: skip
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
         """Describes a dataset; with ``profile`` also the values of its columns, if it is one chain.
@@ -133,45 +130,39 @@ class DatasetService:
                 return detail
             return msgspec.structs.replace(detail, profile=profile_of(self._home, entry))
 
-        detail = await _in_thread(look)
+        detail = await trio.to_thread.run_sync(look)
         (view,) = await self._completed(lambda: [detail.dataset])
         return msgspec.structs.replace(detail, dataset=view)
 
-    async def snapshot(self, ref: str) -> dict[str, Any]:
+    @in_worker
+    def snapshot(self, ref: str) -> dict[str, Any]:
         """Returns the dataset as a DatasetSnapshot, the older form of manifests; applying it changes nothing."""
+        entry = self._home.resolve(ref)
+        declared = declaration(load_state(self._home.chains.chain(entry.id)), entry.name)
+        return {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(declared)}
 
-        def look() -> dict[str, Any]:
-            entry = self._home.resolve(ref)
-            declared = declaration(load_state(self._home.chains.chain(entry.id)), entry.name)
-            return {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(declared)}
-
-        return await _in_thread(look)
-
-    async def manifest(self, ref: str) -> wire.ResourceManifest:
+    @in_worker
+    def manifest(self, ref: str) -> wire.ResourceManifest:
         """Returns the manifest of the dataset as it is declared now; applying it changes nothing."""
-
-        def look() -> wire.ResourceManifest:
-            entry = self._home.resolve(ref)
-            state = load_state(self._home.chains.chain(entry.id))
-            declared = declaration(state, entry.name)
-            with self._home.database.read() as connection:
-                row = Catalog(connection).declared(entry.id)
-            beside = {} if row is None else {"labels": row.labels, "annotations": row.annotations}
-            headers = {"name": entry.name, **{key: dict(said) for key, said in beside.items() if said}}
-            spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
-            return wire.ResourceManifest(schema=_TYPE.schema_of(spec), headers=headers, spec=spec)
-
-        return await _in_thread(look)
+        entry = self._home.resolve(ref)
+        state = load_state(self._home.chains.chain(entry.id))
+        declared = declaration(state, entry.name)
+        with self._home.database.read() as connection:
+            row = Catalog(connection).declared(entry.id)
+        beside = {} if row is None else {"labels": row.labels, "annotations": row.annotations}
+        headers = {"name": entry.name, **{key: dict(said) for key, said in beside.items() if said}}
+        spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
+        return wire.ResourceManifest(schema=_TYPE.schema_of(spec), headers=headers, spec=spec)
 
     async def delete(self, ref: str, *, purge: bool = False) -> wire.DatasetView:
         """Deletes a dataset and returns its last view. Refused while others derive from it.
 
         Its data stays as unmanaged (``UnmanagedService``), or is deleted too if ``purge`` is set.
         """
-        entry = await _in_thread(lambda: self._unused(ref))
-        for shard in (await _in_thread(lambda: self._shards(entry)))[::-1]:
+        entry = await trio.to_thread.run_sync(lambda: self._unused(ref))
+        for shard in (await trio.to_thread.run_sync(lambda: self._shards(entry)))[::-1]:
             async with self._scheduler.still(shard.id):
-                view, dropped = await _in_thread(partial(self._delete, shard, purge=purge))
+                view, dropped = await trio.to_thread.run_sync(partial(self._delete, shard, purge=purge))
             self._gone(shard.id)
         for name, stays in dropped:
             text = f"{view.name}, which it pulled, is deleted"
@@ -182,7 +173,7 @@ class DatasetService:
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
         """Changes the dataset's local name; its name on other nodes does not change."""
-        entry = await _in_thread(lambda: self._home.resolve(ref))
+        entry = await trio.to_thread.run_sync(lambda: self._home.resolve(ref))
         if entry.is_inner:
             raise Invalid(
                 f"{entry.name} is inside a collection, and is called after it",
@@ -192,77 +183,24 @@ class DatasetService:
         await self._applying.rename(_TYPE.name, str(entry.id), request.name)
         return await self.get(str(entry.id))
 
-    async def log(
+    @in_worker
+    def log(
         self, ref: str, kinds: Sequence[str], limit: int, before: str | None, epoch: int | None = None
     ) -> Sequence[wire.BlockView]:
         """Lists blocks, newest first, after the block ``before`` and only of the events ``kinds``.
 
         ``before``: its hash, or in one chain its number. ``epoch``: lists those that a later epoch gave up.
         """
-        return await _in_thread(lambda: self._blocks.log(ref, kinds, limit, before, epoch))
+        return self._blocks.log(ref, kinds, limit, before, epoch)
 
-    async def block(self, ref: str, at: str) -> wire.BlockDetail:
+    @in_worker
+    def block(self, ref: str, at: str) -> wire.BlockDetail:
         """Shows a block. ``at`` is its hash, or in one chain its sequence number in digits."""
-        return await _in_thread(lambda: self._blocks.block(ref, at))
+        return self._blocks.block(ref, at)
 
-    async def tail(self, ref: str, limit: int) -> wire.Records:
+    @in_worker
+    def tail(self, ref: str, limit: int) -> wire.Records:
         """Returns the last records in the order of their offsets."""
-        return await _in_thread(lambda: self._tail(ref, limit))
-
-    async def schema(self, ref: str) -> wire.Schema:
-        """Returns the columns of a dataset. Raises NotFound, Invalid."""
-
-        def look() -> wire.Schema:
-            entry = self._home.resolve(ref)
-            return schema_view(entry.name, load_state(self._home.chains.chain(entry.id)))
-
-        return await _in_thread(look)
-
-    async def apply(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
-        """Applies manifests. Result: ApplyResult.
-
-        Raises at once for manifests that cannot be read; those that are refused later are items of the result.
-        """
-        return await self._applying.submit(request, terms)
-
-    def _declared(self, views: Sequence[wire.DatasetView]) -> Mapping[str, dict[str, Any]]:
-        """Returns what views show of the declarations, by did."""
-        with self._home.database.read() as connection:
-            one = views[0].id if len(views) == 1 else None
-            labels = {one: labels_of(connection, one)} if one is not None else labels_by_did(connection, "Dataset")
-            accounts = ResourceStore(connection).account_names("Dataset")
-        return {
-            each.id: {"labels": labels.get(each.id, {}), "account": accounts.get(each.id)} for each in views
-        }  # fmt: skip
-
-    async def _sum(self) -> float:
-        await _in_thread(self._sizes.step)
-        return PAUSE_SECONDS if self._sizes.is_behind else UNTIL_POKED
-
-    async def _completed(self, look: Callable[[], Sequence[wire.DatasetView]]) -> Sequence[wire.DatasetView]:
-        """Adds to views what changes without a new block, such as labels and holders, and the sum of data sizes.
-
-        ``look`` returns the views; it is called in a worker thread, with the reading of the rest: each change of the
-        thread costs as much as the reading.
-        """
-        views, datasets, declared, sizes = await _in_thread(partial(self._beside, look))
-        if self._sizes.is_behind:
-            self.summing.poke()
-        counts = self._holders.of(datasets)
-        return [
-            msgspec.structs.replace(view, peers=counts[dataset], bytes=sizes.get(dataset), **declared[view.id])
-            for view, dataset in zip(views, datasets, strict=True)
-        ]
-
-    def _beside(
-        self, look: Callable[[], Sequence[wire.DatasetView]]
-    ) -> tuple[Sequence[wire.DatasetView], Sequence[DatasetId], Mapping[str, dict[str, Any]], Mapping[DatasetId, int]]:
-        """Returns views, and in the same order the ids of their datasets; what is declared, and sizes of their data."""
-        views = look()
-        datasets = [DatasetId.parse(view.id) for view in views]
-        return views, datasets, self._declared(views), self._sizes.of(datasets)
-
-    def _tail(self, ref: str, limit: int) -> wire.Records:
         entry = self._home.resolve(ref)
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
@@ -285,6 +223,56 @@ class DatasetService:
             table = previews.tail_of_shards(tuple(cut), limit, schema, state.vocab)
         rows = () if table is None else tuple(plain_rows(table))
         return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
+
+    @in_worker
+    def schema(self, ref: str) -> wire.Schema:
+        """Returns the columns of a dataset. Raises NotFound, Invalid."""
+        entry = self._home.resolve(ref)
+        return schema_view(entry.name, load_state(self._home.chains.chain(entry.id)))
+
+    async def apply(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
+        """Applies manifests. Result: ApplyResult.
+
+        Raises at once for manifests that cannot be read; those that are refused later are items of the result.
+        """
+        return await self._applying.submit(request, terms)
+
+    def _declared(self, views: Sequence[wire.DatasetView]) -> Mapping[str, dict[str, Any]]:
+        """Returns what views show of the declarations, by did."""
+        with self._home.database.read() as connection:
+            one = views[0].id if len(views) == 1 else None
+            labels = {one: labels_of(connection, one)} if one is not None else labels_by_did(connection, "Dataset")
+            accounts = ResourceStore(connection).account_names("Dataset")
+        return {
+            each.id: {"labels": labels.get(each.id, {}), "account": accounts.get(each.id)} for each in views
+        }  # fmt: skip
+
+    async def _sum(self) -> float:
+        await trio.to_thread.run_sync(self._sizes.step)
+        return PAUSE_SECONDS if self._sizes.is_behind else UNTIL_POKED
+
+    async def _completed(self, look: Callable[[], Sequence[wire.DatasetView]]) -> Sequence[wire.DatasetView]:
+        """Adds to views what changes without a new block, such as labels and holders, and the sum of data sizes.
+
+        ``look`` returns the views; it is called in a worker thread, with the reading of the rest: each change of the
+        thread costs as much as the reading.
+        """
+        views, datasets, declared, sizes = await trio.to_thread.run_sync(partial(self._beside, look))
+        if self._sizes.is_behind:
+            self.summing.poke()
+        counts = self._holders.of(datasets)
+        return [
+            msgspec.structs.replace(view, peers=counts[dataset], bytes=sizes.get(dataset), **declared[view.id])
+            for view, dataset in zip(views, datasets, strict=True)
+        ]
+
+    def _beside(
+        self, look: Callable[[], Sequence[wire.DatasetView]]
+    ) -> tuple[Sequence[wire.DatasetView], Sequence[DatasetId], Mapping[str, dict[str, Any]], Mapping[DatasetId, int]]:
+        """Returns views, and in the same order the ids of their datasets; what is declared, and sizes of their data."""
+        views = look()
+        datasets = [DatasetId.parse(view.id) for view in views]
+        return views, datasets, self._declared(views), self._sizes.of(datasets)
 
     def _unused(self, ref: str) -> DatasetEntry:
         """Resolves a dataset to be deleted. Raises Refused while others derive from it."""
@@ -380,7 +368,3 @@ def known_dataset(home: StateDirectory, ref: str) -> DatasetId:
             if ref.startswith("did:"):
                 return DatasetId.parse(ref)
             raise
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    return await trio.to_thread.run_sync(work)

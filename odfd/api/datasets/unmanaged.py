@@ -12,6 +12,7 @@ from odfd.api.datasets.import_export import ImportExport
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets import unmanaged
+from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 
@@ -25,14 +26,11 @@ class UnmanagedService:
         self._events = context.events
         self._clock = context.clock
 
-    async def list(self) -> Sequence[wire.UnmanagedView]:
+    @in_worker
+    def list(self) -> Sequence[wire.UnmanagedView]:
         """Lists the deleted datasets whose data is kept, the newest deletion first."""
-
-        def look() -> list[wire.UnmanagedView]:
-            with self._home.database.read() as connection:
-                return [self._view(each) for each in unmanaged.all_of(connection)]
-
-        return await trio.to_thread.run_sync(look)
+        with self._home.database.read() as connection:
+            return [self._view(each) for each in unmanaged.all_of(connection)]
 
     async def get(self, ref: str) -> wire.UnmanagedView:
         """Shows a deleted dataset. ``ref`` is a did, or a name that exactly one had. Raises NotFound, Invalid."""
