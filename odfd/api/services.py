@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odfd.api.access.accounts import AccountService
-from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.gaps import GapService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
@@ -17,7 +16,7 @@ from odfd.api.datasets.raw import RawService
 from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.unmanaged import UnmanagedService
-from odfd.api.datasets.verification import VerificationService
+from odfd.api.datasets.verification import EngineMigrationService, VerificationService
 from odfd.api.datasets.visibility import VisibilityService
 from odfd.api.lineage.service import LineageService
 from odfd.api.maintenance.backups import BackupService

@@ -21,7 +21,6 @@ from odfd.api.access.accounts import AccountController, AccountService
 from odfd.api.access.requests import AccessControl
 from odfd.api.datasets.controller import DatasetController
 from odfd.api.datasets.declared_tasks import FlowRunController, TaskController, TaskService
-from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowController, FlowService
 from odfd.api.datasets.gaps import GapService
@@ -34,7 +33,7 @@ from odfd.api.datasets.raw import RawService
 from odfd.api.datasets.raw_chains import RawChains
 from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.unmanaged import UnmanagedService
-from odfd.api.datasets.verification import VerificationService
+from odfd.api.datasets.verification import EngineMigrationService, VerificationService
 from odfd.api.datasets.visibility import VisibilityService
 from odfd.api.lineage.service import LineageService
 from odfd.api.maintenance.backups import BackupService

@@ -1,23 +1,36 @@
-"""Verifies datasets of this node: the chain alone, also the data, or also every transform by repeating it."""
+"""Verifies datasets of this node: the chain alone, also the data, or also every transform by repeating it.
+
+A derived dataset is moved to another engine in the same way: every recorded transaction is re-run by this node's
+engine. If all results are the same, the owner's node declares the transform anew with that engine's digest: a signed
+block, which mirrors get like any other. From then on the dataset does not need the old engine. If one result differs,
+nothing is recorded. Spec: docs/spec/engine-semantics.md#evolution.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import trio
 
 from chain.errors import Conflict, Invalid
-from chain.model.events import DatasetKind
-from chain.state import load_state
+from chain.model.events import DatasetKind, SetTransform
+from chain.state import ChainState, load_state
+from chain.store.base import ChainReader, Head
+from chain.walk import newest_first
 from chain.wording import plural
+from engines.contract import EngineIdentity
 from odfd.api.views.task_progress import show_transform
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.commit import block_time
+from odfd.datasets.engine_pins import engine_for
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.obs.events import EventLog
 from odfd.portals.rule import PORTAL
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
@@ -27,44 +40,40 @@ from odfd.state.directory import StateDirectory
 from odfd.transform.driver import TransformDependencies
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.replay import Replayed, replay
+from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.verify.damage import DamagedBlock
 from odfd.verify.report import Level, Progress, VerificationRequest, VerificationResult
 from odfd.verify.resume import StoredMemory
 
 
+@dataclass(eq=False)
 class VerificationService:
     """The API service that verifies datasets, each request as a task."""
 
-    def __init__(
-        self,
-        home: StateDirectory,
-        deps: TransformDependencies,
-        board: TaskBoard,
-        damage: DamageRegistry,
-        scheduler: MirrorScheduler,
-    ) -> None:
-        self._home = home
-        self._scheduler = scheduler
-        self._damage = damage
-        self._deps = deps
-        self._board = board
+    home: StateDirectory
+    deps: TransformDependencies
+    board: TaskBoard
+    damage: DamageRegistry
+    scheduler: MirrorScheduler
 
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
         """Verifies a dataset, with all its shards, at the requested level. Result: VerifyReport."""
-        entries = await trio.to_thread.run_sync(self._home.chains_named, ref)
+        entries = await trio.to_thread.run_sync(self.home.chains_named, ref)
         entry = entries[0]
 
         async def work(report: Report) -> wire.VerifyReport:
             return united([await self._verify(each, request, report) for each in entries])
 
-        return task_ref(self._board.submit("verify", entry.name, work, about(entry.id, inputs=True)))
+        return task_ref(self.board.submit("verify", entry.name, work, about(entry.id, inputs=True)))
 
     async def _verify(self, entry: DatasetEntry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
         level = Level.CHAIN if request.level == "chain" else Level.DATA
         if level is Level.DATA:
             whole = request.level == "reproduced"
-            await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=whole))
-        view = report_view(await self._looked(entry, level, request, report), request.level)
+            await trio.to_thread.run_sync(partial(self.home.need_data, entry.id, entry.name, whole=whole))
+        found = await self._looked(entry, level, request, report)
+        view = msgspec.convert(found, wire.VerifyReport, from_attributes=True)
+        view = msgspec.structs.replace(view, level=request.level)
         if request.level == "reproduced":
             view = await self._reproduce(entry, view, report)
         return view
@@ -81,7 +90,7 @@ class VerificationService:
             if (found := await check()) is not None:
                 return found
 
-        async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)), self._scheduler.still(entry.id):
+        async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)), self.scheduler.still(entry.id):
             if (found := await check()) is not None:
                 return found
         raise Conflict(
@@ -94,7 +103,7 @@ class VerificationService:
         self, entry: DatasetEntry, level: Level, request: wire.VerifyRequest, report: Report
     ) -> VerificationResult | None:
         """Checks a dataset once; returns ``None`` if a failure may belong to a history that was replaced meanwhile."""
-        chain = self._home.chains.chain(entry.id)
+        chain = self.home.chains.chain(entry.id)
         head = chain.head()
         report.begin(f"verifying {entry.name}", head.size if head else 0, "blocks")
 
@@ -103,37 +112,118 @@ class VerificationService:
             show_progress(report, progress)
 
         wanted = VerificationRequest(ref=entry.name, level=level, start=request.from_block)
-        memory = StoredMemory(self._home.database, entry.id, forget=request.full)
-        looked = look(self._home, entry.id, wanted, show, memory)
+        memory = StoredMemory(self.home.database, entry.id, forget=request.full)
+        looked = look(self.home, entry.id, wanted, show, memory)
         if looked is None:
             return None
         found, seen = looked
         told = [each for each in found.failures if not each.rule.startswith(PORTAL)]  # its publisher's, and no damage
         if told:
             spots = [DamagedBlock(each.block.sequence_number, each.rule, each.message) for each in told]
-            return found if self._damage.found(entry.id, spots, seen) else None
+            return found if self.damage.found(entry.id, spots, seen) else None
         if level is Level.DATA and not request.from_block:
-            self._damage.whole(entry.id, min(found.blocks, seen.held_until), seen)
+            self.damage.whole(entry.id, min(found.blocks, seen.held_until), seen)
         return found
 
     async def _reproduce(self, entry: DatasetEntry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
         """Runs every transform again from the first one, and adds the differences; records and announces nothing."""
-        state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(entry.id))
+        state = await trio.to_thread.run_sync(load_state, self.home.chains.chain(entry.id))
         if state.kind is not DatasetKind.DERIVATIVE:
             return view
         report.begin(f"re-running {entry.name}", None, "transforms")
-        told = partial(show_transform, report)
         failures = list(view.failures)
-        transforms = 0
-        async with aclosing(replay(self._deps, entry.id, report=told)) as outcomes:
+        async with aclosing(_steps(self.deps, entry, None, report)) as outcomes:
             async for outcome in outcomes:
-                if not isinstance(outcome, Replayed):
+                if isinstance(outcome, Rejected):
                     raise unable(entry.name, outcome)
-                transforms += 1
-                report.done = transforms
                 failures += mismatches(outcome) if outcome.by.is_pinned else [_unproven(outcome)]
-        checked = msgspec.structs.replace(view.checked, transforms=transforms)
+        checked = msgspec.structs.replace(view.checked, transforms=report.done)
         return msgspec.structs.replace(view, ok=not failures, checked=checked, failures=tuple(failures))
+
+
+@dataclass(eq=False)
+class EngineMigrationService:
+    """Proves that an engine reproduces a dataset, and records it; each request is a task."""
+
+    home: StateDirectory
+    deps: TransformDependencies
+    committer: OwnerCommitter
+    board: TaskBoard
+    events: EventLog
+
+    async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
+        """Proves that this node's engine gives the same history, and records its digest. Result: ProofReport."""
+        entry = await trio.to_thread.run_sync(self.home.resolve, ref)
+
+        async def work(report: Report) -> wire.ProofReport:
+            # Nothing may be appended between the proof and the block that records it.
+            async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)):
+                return await self._prove(entry, request, report)
+
+        return task_ref(self.board.submit("prove", entry.name, work, about(entry.id, inputs=True)))
+
+    async def _prove(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
+        chain = self.home.chains.chain(entry.id)
+        state = await trio.to_thread.run_sync(load_state, chain)
+        declared = state.set_transform
+        if declared is None:
+            raise Invalid(f"{entry.name} has no transform", rule="prove", hint="name a derived dataset")
+        await trio.to_thread.run_sync(partial(self.home.need_data, entry.id, entry.name, whole=True))
+        _, by = await engine_for(self.deps.engines, declared.transform)
+        identity = by.identity
+        report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")
+        failures: list[wire.Failure] = []
+        async with aclosing(_steps(self.deps, entry, state.size, report)) as outcomes:
+            async for outcome in outcomes:
+                failures += [_refused(outcome)] if isinstance(outcome, Rejected) else mismatches(outcome)
+        proof = wire.ProofReport(
+            ref=entry.name,
+            dataset_id=str(entry.id),
+            head=str(state.head),
+            engine=wire.ProvenEngine(name=identity.name, version=identity.version, digest=identity.digest),
+            before=by.pin,
+            pinned=await trio.to_thread.run_sync(_pinned, chain, state.size),
+            transforms=report.done,
+            ok=not failures,
+            failures=tuple(failures),
+        )
+        if failures or request.dry_run or by.is_pinned or not self.home.keys.has_dataset_key(entry.id):
+            return proof
+        return await self._record(entry, state, declared, identity, proof)
+
+    async def _record(
+        self,
+        entry: DatasetEntry,
+        state: ChainState,
+        declared: SetTransform,
+        identity: EngineIdentity,
+        proof: wire.ProofReport,
+    ) -> wire.ProofReport:
+        assert state.head is not None
+        transform = msgspec.structs.replace(declared.transform, version=identity.digest)
+        event = msgspec.structs.replace(declared, transform=transform)
+        time = block_time(state, self.deps.now(), self.home.chains.upper(entry.id))
+        head = await self.committer.commit(entry.id, Head(state.head, state.sequence_number), (event,), (), time)
+        text, told = f"{proof.transforms} transforms, same answers", about(entry.id)
+        self.events.emit("engine.proven", entry.name, text, about=told, digest=identity.digest)
+        return msgspec.structs.replace(proof, recorded=str(head.hash))
+
+
+async def _steps(
+    deps: TransformDependencies, entry: DatasetEntry, size: int | None, report: Report
+) -> AsyncGenerator[Replayed | Rejected, None]:
+    """Runs the steps of a dataset again, and counts those done in ``report``. One that is refused is the last.
+
+    Raises Invalid for one that cannot be run here.
+    """
+    report.done = done = 0
+    async with aclosing(replay(deps, entry.id, size, partial(show_transform, report))) as outcomes:
+        async for outcome in outcomes:
+            if isinstance(outcome, Blocked):
+                raise unable(entry.name, outcome)
+            done += isinstance(outcome, Replayed)
+            report.done = done
+            yield outcome
 
 
 def united(reports: Sequence[wire.VerifyReport]) -> wire.VerifyReport:
@@ -187,34 +277,19 @@ def _unproven(outcome: Replayed) -> wire.Failure:
     )
 
 
-def report_view(found: VerificationResult, level: str) -> wire.VerifyReport:
-    return wire.VerifyReport(
-        ref=found.ref,
-        dataset_id=found.dataset_id,
-        head=found.head,
-        blocks=found.blocks,
-        level=level,
-        ok=found.ok,
-        checked=wire.Checked(
-            blocks=found.checked.blocks,
-            slices=found.checked.slices,
-            bytes=found.checked.bytes,
-            remembered=found.checked.remembered,
-            not_held=found.checked.not_held,
-            to_come=found.checked.to_come,
-            portal=found.checked.portal,
-        ),
-        failures=tuple(
-            wire.Failure(
-                block=wire.FailedBlock(hash=each.block.hash, sequence_number=each.block.sequence_number),
-                rule=each.rule,
-                message=each.message,
-                expected=each.expected,
-                actual=each.actual,
-            )
-            for each in found.failures
-        ),
-    )
+def _refused(outcome: Rejected) -> wire.Failure:
+    """Returns the failure for an engine that refuses the query, which counts as another answer."""
+    nowhere = wire.FailedBlock(hash=None, sequence_number=None)
+    return wire.Failure(block=nowhere, rule="transform-reproduced", message=str(outcome))
+
+
+def _pinned(chain: ChainReader, size: int) -> tuple[str, ...]:
+    """Lists the engine digests that the transform was ever declared with, each once, oldest first."""
+    found: dict[str, None] = {}
+    for block in newest_first(chain, ("SetTransform",), size):
+        if isinstance(block.event, SetTransform) and block.event.transform.version is not None:
+            found[block.event.transform.version] = None
+    return tuple(found)[::-1]
 
 
 def show_progress(report: Report, progress: Progress) -> None:
