@@ -33,10 +33,15 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX pushes_block ON pushes (dataset, sequence);
     """,
+    """
+    ALTER TABLE pushes ADD COLUMN place INTEGER NOT NULL DEFAULT 0;
+    UPDATE pushes SET place = sequence, seal = NULL;
+    CREATE INDEX pushes_place ON pushes (dataset, place);
+    """,
 )
 _TABLE: Final = Sealed(
     "pushes",
-    ("dataset", "id", "source", "content", "sequence", "answer"),
+    ("dataset", "id", "source", "content", "sequence", "answer", "place"),
     "odfctl reset forgets the pushes of the blocks that it gives up",
 )
 
@@ -47,6 +52,9 @@ class PushOutcome(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     records: int
     counts: RowCounts
+    block: str = ""
+    """Hash of the last block of its transaction, in the first shard that got one; empty for one of an earlier version.
+    """
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +71,16 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep(connection: sqlite3.Connection, dataset: DatasetId, push: Push, sequence: int) -> None:
-    """Stores a push; ``sequence``: the last block of its transaction. Replaces a push of the same id."""
+    """Stores a push as the last one; ``sequence``: the last block of its transaction, in the first shard.
+
+    Replaces a push of the same id. The place counts pushes, because several may have one sequence: those whose rows
+    are all in other shards, and those that a handover carried over.
+    """
     answer = msgspec.json.encode(push.answer)
-    _TABLE.put(connection, dataset, push.id, push.source, push.content, sequence, answer)
+    (place,) = connection.execute(
+        "SELECT coalesce(max(place), -1) + 1 FROM pushes WHERE dataset = ?", (dataset,)
+    ).fetchone()
+    _TABLE.put(connection, dataset, push.id, push.source, push.content, sequence, answer, place)
 
 
 def find(connection: sqlite3.Connection, dataset: DatasetId, push_id: str) -> Push | None:
@@ -74,7 +89,7 @@ def find(connection: sqlite3.Connection, dataset: DatasetId, push_id: str) -> Pu
 
 def newest(connection: sqlite3.Connection, dataset: DatasetId) -> Push | None:
     """Returns the last push that appended a block."""
-    pushes = map(_push, _TABLE.rows(connection, "dataset = ? ORDER BY sequence DESC", (dataset,)))
+    pushes = map(_push, _TABLE.rows(connection, "dataset = ? ORDER BY place DESC", (dataset,)))
     return next((push for push in pushes if push is not None and push.answer.blocks), None)
 
 
@@ -85,7 +100,7 @@ def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
 
 def move(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
     """Renumbers after blocks from ``start`` on are rewritten without loss of rows. ``moved``: a block's new number."""
-    for row in list(_TABLE.rows(connection, "dataset = ? AND sequence >= ?", (dataset, start))):
+    for row in list(_TABLE.rows(connection, "dataset = ? AND sequence >= ? ORDER BY place", (dataset, start))):
         push = _push(row)
         assert push is not None
         keep(connection, dataset, push, moved(push.sequence))
@@ -95,19 +110,23 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     connection.execute("DELETE FROM pushes WHERE dataset = ?", (dataset,))
 
 
-def carry(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, sequence: int) -> None:
-    """Copies the pushes of ``old`` to ``new``, whose contents have them, so that each counts once in both."""
+def carry(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, sequence: int, block: str) -> None:
+    """Copies the pushes of ``old`` to ``new``, whose contents have them, so that each counts once in both.
+
+    ``sequence``, ``block``: where ``new`` ends.
+    """
     known = {row[1] for row in _TABLE.rows(connection, "dataset = ?", (new,))}
-    for row in list(_TABLE.rows(connection, "dataset = ?", (old,))):
+    for row in list(_TABLE.rows(connection, "dataset = ? ORDER BY place", (old,))):
         push = _push(row)
         if push is not None and push.id not in known:
-            keep(connection, new, push, sequence)
+            answer = msgspec.structs.replace(push.answer, block=block)
+            keep(connection, new, msgspec.structs.replace(push, answer=answer), sequence)
 
 
 def _push(row: Row | None) -> Push | None:
     if row is None:
         return None
-    _, push_id, source, content, sequence, answer = row
+    _, push_id, source, content, sequence, answer, _ = row
     said = msgspec.json.decode(answer, type=PushOutcome)
     return Push(id=push_id, source=source, content=content, answer=said, sequence=sequence)
 

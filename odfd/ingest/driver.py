@@ -146,9 +146,9 @@ class IngestTotals:
         self.repeated_rows += push.answer.records
         self.count(push.answer.counts)
 
-    def add(self, before: Head, after: Head, done: IngestOutcome) -> None:
+    def add(self, after: Head, done: IngestOutcome) -> None:
         self.head, self.rows = after, self.rows + done.rows
-        self.blocks += after.sequence_number - before.sequence_number
+        self.blocks += len(done.events)
         self.count(done.counts)
 
     def count(self, counts: RowCounts) -> None:
@@ -335,7 +335,7 @@ async def transact(
         if head is None or isinstance(settled, Nothing):
             tally.count(settled.counts)
             return
-        tally.add(plan.expected, head, settled)
+        tally.add(head, settled)
         report(IngestStep(file=", ".join(batch.names[:3]), phase="committed", rows=tally.rows))
         return
 

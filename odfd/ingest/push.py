@@ -34,7 +34,7 @@ from chain.model.source import (
 )
 from chain.multihash import Multihash
 from chain.state import ChainState
-from chain.store.base import Head
+from chain.store.base import ChainReader, Head
 from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.row_counts import NOTHING_READ
 from odfd.ingest.driver import IngestDependencies, IngestTotals, PullOutcome, load, transact
@@ -99,15 +99,26 @@ class PushTerms(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the push source to use, and the event that creates it, if needed. Raises Refused, Invalid."""
         return pushed(state, self.source, self.read)
 
-    def choose_after(self, state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
-        """Returns the same as ``choose``. Raises Conflict unless the last block is the one to be followed."""
-        if self.after is not None and state.head != self.after:
+    def check_after(self, chains: Sequence[ChainReader]) -> None:
+        """Raises Conflict unless the last block of the shards is the one to be followed."""
+        if self.after is not None and (last := commit_point(chains)).hash != self.after:
             raise Conflict(
-                f"block #{state.sequence_number} is the last one: the push would not follow {self.after}",
+                f"block #{last.sequence_number} {last.hash.short} is the last one: the push would not follow"
+                f" {self.after}",
                 rule="append-after",
                 hint="read what was appended, and push after the block that is last now",
             )
-        return self.choose(state)
+
+
+def commit_point(chains: Sequence[ChainReader]) -> Head:
+    """Returns where a dataset ends: the last block of its last transaction, in the first shard that got one.
+
+    Shards are written together, at times that grow strictly, so this block is another one after each transaction.
+    """
+    heads = [(chain, head) for chain in chains if (head := chain.head()) is not None]
+    if len(heads) == 1:
+        return heads[0][1]
+    return max(heads, key=lambda each: each[0].block_at(each[1].sequence_number).system_time)[1]
 
 
 async def push_files(
@@ -137,11 +148,16 @@ async def push_files(
     if log is not None and not terms.again:
         known = await trio.to_thread.run_sync(_known, log, dataset, parts, source, terms)
     tally = IngestTotals()
+
+    def choose_after(state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
+        terms.check_after([deps.store.chain(each) for each in deps.shards(dataset)])
+        return terms.choose(state)
+
     for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
         if number >= len(known):
-            await transact(deps, state, terms.choose_after, _batch(group, terms), tally, report, part)
+            await transact(deps, state, choose_after, _batch(group, terms), tally, report, part)
         elif (found := known[number]) is not None:
-            tally.repeat(await trio.to_thread.run_sync(_head_at, deps, dataset, found.sequence), found)
+            tally.repeat(await trio.to_thread.run_sync(_head_of, deps, dataset, found), found)
         tally.files += len(group)
     return tally.outcome("nothing-new")
 
@@ -197,8 +213,11 @@ def _is_last(push: Push, newest: Push) -> bool:
     return push.id == newest.id or (not push.answer.blocks and push.sequence >= newest.sequence)
 
 
-def _head_at(deps: IngestDependencies, dataset: DatasetId, sequence: int) -> Head:
-    return Head(deps.store.chain(dataset).block_at(sequence).hash, sequence)
+def _head_of(deps: IngestDependencies, dataset: DatasetId, push: Push) -> Head:
+    said = push.answer.block
+    return Head(
+        Multihash.parse(said) if said else deps.store.chain(dataset).block_at(push.sequence).hash, push.sequence
+    )
 
 
 def _batch(files: Sequence[Path], terms: PushTerms) -> Batch:

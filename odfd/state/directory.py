@@ -307,20 +307,6 @@ class StateDirectory:
             hint="its publisher's card names them: odfctl mirror list; to read this shard alone, name its id",
         )
 
-    def one_chain(self, ref: str) -> DatasetEntry:
-        """Resolves a dataset for an operation on one chain. An id means one always; a name may mean several shards.
-
-        Raises NotFound, Invalid, Refused.
-        """
-        entry, *others = self.chains_named(ref)
-        if others:
-            raise Refused(
-                f"{entry.name} has {len(others) + 1} shards, each a chain of its own, and this is of one chain",
-                rule="shard-whole",
-                hint="name a shard by its id: odfctl get renditions -o json lists them",
-            )
-        return entry
-
     def chains_named(self, ref: str) -> Sequence[DatasetEntry]:
         """Returns the chains that a reference means: an id one, a name all shards. Raises NotFound, Invalid."""
         entry = self.resolve(ref)

@@ -366,7 +366,8 @@ class IngestPullService:
     def _told(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
         """Says where the unreadable records of an ingest are, and if its time is doubtful; empty if neither."""
         count, datasets = outcome.counts.quarantined, self._ingest.quarantines
-        told = long_pause(entry.name, self._home.chains.chain(entry.id), outcome)
+        is_single = len(self._home.shards_of(entry.id)) == 1  # of several no block can be given up
+        told = long_pause(entry.name, self._home.chains.chain(entry.id), outcome) if is_single else ""
         if count and isinstance(datasets, QuarantineDatasets):
             return "; ".join(filter(None, (f"what could not be read is in {datasets.name(entry.id)}", told)))
         return told

@@ -37,6 +37,7 @@ from odfd.ingest import segments
 from odfd.ingest.copying import Group, copied_group, groups_after
 from odfd.ingest.decoding import decode, remaining
 from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.push import commit_point
 from odfd.mirrors.data_retention import DataRetention
 from odfd.queries import folds
 from odfd.renditions import tables
@@ -345,7 +346,8 @@ class RenditionEffects:
         state, now = tables.of(connection, DatasetId.parse(switch.to.shards[0])), self._clock.now()
         old, new = state.active, state.member(switch.to.number)
         hand_on(connection, old, new, now)
-        pushes.carry(connection, old.dataset, new.dataset, self._length(new.dataset) - 1)
+        end = commit_point([self._home.chains.chain(each) for each in new.shards])
+        pushes.carry(connection, old.dataset, new.dataset, self._length(new.dataset) - 1, str(end.hash))
         sizes = {each.row.number: self.size(each) for each in state.members if not each.dropped} | dict(added)
         level = [*state.equals(old.row.number), *state.equals(new.row.number)]
         state = state.replaced(

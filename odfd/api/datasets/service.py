@@ -44,7 +44,7 @@ from odfd.datasets.pushes import PushTable
 from odfd.datasets.references import drop_references
 from odfd.flows import store as flows
 from odfd.ingest import segments, spool
-from odfd.ingest.push import given_id
+from odfd.ingest.push import commit_point, given_id
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
@@ -105,12 +105,12 @@ class DatasetService:
 
     @in_worker
     def commit_point(self, ref: str) -> wire.CommitPointView:
-        """Returns where the dataset ends, and the id of its last push. Raises Refused unless it is one chain here."""
-        entry = self._home.one_chain(ref)
+        """Returns where the dataset ends, in all shards, and its last push. Raises Refused for another node's."""
+        entry = self._home.resolve(ref)
         check_owner(self._home, entry)
+        self._home.check_fed(entry.id)
         # In this order: a push that comes between is told, and what is made to follow the older head is refused.
-        head = self._home.chains.chain(entry.id).head()
-        assert head is not None
+        head = commit_point([self._home.chains.chain(each) for each in self._home.shards_of(entry.id)])
         last = PushTable(self._home.database).newest(entry.id)
         return wire.CommitPointView(
             id=str(entry.id), block=str(head.hash), sequence_number=head.sequence_number,

@@ -24,7 +24,8 @@ from odfd.trust.ledger.log import CheckedChain
 
 
 class Addition(NamedTuple):
-    """An addition to one chain. ``own`` writes the records of its last block, given that block's number."""
+    """An addition to one chain. ``own`` writes its records, given the number of the chain's last block and the last
+    block of the transaction, which may be in another shard."""
 
     dataset: DatasetId
     expected: Head | None
@@ -34,7 +35,7 @@ class Addition(NamedTuple):
     """The frontier (upper) for which it was planned; ``None``: any."""
     until: int | None = None
     """The frontier (upper) after it; ``None``: it stays, or follows the last block."""
-    own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
+    own: Callable[[sqlite3.Connection, int, Multihash], None] = lambda *_: None
     at: Instant | None = None
     """The system time of its blocks; ``None``: that of the commit."""
     capture: Capture | None = None
@@ -54,6 +55,7 @@ def keep_all(connection: sqlite3.Connection, addition: Addition, drafts: Sequenc
     """Stores what belongs to the blocks of an addition: the records of each chain, and the bytes it was made from."""
     for each in drafts:
         each.keep(connection)
+    addition.own(connection, after(drafts[0].append).sequence_number, end_of(drafts).hash)
     written = [each.append for each in drafts if each.append.blocks]
     if addition.capture is None or not written:
         return
@@ -70,7 +72,7 @@ def beside_of(side: SideCommit | None) -> tuple[Addition, ...]:
     if side is None:
         return ()
 
-    def own(connection: sqlite3.Connection, last: int) -> None:
+    def own(connection: sqlite3.Connection, last: int, _: Multihash) -> None:
         row_counts.keep(connection, side.dataset, last, side.rows)
 
     return (Addition(side.dataset, side.expected, side.events, side.objects, own=own),)
@@ -106,17 +108,20 @@ def after(append: Append) -> Head:
     return append.expected
 
 
+def end_of(drafts: Sequence[ChainDraft]) -> Head:
+    """Returns the last block of a transaction, in the first of its shards that got one."""
+    return after(next((each.append for each in drafts if each.append.blocks), drafts[0].append))
+
+
 def moved(addition: Addition) -> ChainDraft:
     """Returns a shard's part without blocks: its frontier moves, and nothing is signed."""
     head, planned_at = addition.expected, addition.upper
     assert head is not None
     assert planned_at is not None
-
-    def keep(connection: sqlite3.Connection) -> None:
-        addition.own(connection, head.sequence_number)
-
     upper = UpperMove(planned_at, addition.until)
-    return ChainDraft(Append(dataset=addition.dataset, expected=head, blocks=(), upper=upper), keep, lambda: None)
+    return ChainDraft(
+        Append(dataset=addition.dataset, expected=head, blocks=(), upper=upper), lambda _: None, lambda: None
+    )
 
 
 def epoch_of(dataset: DatasetId, checked: CheckedChain, rights: Rights) -> int:

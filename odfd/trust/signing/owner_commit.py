@@ -55,10 +55,10 @@ from odfd.trust.signing.authority_versions import keep_version, note_newest, not
 from odfd.trust.signing.commit_parts import (
     Addition,
     ChainDraft,
-    after,
     beside_of,
     check_head,
     check_newest,
+    end_of,
     epoch_of,
     keep_all,
     moved,
@@ -120,11 +120,12 @@ class OwnerCommitter:
         ``rows``: counts of what became of the rows read for them. ``along``: what is written in the same transaction.
         """
 
-        def own(connection: sqlite3.Connection, last: int) -> None:
+        def own(connection: sqlite3.Connection, last: int, end: Multihash) -> None:
             if rows is not None:
                 row_counts.keep(connection, dataset, last, rows)
             if along.push is not None:
-                pushes.keep(connection, dataset, along.push, last)
+                answer = msgspec.structs.replace(along.push.answer, block=str(end))
+                pushes.keep(connection, dataset, msgspec.structs.replace(along.push, answer=answer), last)
 
         first = Addition(dataset, expected_head, events, objects, along.upper, own=own, capture=along.capture)
         async with self._turn:
@@ -191,7 +192,7 @@ class OwnerCommitter:
         return found
 
     def _commit_all(self, additions: Sequence[Addition], system_time: Instant, also: Also = lambda _: None) -> Head:
-        """Commits all additions or none, then signs each; returns the new head of the first."""
+        """Commits all additions or none, then signs each; returns the last block of the first."""
         with self._writing:
             several = [self._spread(each, each.at or system_time) for each in additions]
             drafts = [draft for parts in several for draft in parts]
@@ -204,7 +205,7 @@ class OwnerCommitter:
             self._chains.commit([each.append for each in drafts], together)
             for each in drafts:
                 each.sign()
-        return after(drafts[0].append)
+        return end_of(several[0])
 
     def _spread(self, addition: Addition, system_time: Instant) -> list[ChainDraft]:
         """Drafts the parts of all shards that are written together; for a chain that is no shard, its one part."""
@@ -220,7 +221,7 @@ class OwnerCommitter:
 
     def _drafted(self, addition: Addition, system_time: Instant) -> ChainDraft:
         """Blocks that may be appended and signed. Raises as ``commit``."""
-        dataset, expected_head, events, objects, planned_at, until, own, *_ = addition
+        dataset, expected_head, events, objects, planned_at, until, *_ = addition
         if not self._keys.has_dataset_key(dataset):
             self._keys.dataset_key(dataset)
         state = load_state(self._chains.chain(dataset))
@@ -252,7 +253,6 @@ class OwnerCommitter:
             Ledger(connection).grow(dataset, checked.frontier, CheckedChain(frontier, data=whole, epoch=epoch), groups)
             keep_references(connection, dataset, blocks)
             keep_links(connection, dataset, blocks[-1].sequence_number, linked)
-            own(connection, blocks[-1].sequence_number)
 
         upper = None if planned_at is None else UpperMove(planned_at, until)
         append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects, upper=upper)

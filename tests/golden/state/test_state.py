@@ -22,6 +22,7 @@ from chain.store.database import Database
 from odfd.access.relations import Role
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog
+from odfd.datasets.pushes import PushTable
 from odfd.renditions import former_rows
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
@@ -235,6 +236,27 @@ async def test_captured_datasets_are_annotated(tmp_path: Path) -> None:
     async with world.running("alice", private=True) as alice:
         assert alice.home.recovery.converted == ()
         assert (await alice.api.raw.show("sales")).keeping
+
+
+async def test_pushes_of_before_keep_their_order(tmp_path: Path) -> None:
+    folder = unpacked(COLLECTIONS, tmp_path)
+    answer = msgspec.json.encode({"blocks": 1, "records": 1, "counts": {}})
+    with contextlib.closing(sqlite3.connect(folder / "alice" / "state" / DATABASE)) as connection, connection:
+        (did,) = connection.execute("SELECT did FROM declarations WHERE type = 'Dataset' AND name = 'stock'").fetchone()
+        for name, sequence in (("late", 3), ("early", 2)):
+            row = (bytes(DatasetId.parse(did)), name, "gate", b"", sequence, answer)
+            connection.execute("INSERT INTO pushes VALUES (?, ?, ?, ?, ?, ?, NULL)", row)
+    world = World(folder)
+    world.clock.instant = instant.parse("2026-12-01T00:00:00Z")  # after its last block
+    async with world.running("alice", private=True) as alice:
+        assert (await alice.api.datasets.commit_point("stock")).push == "late"
+        await alice.done(alice.api.renditions.hand_over("stock", 0, wire.HandoverRequest()))
+        point = await alice.api.datasets.commit_point("stock")
+        assert point.push == "late", "though a handover gives them one place"
+        home = alice.home
+        known = PushTable(home.database).find(DatasetId.parse(point.id), "early")
+        assert known is not None
+        assert known.answer.block == str(home.chains.chain(DatasetId.parse(point.id)).block_at(known.sequence).hash)
 
 
 def test_a_killed_conversion_leaves_the_former_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import trio
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from odfd.control import wire
 from odfd_client import Appended, Client, Conflict, Dataset, Invalid, NotFound, Refused, Unreachable, appending, connect
 from worlds.served_node import away, served
 
@@ -131,6 +136,104 @@ def race(path: Path) -> None:
     for each in threads:
         each.join()
     assert numbers(connect(path).open("readings")) == list(range(1, 11))
+
+
+TURNS = st.one_of(
+    st.tuples(st.just("append"), st.integers(0, 6)),
+    st.tuples(st.just("late"), st.integers(0, 6)),
+    st.tuples(st.just("over"), st.integers(1, 3)),
+    st.tuples(st.just("back"), st.integers(0, 3)),
+    st.tuples(st.just("restart"), st.just(0)),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.lists(TURNS, min_size=2, max_size=9))
+@example(
+    [("over", 2), ("append", 1), ("append", 2), ("append", 3), ("append", 1), ("late", 4), ("over", 1), ("append", 3)]
+)
+@example([("append", 5), ("append", 6), ("append", 1), ("over", 3), ("restart", 0), ("append", 6), ("back", 0)])
+def test_appends_to_any_shards_count_once_over_handovers(
+    worlds: Any, tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[str, int]]
+) -> None:
+    """By id, after the commit point of all shards, and never after another block."""
+    world = worlds.World(tmp_path_factory.mktemp("world"))
+    trio.run(play, world, tmp_path_factory.mktemp("c"), turns)
+    world.close()
+
+
+async def play(world: Any, folder: Path, turns: list[tuple[str, int]]) -> None:
+    known, left = Appends(), list(turns)
+    while True:
+        async with world.running("alice") as alice:
+            if not known.numbers:
+                await alice.apply(DATASET)
+                await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("readings",)))
+            async with served(alice, folder) as path:
+                if not known.numbers:
+                    await away(lambda: known.append(connect(path), 0))
+                while left:
+                    kind, value = left.pop(0)
+                    if kind == "restart":
+                        break
+                    if kind in ("append", "late"):
+                        await away(partial(play_one, known, kind, path, value))
+                    else:
+                        await rendition(alice, kind, value)
+                    await away(lambda: known.check(connect(path)))
+                if not left:
+                    return
+
+
+def play_one(known: Appends, kind: str, path: Path, value: int) -> None:
+    getattr(known, kind)(connect(path), value)
+
+
+async def rendition(node: Any, kind: str, value: int) -> None:
+    api = node.api.renditions
+    if kind == "over":
+        wanted = wire.RenditionRequest(origin="snapshot", shards=value, by=("n",) if value > 1 else ())
+        number = (await node.done(api.create("readings", wanted))).number
+    else:
+        former = [each.number for each in await api.list("readings") if each.state == "Superseded"]
+        if not former:
+            return
+        number = former[value % len(former)]
+    await node.done(api.hand_over("readings", number, wire.HandoverRequest()))
+
+
+class Appends:
+    """What was appended to ``readings``, with the ids of appends in order."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.last = ""
+
+    def append(self, c: Client, number: int) -> None:
+        """Appends one row under its own id; what is repeated is there already."""
+        before = c.commit_point("readings")
+        done = c.append("readings", rows(number), id=f"{number}", after=before)
+        assert done.records == int(number not in self.numbers)
+        if number not in self.numbers:
+            self.numbers.append(number)
+            self.last = f"{number}"
+            assert c.commit_point("readings").block == done.block != before.block
+        again = c.append("readings", rows(number), id=f"{number}")
+        assert (again.records, again.block) == (0, done.block)
+
+    def late(self, c: Client, number: int) -> None:
+        """What would not follow the last block of all shards is not taken in, whatever shard its row is for."""
+        point, other = c.commit_point("readings"), 100 + len(self.numbers)
+        self.append(c, other)
+        if number not in self.numbers:
+            with pytest.raises(Conflict) as refused:
+                c.append("readings", rows(number), id=f"{number}", after=point)
+            assert refused.value.rule == "append-after"
+
+    def check(self, c: Client) -> None:
+        assert sorted(numbers(c.open("readings"))) == sorted(self.numbers)
+        assert c.commit_point("readings").last_id == self.last
 
 
 async def test_what_cannot_be_appended_is_refused_and_nothing_is_written(world: Any, worlds: Any, folder: Path) -> None:
