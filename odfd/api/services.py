@@ -33,8 +33,7 @@ from odfd.api.trust.authority import AuthorityService
 from odfd.api.trust.policies import PolicyService
 from odfd.api.trust.resolutions import ResolutionService
 from odfd.api.trust.service import TrustService
-from odfd.control.board import BoardTasks, LogEvents
-from odfd.control.log_lines import LogService
+from odfd.control.board import BoardTasks, LogEvents, LogService
 from odfd.page.server import PageServer
 from odfd.workers.garbage_collection import GarbageCollector
 from odfd.workers.ipfs_publication import PublicationService

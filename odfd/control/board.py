@@ -1,11 +1,17 @@
-"""Converts the task board and the event log of the daemon to values of the API."""
+"""Converts the task board, the event log and the last log lines of the daemon to values of the API.
+
+A task that found something wrong is ``done``: it did its work, and its result tells all. Lists of tasks leave results
+out, and a person who reads only the state would take a failed verification for a good one: so ``finding`` says in one
+line what it found, or could not do for some of what it was asked for.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Final
+from functools import singledispatch
+from typing import Any, Final
 
 import msgspec
 
@@ -13,9 +19,11 @@ from chain import instant
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.wording import plural
+from config.log_levels import LEVELS
 from odfd.control import wire
-from odfd.control.findings import finding
+from odfd.errors import Usage
 from odfd.obs.events import EVENT_KINDS, Event, EventLog, News
+from odfd.obs.log_lines import LineFilter, LogLine, LogLines, LogNews
 from odfd.runtime.ring import Lagged
 from odfd.runtime.subjects import Sees, Subjects
 from odfd.runtime.tasks import Task, TaskBoard, TaskState
@@ -189,3 +197,107 @@ def is_of(kind: str, wanted: Sequence[str]) -> bool:
 
 def _text(time: Instant | None) -> str | None:
     return None if time is None else instant.render(time)
+
+
+@singledispatch
+def finding(_: object) -> str:
+    """Returns an empty text where nothing is wrong."""
+    return ""
+
+
+@finding.register(wire.VerifyReport)
+@finding.register(wire.ProofReport)
+def _of_report(report: wire.VerifyReport | wire.ProofReport) -> str:
+    if report.ok:
+        return ""
+    first = next(iter(report.failures), None)
+    if first is None:
+        return f"{report.ref} does not hold"
+    number = first.block.sequence_number
+    place = "" if number is None else f"block #{number}: "
+    return _counted("failure", len(report.failures), f"{place}{first.message}  (rule {first.rule})")
+
+
+@finding.register
+def _of_replay(report: wire.RawReplayResult) -> str:
+    if report.ok:
+        return ""
+    told = [f"block #{each.sequence_number}: {each.message}" for each in report.differences]
+    return _counted("difference", report.differs, next(iter(told), report.ref))
+
+
+@finding.register
+def _of_audit(report: wire.AuditResult) -> str:
+    told = [f"block #{each.block}: {each.why}" for each in report.differences]
+    return _counted("difference", report.blocks - report.same, next(iter(told), report.ref)) if told else ""
+
+
+@finding.register(wire.PullResult)
+@finding.register(wire.PushResult)
+def _of_transfers(result: wire.PullResult | wire.PushResult) -> str:
+    return _failed(
+        [
+            f"{each.ref}: {each.fault.detail if each.fault else getattr(each, 'message', '')}"
+            for each in result.items
+            if each.outcome == "failed"
+        ]
+    )
+
+
+@finding.register
+def _of_apply(result: wire.ApplyResult) -> str:
+    return _failed([f"{each.name}: {each.fault.detail}" for each in result.items if each.fault is not None])
+
+
+def _failed(told: Sequence[str]) -> str:
+    return _counted("failure", len(told), told[0]) if told else ""
+
+
+def _counted(what: str, count: int, first: str) -> str:
+    return first if count == 1 else f"{plural(count, what)}; the first: {first}"
+
+
+class LogService:
+    """The API service for lines of the log."""
+
+    def __init__(self, lines: LogLines) -> None:
+        self._lines = lines
+
+    async def last(self, filter_: LineFilter, limit: int) -> Sequence[wire.LogLineView]:
+        """Lists the last lines that pass a filter. Raises Usage for an unknown level."""
+        _check(filter_)
+        return [line_view((number, line)) for number, line in self._lines.last(filter_, limit)]
+
+    async def follow(self, filter_: LineFilter, limit: int) -> AsyncIterator[wire.LogLineView]:
+        """Yields the last lines that pass a filter, and then each new one. Raises Usage at the first step."""
+        _check(filter_)
+        async with aclosing(self._lines.follow(filter_, limit)) as all_news:
+            async for news in all_news:
+                yield line_view(news)
+
+
+def _check(filter_: LineFilter) -> None:
+    if filter_.level and filter_.level not in LEVELS:
+        raise Usage(f"there is no level {filter_.level[:40]!r}", rule="query", hint="one of " + ", ".join(LEVELS))
+
+
+def line_view(news: LogNews) -> wire.LogLineView:
+    if isinstance(news, Lagged):
+        lost = "lines" if news.missed is None else plural(news.missed, "line")
+        return wire.LogLineView(
+            sequence=news.resume - 1,
+            event=f"{lost} of the log are no longer kept: they came faster than they were read",
+            values={"missed": news.missed},
+        )
+    number, line = news
+    return _decoded(number, line)
+
+
+def _decoded(number: int, line: LogLine) -> wire.LogLineView:
+    values: dict[str, Any] = msgspec.json.decode(line.text)
+    for name in ("level", "part", "task"):
+        values.pop(name, None)
+    event, time = str(values.pop("event", "")), str(values.pop("timestamp", ""))
+    return wire.LogLineView(
+        sequence=number, time=time, level=line.level, part=line.part, task=line.task, event=event, values=values
+    )

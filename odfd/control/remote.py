@@ -2,7 +2,8 @@
 
 Beyond this machine it speaks only TLS, for the names in its certificate. A caller without a token is answered when the
 head of its request was read, and disconnected. An address that sends many wrong tokens is refused for a while, but
-never one that sends a right one. The rights of the account are checked where those of the socket's callers are.
+never one that sends a right one. The rights of the account are checked where those of the socket's callers are. Calls
+of webhooks at ``/hooks/NAME`` need no token: their bodies are signed for the Source NAME.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv6Address, ip_address
-from typing import Final
+from typing import Final, TypeAlias
 
+import msgspec
 import trio
 
-from chain.errors import Fault, Refused
+from chain.errors import Fault, Invalid, Refused
+from chain.wording import size
 from config.model import Api
 from odfd.access.tokens import TokenGrant
+from odfd.control import wire
 from odfd.control.endpoint import CALLER, GRANT, OWNED
-from odfd.control.hooks import HOOK_RULE, HookApplication, SignedPush, is_hook
 from odfd.errors import PROBLEM_JSON, http_status, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.http_server import HttpServer, Response, address_of, listening, parsed, places_of, url_of
@@ -198,3 +201,63 @@ async def _refuse(send: Send, fault: Fault) -> None:
         headers.append((b"retry-after", str(_WAIT).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+HOOKS: Final = "/hooks/"
+HOOK_RULE: Final = "webhook-signature"
+MAX_HOOK_BODY: Final = 1 << 20
+HOOKS_AT_ONCE: Final = 16
+
+SignedPush: TypeAlias = Callable[[str, Mapping[str, str], bytes], Awaitable[wire.PushReceipt]]
+"""Accepts a signed push, like ``odfd.api.resources.endpoints.EndpointService.signed_push``."""
+
+
+def is_hook(scope: Message) -> bool:
+    """Whether a request is a call of a webhook without a token."""
+    named = any(name == b"authorization" for name, _ in scope["headers"])
+    return scope["method"] == "POST" and scope["path"].startswith(HOOKS) and not named
+
+
+class HookApplication:
+    """Reads calls of webhooks, and passes them to ``push``, which knows the Sources and their secrets.
+
+    The whole body must be read to check who signed it, so few are read at a time, and none is large.
+    """
+
+    def __init__(self, push: SignedPush) -> None:
+        self._push = push
+        self._busy = 0
+
+    async def answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answers 201, or 202 for a push that a crash may still lose. Raises Fault."""
+        if self._busy >= HOOKS_AT_ONCE:
+            raise Refused(f"{HOOKS_AT_ONCE} calls are being read", rule="access-token-limit", hint="call again")
+        self._busy += 1
+        try:
+            body = await _hook_body(receive)
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+            receipt = await self._push(scope["path"].removeprefix(HOOKS), headers, body)
+        finally:
+            self._busy -= 1
+        said = msgspec.json.encode(receipt)
+        kind = [(b"content-type", b"application/json"), (b"content-length", str(len(said)).encode())]
+        status = 201 if receipt.durable else 202
+        await send({"type": "http.response.start", "status": status, "headers": kind})
+        await send({"type": "http.response.body", "body": said})
+
+
+async def _hook_body(receive: Receive) -> bytes:
+    """Reads the body. Raises Invalid for one that is too large, before more of it is read."""
+    parts, total = [], 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Invalid("the call ended before its body", rule="push-size", hint="call again")
+        part = message.get("body", b"")
+        total += len(part)
+        if total > MAX_HOOK_BODY:
+            hint = "push what is larger with a token: POST /source/v1alpha1/sources/NAME/ingest"
+            raise Invalid(f"a call of more than {size(MAX_HOOK_BODY)}", rule="push-size", hint=hint)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)

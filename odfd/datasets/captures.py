@@ -22,8 +22,9 @@ from chain.model.events import SourceState
 from chain.multihash import Multihash
 from chain.store.database import Database
 from chain.store.seals import ROW_DAMAGED, Row, Sealed
-from odfd.datasets import former_captures
 from odfd.datasets.catalog import Catalog
+from odfd.renditions import tables
+from odfd.resources.plan import LABEL
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import annotated
 
@@ -33,6 +34,30 @@ CAPTURES: Final = Sealed(
     ("dataset", "block", "first", "last", "time", "body"),
     "odfctl raw drop NAME forgets the captures of a dataset; its rows stay",
 )
+KEEP_RAW: Final = "keepRaw"
+"""Name of the annotation of a Dataset: the bytes of its source are kept. A Source has a field of this name."""
+
+
+def convert_captured(connection: sqlite3.Connection) -> Sequence[str]:
+    """Annotates the datasets whose active rendition the former rows call captured. Returns a line for each."""
+    lines = []
+    for (raw,) in connection.execute("SELECT dataset FROM captured_datasets ORDER BY dataset").fetchall():
+        dataset = DatasetId(raw)
+        row = Catalog(connection).declared(dataset)
+        if row is None or tables.of(connection, dataset).active.dataset != dataset:
+            continue
+        said = {**row.annotations, KEEP_RAW: True}
+        managers = {
+            **row.managers,
+            f"annotations.{KEEP_RAW}": LABEL,
+        }  # as by hand: manifests of before leave it alone
+        ResourceStore(connection).rewrite(
+            msgspec.structs.replace(row, annotations=said, managers=managers), row.updated_at
+        )
+        lines.append(f"the dataset {row.name}, captured by odfctl raw keep before, has the annotation keepRaw: true")
+    return lines
+
+
 STEPS: Final = (
     """
     CREATE TABLE captures (
@@ -50,13 +75,11 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
     CAPTURES.step,
-    former_captures.SEALED,
-    former_captures.converted,
-    former_captures.DROPPED,
+    Sealed("captured_datasets", ("dataset", "since"), "").step,
+    convert_captured,
+    "DROP TABLE captured_datasets",
 )
 TABLES: Final = ("captures",)
-KEEP_RAW: Final = "keepRaw"
-"""Name of the annotation of a Dataset: the bytes of its source are kept. A Source has a field of this name."""
 
 
 class CapturedFile(msgspec.Struct, frozen=True):

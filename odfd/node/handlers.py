@@ -66,8 +66,7 @@ from odfd.api.trust.policies import PolicyService
 from odfd.api.trust.resolutions import ResolutionService
 from odfd.api.trust.service import HeadState, TrustService
 from odfd.api.views.holder_counts import HolderCounts
-from odfd.control.board import LogEvents
-from odfd.control.log_lines import LogService
+from odfd.control.board import LogEvents, LogService
 from odfd.flows.tasks import RUN
 from odfd.flows.tasks import TYPE as TASK
 from odfd.network.node_names import node_names

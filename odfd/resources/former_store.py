@@ -1,8 +1,8 @@
-"""Converts the stores of desired state of before there was one: intents, and declarations beside them. Blocking.
+"""Converts former states: above all the stores of before there was one, intents and declarations beside them. Blocking.
 
 Mirrors, networks, blocked peers, validators, datasets and flows were intents, each with a row of its own and a copy as
 a declaration, which followed the intent by triggers. Here both become one declaration; intents that are no resources
-become records. Runs once, in the transaction that brings a state directory forward.
+become records. Each step runs once, in the transaction that brings a state directory forward.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from chain.errors import Environment
 from chain.instant import Instant
 from chain.store.seals import Sealed
+from odfd.resources.label_schemas import ACCESS, by_short_name
 from odfd.resources.records import RECORDS
 from odfd.resources.references import ANY, reference_key
 from odfd.resources.registry import OF_ACCOUNTS
@@ -345,3 +346,43 @@ def _read(intent: _Intent, before: Resource | None) -> tuple[str, str | None, An
         case _:
             name = intent.name.removeprefix("did:key:") if before is None else before.name
             return name, intent.name, {"did": intent.name, "group": str(said["group"])}
+
+
+def convert_labels(connection: sqlite3.Connection) -> Sequence[str]:
+    """Rewrites URIs of labels with a schema as short names. Returns a line for each resource that others
+    may read by a label that had no effect before.
+    """
+    from odfd.resources.store import ResourceStore  # it names this step of its tables
+
+    store, lines = ResourceStore(connection), []
+    for each in store.all():
+        labels = by_short_name(each.labels)
+        if labels != each.labels:
+            store.rewrite(msgspec.structs.replace(each, labels=labels), each.updated_at)
+        acting = sorted(key for key in ACCESS if labels.get(key) is True) if each.type == "Dataset" else ()
+        lines += [f"Dataset {each.name} is read as its label {key} says, which had no effect before" for key in acting]
+    return lines
+
+
+def index_labels(connection: sqlite3.Connection) -> Sequence[str]:
+    """Writes the kinds of datasets into the index of labels."""
+    from odfd.resources.store import ResourceStore  # as above
+
+    store = ResourceStore(connection)
+    for each in store.all("Dataset"):
+        store.index_labels(each)
+    return ()
+
+
+def convert_webhooks(connection: sqlite3.Connection) -> Sequence[str]:
+    """Rewrites WebhookTargets whose ``secret`` was a reference: it is ``secretRef`` now. Returns a line for each."""
+    from odfd.resources.store import ResourceStore  # it names this step of its tables
+
+    store, lines = ResourceStore(connection), []
+    for each in store.all("WebhookTarget"):
+        if each.spec is not None and isinstance(each.spec.get("secret"), str):
+            rest = {key: value for key, value in each.spec.items() if key != "secret"}
+            spec = {**rest, "secretRef": each.spec["secret"]}
+            store.rewrite(msgspec.structs.replace(each, spec=spec), each.updated_at)
+            lines.append(f"WebhookTarget {each.name} has its secret as secretRef: a secret is the value itself")
+    return lines

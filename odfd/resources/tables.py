@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from odfd.resources import former_labels, former_store, former_webhooks, records
+from odfd.resources import former_store, records
 from odfd.resources.reader import DELETING, EVENTS, STATUSES
 
 ROOM: Final = "resources"
@@ -33,9 +33,9 @@ STEPS: Final = (
     records.STEP,
     former_store.converted,
     former_store.DROPPED,
-    former_labels.converted,
-    former_labels.indexed,
-    former_webhooks.converted,
+    former_store.convert_labels,
+    former_store.index_labels,
+    former_store.convert_webhooks,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 _MADE: Final = ("res_labels", "res_refs", "res_owners", "res_log")

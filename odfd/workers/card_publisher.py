@@ -28,10 +28,9 @@ from chain.statements.keys import SigningKey
 from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.datasets.card_choices import CardChoices
-from odfd.datasets.card_facts import cut, facts_of, shortened
+from odfd.datasets.card_facts import cut, facts_of, sample_of, shortened
 from odfd.datasets.card_samples import CardSamples
 from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, stated
-from odfd.datasets.sample_rows import sample_of
 from odfd.datasets.visibility import Visibility
 from odfd.network.shared_cards import SharedCards
 from odfd.renditions import tables

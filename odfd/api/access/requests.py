@@ -1,14 +1,15 @@
 """Gives each request the services that its caller may call: all of them, or guarded ones that judge each call.
 
-This is the only point of enforcement: every transport obtains services here.
+This is the only point of enforcement: every transport obtains services here. Administrators get every operation; a
+stream ends once its caller is no longer an administrator.
 """
 
 from __future__ import annotations
 
 import grp
 import pwd
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar, cast
 
@@ -19,9 +20,7 @@ from chain.errors import Refused
 from odfd.access.callers import UnixCaller, subject_of
 from odfd.access.relations import OWNER, Principal, Role
 from odfd.access.tokens import TokenGrant
-from odfd.api.access.administrators import of_administrator
-from odfd.api.access.guard import Guard, is_admin
-from odfd.api.access.positions import SealedPositions
+from odfd.api.access.guard import OWNER_ONLY, Guard, SealedPositions, is_admin
 from odfd.api.access.rules import RULES
 from odfd.api.access.tasks import TaskOwners
 from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
@@ -157,3 +156,29 @@ def _groups(gids: set[int]) -> Iterator[str]:
         yield str(gid)
         with suppress(KeyError):
             yield grp.getgrgid(gid).gr_name
+
+
+def of_administrator(guard: Guard, operation: Any) -> Any:
+    """Returns the operation; a stream that it returns ends when the caller loses the rights of an administrator."""
+
+    def call(*args: Any, **more: Any) -> Any:
+        value = operation(*args, **more)
+        if isinstance(value, AsyncIterator):
+            return _while_same(guard, value)
+        return _awaited(guard, value) if isinstance(value, Awaitable) else value
+
+    return call if callable(operation) else operation
+
+
+async def _awaited(guard: Guard, value: Awaitable[Any]) -> Any:
+    found = await value
+    return _while_same(guard, found) if isinstance(found, AsyncIterator) else found
+
+
+async def _while_same(guard: Guard, values: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    async with aclosing(cast("AsyncGenerator[Any, None]", values)) as opened:
+        async for each in opened:
+            if not await trio.to_thread.run_sync(guard.is_same_caller):
+                text = f"{guard.subject.name} has no longer every right"
+                raise Refused(text, rule=OWNER_ONLY, hint="ask anew, for what the account may read")
+            yield each

@@ -23,8 +23,7 @@ from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.node_types import live_id
 from odfd.api.resources.service import ResourceService
 from odfd.control import wire
-from odfd.control.board import BoardTasks
-from odfd.control.findings import finding
+from odfd.control.board import BoardTasks, finding
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows import store
 from odfd.flows.dialect import PULL, PUSH

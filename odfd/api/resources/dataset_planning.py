@@ -1,5 +1,7 @@
 """Plans one dataset of an apply: what its manifest changes, and whether its sources and its query can work.
 
+The dataset may be one that was deleted and whose data is kept.
+
 The engine judges a transform first: a query that it cannot promise to compute alike everywhere is refused here, not
 when data comes. Nothing is written.
 """
@@ -7,13 +9,14 @@ when data comes. Nothing is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import trio
 
-from chain.errors import Environment, Invalid, Refused
+from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId, parse_own_name
 from chain.model.events import (
     AddPushSource,
@@ -25,24 +28,27 @@ from chain.model.events import (
     SetVocab,
 )
 from chain.model.source import Transform, TransformSql
-from chain.state import ChainState, Vocab
+from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
+from chain.store.former_epochs import SET_ASIDE
 from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
-from odfd.api.resources.applied_dataset import dataset_of, over_shards
 from odfd.api.resources.dataset_batch import DatasetBatch, PlannedDataset, born
 from odfd.api.resources.desired_state import DesiredSnapshot
-from odfd.api.resources.sharded_birth import check_birth
+from odfd.api.resources.sharded_birth import check_birth, check_shards
 from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
 from odfd.control import wire
-from odfd.datasets import captures
+from odfd.datasets import captures, unmanaged
+from odfd.datasets.catalog import resolve_dataset
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.datasets.engine_pins import ENGINE_CHANGED, Engines, engine_for, short
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.change_kind import ChangeKind, change_kind_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
+from odfd.renditions import tables
+from odfd.renditions.sharded_inputs import over
 from odfd.state.directory import StateDirectory
 
 _LATER: Final = "is not judged yet, but with the first data: "
@@ -273,3 +279,60 @@ def _diagnostic_text(each: Diagnostic) -> str:
     place = f"line {each.line}, column {each.column}: " if each.line is not None else ""
     remedy = f"; instead: {each.replace}" if each.replace else ""
     return f"{place}{each.message}{remedy} (rule {each.code})"
+
+
+def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[DatasetId, ChainState] | None, bool]:
+    """Returns the dataset with its state, or ``None`` for a new one; and whether it is a deleted one with kept data.
+
+    Raises Invalid for a ``did`` of another dataset than the name's, NotFound for one that is not here at all. Blocking.
+    """
+    with home.catalog() as catalog:
+        entry = None if desired.held is None else catalog.find(desired.held)
+        known = None if desired.did is None else catalog.find(desired.did)
+    if entry is None and desired.did is not None and known is None:
+        return (desired.did, _kept_state(home, desired.did)), True
+    if known is not None and known.is_inner and entry is not None and entry.id == _whole(home, known.id):
+        known = entry  # the did of a rendition from before a handover, or of a shard
+    is_same = entry is not None and entry.id in (desired.did, None if known is None else known.id)
+    if desired.did is not None and not is_same:
+        text = f"{desired.did.short} is {known.name}" if known else f"{desired.name} is another dataset"
+        hint = f"odfctl rename {known.name} {desired.name}" if known else "choose another name, or leave out spec.did"
+        raise Invalid(text, rule="dataset-did", hint=hint, place=desired.manifest.place("did"))
+    return (None if entry is None else (entry.id, load_state(home.chains.chain(entry.id)))), False
+
+
+def over_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: DatasetId | None) -> DesiredSnapshot:
+    """Replaces each input that has several shards by its shards, as inputs of their own. Blocking.
+
+    ``dataset``: the declared dataset, if it is here already. Raises Refused and Invalid, also for impossible shards.
+    """
+    check_shards(home, desired, dataset)
+    metadata = tuple(
+        _over_shards(home, each, desired) if isinstance(each, SetTransform) else each
+        for each in desired.snapshot.metadata
+    )
+    snapshot = msgspec.structs.replace(desired.snapshot, metadata=metadata)
+    return desired if snapshot == desired.snapshot else msgspec.structs.replace(desired, snapshot=snapshot)
+
+
+def _over_shards(home: StateDirectory, transform: SetTransform, desired: DesiredSnapshot) -> SetTransform:
+    for ref in [each.dataset_ref for each in transform.inputs]:
+        if ref.removeprefix("Dataset:").startswith("did:"):
+            continue  # an id names one chain
+        with suppress(NotFound, Invalid), home.catalog() as catalog:  # told when it is resolved, if it is missing
+            shards = home.shards_of(resolve_dataset(ref, desired.meant, catalog, desired.account).id)
+            if len(shards) > 1:
+                transform = over(transform, (ref,), [str(each) for each in shards])
+    return transform
+
+
+def _whole(home: StateDirectory, dataset: DatasetId) -> DatasetId:
+    """Returns the chain that stands for the collection of one."""
+    with home.database.read() as connection:
+        return tables.of(connection, dataset).active.dataset
+
+
+def _kept_state(home: StateDirectory, dataset: DatasetId) -> ChainState:
+    with home.database.read() as connection:
+        unmanaged.find(connection, dataset)
+    return load_state(home.chains.former(dataset, SET_ASIDE))

@@ -11,8 +11,7 @@ import trio
 from chain.errors import Conflict, Environment, Invalid, NotFound, Refused, Remote
 from engines.query.frames import END, HEAD, ROWS, frame
 from odfd.control import wire
-from odfd.control.board import BoardTasks, LogEvents, task_ref
-from odfd.control.log_lines import LogService
+from odfd.control.board import BoardTasks, LogEvents, LogService, task_ref
 from odfd.obs.events import EventLog
 from odfd.obs.log_lines import LogLines
 from odfd.runtime.tasks import Report, TaskBoard

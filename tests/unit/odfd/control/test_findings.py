@@ -9,8 +9,7 @@ import pytest
 from odfd.api.datasets.declared_tasks import _status
 from odfd.cli import kinds
 from odfd.control import wire
-from odfd.control.board import task_view
-from odfd.control.findings import finding
+from odfd.control.board import finding, task_view
 from odfd.runtime.tasks import Task, TaskState
 
 FAULT = wire.Problem(detail="the source is gone")

@@ -13,7 +13,7 @@ from chain.errors import Refused
 from chain.instant import Instant
 from odfd.access.relations import Role
 from odfd.access.tokens import TokenGrant
-from odfd.control import hooks, remote
+from odfd.control import remote
 from odfd.control.remote import RemoteApplication
 from odfd.control.wire import PushReceipt
 from odfd.runtime.http import Message
@@ -58,7 +58,7 @@ class Door:
         self.calls += 1
         await self.held.wait()
         if body.startswith(b"wrong"):
-            raise Refused("the call is not signed for a Source here", rule=hooks.HOOK_RULE)
+            raise Refused("the call is not signed for a Source here", rule=remote.HOOK_RULE)
         self.pushed.append((name, body))
         return PushReceipt(source=name, number=1, records=1, bytes=len(body))
 
@@ -108,7 +108,7 @@ async def test_one_address_that_asks_wrong_is_refused_and_others_are_not(door: D
     ]
     rules = [(await door.asks(**ways[number % 2])) for number in range(int(remote.WRONG.burst) - 1)]
     assert {rule for _, rule in rules} == {"access-token", "api-host"}
-    assert (await door.asks(**ways[2]))[1] == hooks.HOOK_RULE
+    assert (await door.asks(**ways[2]))[1] == remote.HOOK_RULE
     status, rule = await door.asks(**ways[0])
     assert (status, rule) == (429, "access-token-limit")
     assert (await door.asks(**ways[0], address="192.0.2.2"))[1] == "access-token"
@@ -141,12 +141,12 @@ async def test_bodies_of_calls_are_few_at_a_time_and_none_is_large(door: Door) -
 
     with trio.fail_after(PATIENCE):
         assert (await door.asks(**call, body=endless))[1] == "push-size"
-    assert parts == hooks.MAX_BODY // (1 << 16) + 1, "it is left at once"
+    assert parts == remote.MAX_HOOK_BODY // (1 << 16) + 1, "it is left at once"
     door.held = trio.Event()
     async with trio.open_nursery() as nursery:
-        for _ in range(hooks.AT_ONCE):
+        for _ in range(remote.HOOKS_AT_ONCE):
             nursery.start_soon(lambda: door.asks(**call))
-        await became(lambda: door.calls == hooks.AT_ONCE)
+        await became(lambda: door.calls == remote.HOOKS_AT_ONCE)
         assert (await door.asks(**call))[1] == "access-token-limit"
         door.held.set()
-    assert len(door.pushed) == hooks.AT_ONCE
+    assert len(door.pushed) == remote.HOOKS_AT_ONCE

@@ -22,7 +22,7 @@ from odfd.control import wire
 from odfd.errors import Bug
 from odfd.network import joined_networks
 from odfd.network.membership import Membership
-from odfd.resources import former_labels
+from odfd.resources import former_store
 from odfd.resources.controller import ObservedState
 from odfd.resources.status import moved, pending
 from odfd.resources.store import ResourceStore
@@ -151,7 +151,7 @@ spec:
         assert await names(alice, "dataset", "datasetKind=Derivative") == ["two"]
         with alice.home.database.write() as connection:
             connection.execute("DELETE FROM res_labels")
-            assert former_labels.indexed(connection) == ()
+            assert former_store.index_labels(connection) == ()
             store = ResourceStore(connection)
             held = store.sought("Dataset", "one")
             assert held is not None

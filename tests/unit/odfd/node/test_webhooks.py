@@ -22,7 +22,7 @@ from chain.errors import Invalid
 from chain.instant import SECOND
 from config.model import Webhooks
 from odfd.flows.plan import Outcome
-from odfd.resources.former_webhooks import converted
+from odfd.resources.former_store import convert_webhooks
 from odfd.resources.store import ResourceStore
 from odfd.webhooks.delivery import GIVEN_UP_AFTER
 from odfd.workers.webhook_deliveries import FAILING
@@ -360,9 +360,9 @@ async def test_a_reference_as_secret_is_read_as_before_and_told(world: Any, rece
             (held,) = store.all("WebhookTarget")
             former_spec = {"url": held.spec["url"], "secret": held.spec["secretRef"]}
             store.rewrite(msgspec.structs.replace(held, spec=former_spec), held.updated_at)
-            (line,) = converted(connection)
+            (line,) = convert_webhooks(connection)
             assert line.startswith("WebhookTarget hook has its secret as secretRef")
-            assert (store.all("WebhookTarget"), converted(connection)) == ([held], [])
+            assert (store.all("WebhookTarget"), convert_webhooks(connection)) == ([held], [])
 
 
 CALLING = """$schema: Flow

@@ -16,7 +16,7 @@ import trio.testing
 from chain.errors import Invalid
 from chain.instant import Instant
 from config.model import Node
-from odfd.control.log_lines import LogService
+from odfd.control.board import LogService
 from odfd.errors import Usage
 from odfd.obs import log
 from odfd.obs.log_lines import MAX_LINE, LineFilter, LogLines

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.instant import Instant
-from odfd.api.resources.shared_reads import SharedReads
+from odfd.api.resources.watches import SharedReads
 from odfd.obs.events import EventLog
 from worlds.clock import FixedClock
 from worlds.eventually import PATIENCE
