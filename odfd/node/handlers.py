@@ -25,9 +25,9 @@ from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowController, FlowService
 from odfd.api.datasets.gaps import GapService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
-from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
+from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.api.datasets.portals import PortalController, PortalService
-from odfd.api.datasets.promises import Promises
+from odfd.api.datasets.promises import advance_upper
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
 from odfd.api.datasets.raw_chains import RawChains
@@ -90,7 +90,7 @@ def services_of(parts: NodeParts) -> Services:
     holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
     declarations = ResourceService(home, context, lambda: str(uuid.uuid4()))
     portals = PortalService(home, parts.ingest_deps, context, parts.observer.note)
-    pulling = _pulling(parts, declarations, _promises(parts), portals)
+    pulling = _pulling(parts, declarations, portals)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
     flows, performing, verification, rewriting = _flows(parts, declarations, pulling, pushing)
     mirrors = MirrorService(home, parts.scheduler, decides, context.board, parts.remotes, holders)
@@ -200,11 +200,6 @@ def _doctor(parts: NodeParts) -> Doctor:
         {"clock": clock, **trust.all(), "engine pins": pins},
         lambda: parts.settings.limits.disk_reserve_bytes,
     )
-
-
-def _promises(parts: NodeParts) -> Promises:
-    parts.committer.is_told = parts.visibility.is_known
-    return Promises(parts.home, parts.context.clock.now, parts.jumps.ahead, parts.committer.sign_upper)
 
 
 def _visibility(parts: NodeParts) -> VisibilityService:
@@ -340,21 +335,29 @@ def _remote_state(parts: NodeParts, holders: HolderCounts) -> RemoteState:
     return RemoteState(holders, partial(_visibility_changed, parts))
 
 
-def _pulling(
-    parts: NodeParts, declarations: DeclarationService, promises: Promises, portals: PortalService
-) -> IngestPullService:
-    uploads = Uploads(
-        parts.home.folder(UPLOADS),
-        lambda: parts.settings.limits.upload_bytes,
-        lambda: secrets.token_hex(8),
-        lambda: parts.settings.limits.disk_reserve_bytes,
-    )
-    others = IngestPullParts(
-        uploads, parts.import_export, parts.repairing, declarations.values, promises, parts.views.readers, portals,
-        partial(ahead, parts.home.chains, parts.home.keys.has_dataset_key, parts.engine.warm), parts.views.unheld,
-    )  # fmt: skip
+def _pulling(parts: NodeParts, declarations: DeclarationService, portals: PortalService) -> IngestPullService:
+    home, clock = parts.home, parts.context.clock
+    parts.committer.is_told = parts.visibility.is_known
     return IngestPullService(
-        parts.home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, others, parts.context
+        home=home,
+        deps=parts.ingest_deps,
+        transform=parts.transform_deps,
+        scheduler=parts.scheduler,
+        context=parts.context,
+        uploads=Uploads(
+            home.folder(UPLOADS),
+            lambda: parts.settings.limits.upload_bytes,
+            lambda: secrets.token_hex(8),
+            lambda: parts.settings.limits.disk_reserve_bytes,
+        ),
+        import_export=parts.import_export,
+        repairing=parts.repairing,
+        values=declarations.values,
+        promise=partial(advance_upper, home, clock.now, parts.jumps.ahead, parts.committer.sign_upper),
+        derivatives=parts.views.readers,
+        portals=portals,
+        ahead=partial(ahead, parts.home.chains, parts.home.keys.has_dataset_key, parts.engine.warm),
+        unheld=parts.views.unheld,
     )
 
 

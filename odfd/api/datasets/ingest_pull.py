@@ -7,46 +7,60 @@ runs its transform after its inputs. A dataset that fails harms no other; its fa
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 import trio
 
 from chain import instant
-from chain.errors import Fault, Invalid, Refused
+from chain.codec.manifest import render_manifest
+from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from chain.model.events import DatasetKind
+from chain.instant import Instant
+from chain.model.events import DatasetKind, SetDataSchema
 from chain.state import ChainState, load_state
+from chain.store.base import Head
 from chain.wording import plural
 from odfd.access.uses import NOT_GRANTED
 from odfd.api.datasets.collection_transfer import CollectionTransfer
-from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.portals import PortalService
-from odfd.api.datasets.promises import Promises
-from odfd.api.datasets.pull_remarks import blocked, long_pause, newest, note_pulled, repeated, uncacheable
+from odfd.api.datasets.pull_remarks import (
+    blocked,
+    corrected_view,
+    long_pause,
+    newest,
+    note_pulled,
+    repeated,
+    uncacheable,
+)
 from odfd.api.datasets.quarantine import QuarantineDatasets
-from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
 from odfd.api.views.derivative_index import DerivativeIndex
 from odfd.api.views.task_progress import keep_showing, show_failures, show_ingest, show_mirror, show_transform
-from odfd.api.views.views import rows_view
+from odfd.api.views.views import columns_view, rows_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.datasets import captures
 from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.commit import CommitExtras, block_time
 from odfd.datasets.creation import input_ids
 from odfd.datasets.derivation_order import inputs_first
 from odfd.datasets.pushes import PushTable
 from odfd.datasets.row_counts import NOTHING_READ, added
 from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
-from odfd.ingest.driver import Ingested
+from odfd.ingest.alteration import Alteration, Altered, plan_alteration
+from odfd.ingest.change_kind import altered_change_kind
+from odfd.ingest.correction import CorrectionSpec, correct
+from odfd.ingest.driver import ATTEMPTS, Ingested, load
 from odfd.ingest.plan import PUSH_SOURCE
 from odfd.ingest.push import PushTerms, push_files
 from odfd.ingest.trigger import TriggerTime
@@ -76,42 +90,28 @@ SLOW: Final = 512
 _Pull: TypeAlias = Callable[[DatasetEntry, Report], Awaitable[wire.PullItem]]
 
 
-class IngestPullParts(NamedTuple):
-    """The parts that the service uses: uploads, import and export, repair, values, promises, portals."""
+@dataclass(eq=False, kw_only=True)
+class IngestPullService:
+    """The API service for ingests, pulls, imports and exports, each request as a task."""
 
+    home: StateDirectory
+    deps: ingesting.IngestDependencies
+    transform: transforming.TransformDependencies
+    scheduler: MirrorScheduler
+    context: Context
     uploads: Uploads
     import_export: CollectionTransfer
     repairing: Repair
     values: Callable[[DatasetId], Mapping[str, str]]
     """Returns the values that sources of a named dataset may read, besides those that the settings let all read."""
-    promises: Promises
+    promise: Callable[[DatasetId], Instant]
+    """Moves a frontier to now and returns it (``promises``). Blocking."""
     derivatives: DerivativeIndex
     portals: PortalService
     ahead: Callable[[Sequence[DatasetId]], Awaitable[None]]
     """Called with the datasets of a pull; starts ahead what their transforms will need of an engine."""
-    unheld: Callable[[Sequence[DatasetId]], Sequence[str]] = lambda _: ()
+    unheld: Callable[[Sequence[DatasetId]], Sequence[str]]
     """Returns remarks on datasets whose blocks pin an engine that nobody here has. Blocking."""
-
-
-class IngestPullService:
-    """The API service for ingests, pulls, imports and exports, each request as a task."""
-
-    def __init__(
-        self,
-        home: StateDirectory,
-        dependencies: tuple[ingesting.IngestDependencies, transforming.TransformDependencies],
-        scheduler: MirrorScheduler,
-        parts: IngestPullParts,
-        context: Context,
-    ) -> None:
-        self._home, (self._ingest, self._transform), self._scheduler = home, dependencies, scheduler
-        self.uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
-        self._values, self._promises, self._ahead = parts.values, parts.promises, parts.ahead
-        self._portals, self._unheld = parts.portals, parts.unheld
-        self._board, self._events, self._meter = context.board, context.events, context.meter
-        self._repositories = parts.import_export.repositories
-        self._correcting = CorrectionOperations(home, self._ingest, context.events)
-        self._altering = SchemaAlterations(home, self._ingest, context, parts.derivatives)
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         """Keeps the bytes of one uploaded file until an ingest names it."""
@@ -120,8 +120,8 @@ class IngestPullService:
 
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
         """Ingests uploaded files into a root dataset. Result: PullResult with one item."""
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
-        await trio.to_thread.run_sync(check_owner, self._home, entry)
+        entry = await trio.to_thread.run_sync(self.home.resolve, ref)
+        await trio.to_thread.run_sync(check_owner, self.home, entry)
         others = {"source": request.source, "id": request.id, "again": request.again}
         terms = PushTerms.parse(request.format, request.event_time, request.after, **others)
         self.uploads.check(request.uploads)
@@ -129,11 +129,11 @@ class IngestPullService:
         async def work(report: Report) -> wire.PullResult:
             files = self.uploads.claim(request.uploads)
             try:
-                async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
-                    await trio.to_thread.run_sync(self._home.check_fed, entry.id)
+                async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)):
+                    await trio.to_thread.run_sync(self.home.check_fed, entry.id)
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
-                    log, telling = PushTable(self._home.database), partial(show_ingest, report)
-                    outcome = await push_files(self._ingest, entry.id, files, terms, log, telling)
+                    log, telling = PushTable(self.home.database), partial(show_ingest, report)
+                    outcome = await push_files(self.deps, entry.id, files, terms, log, telling)
             except Fault as fault:
                 if fault.rule == PUSH_SOURCE:  # the fault is about the dataset, and about none of the files
                     fault.place = fault.place or entry.name
@@ -143,63 +143,142 @@ class IngestPullService:
             told = await trio.to_thread.run_sync(self._told, entry, outcome)
             return wire.PullResult(items=(self._ingested(entry, outcome, told),))
 
-        return task_ref(self._board.submit("ingest", entry.name, work, about(entry.id)))
+        return task_ref(self.context.board.submit("ingest", entry.name, work, about(entry.id)))
 
     async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
         """Sets the watermark of a dataset. Result: PullResult with one item.
 
         Raises Refused unless it is a root of this node's own.
         """
-        entry, to = await trio.to_thread.run_sync(self._home.resolve, ref), instant.parse(request.time)
+        to = instant.parse(request.time)
 
-        async def work(report: Report) -> wire.PullResult:
-            async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
-                await trio.to_thread.run_sync(self._home.check_fed, entry.id)
-                done = await set_watermark(self._ingest, entry.id, to, ahead=request.ahead)
+        async def work(entry: DatasetEntry) -> wire.PullResult:
+            await trio.to_thread.run_sync(self.home.check_fed, entry.id)
+            done = await set_watermark(self.deps, entry.id, to, ahead=request.ahead)
             text = f"the watermark is {instant.render(to)}"
             if done.head is None:
                 return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
-            self._events.emit("dataset.appended", entry.name, text, about=about(entry.id), blocks=1, records=0)
+            self._appended(entry, text, 1, 0)
             head = str(done.head.hash)
             item = wire.PullItem(ref=entry.name, outcome="updated", message=text, blocks=1, head=head)
             return wire.PullResult(items=(item,))
 
-        return task_ref(self._board.submit("watermark", entry.name, work, about(entry.id)))
+        return await self._alone("watermark", ref, work)
 
     async def advance(self, ref: str) -> wire.TaskRef:
         """Promises that a dataset is complete for all times before now. Result: PullResult with one item.
 
         Raises Refused if other nodes may write the dataset.
         """
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
-        async def work(report: Report) -> wire.PullResult:
-            async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
-                upper = await trio.to_thread.run_sync(self._promises.advance, entry.id)
-            text = f"times before {instant.render(upper)} are complete"
-            told, until = about(entry.id), instant.render(upper)
-            self._events.emit("dataset.advanced", entry.name, text, about=told, id=str(entry.id), upper=until)
+        async def work(entry: DatasetEntry) -> wire.PullResult:
+            until = instant.render(await trio.to_thread.run_sync(self.promise, entry.id))
+            text, told = f"times before {until} are complete", about(entry.id)
+            self.context.events.emit("dataset.advanced", entry.name, text, about=told, id=str(entry.id), upper=until)
             return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
 
-        return task_ref(self._board.submit("advance", entry.name, work, about(entry.id)))
+        return await self._alone("advance", ref, work)
 
     async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
         """Corrects a row of a ledger. Result: CorrectResult.
 
         Raises Refused unless it is a ledger of this node's own.
         """
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
-        async def work(report: Report) -> wire.CorrectResult:
-            async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
-                await trio.to_thread.run_sync(self._home.check_fed, entry.id)
-                return await self._correcting.correct(entry, request)
+        async def work(entry: DatasetEntry) -> wire.CorrectResult:
+            await trio.to_thread.run_sync(self.home.check_fed, entry.id)
+            self._check_own(entry, "correct")
+            spec = msgspec.convert(request, CorrectionSpec, from_attributes=True)
+            done = await correct(self.deps, entry.id, spec)
+            if done.head is not None:
+                text = "1 record retracted" if done.after is None else "1 record corrected"
+                self._appended(entry, text, done.blocks, done.rows)
+            return corrected_view(entry.name, done, request)
 
-        return task_ref(self._board.submit("correct", entry.name, work, about(entry.id)))
+        return await self._alone("correct", ref, work)
 
     async def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
         """Alters the columns of a root. Result: AlterSchemaResult. Raises Refused unless it is this node's own."""
-        return await self._altering.submit(ref, request)
+        return await self._alone("alter", ref, partial(self._alter, request=request))
+
+    async def _alone(self, kind: str, ref: str, work: Callable[[DatasetEntry], Awaitable[object]]) -> wire.TaskRef:
+        """Begins a task on a dataset, which nobody else writes meanwhile. Raises NotFound, Invalid."""
+        entry = await trio.to_thread.run_sync(self.home.resolve, ref)
+
+        async def alone(report: Report) -> object:
+            async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)):
+                return await work(entry)
+
+        return task_ref(self.context.board.submit(kind, entry.name, alone, about(entry.id)))
+
+    def _check_own(self, entry: DatasetEntry, verb: str, rule: str = "correct-owner") -> None:
+        """Raises Refused for a dataset whose rows and columns others change."""
+        if not self.home.keys.has_dataset_key(entry.id):
+            raise Refused(f"{entry.name} is not this node's own", rule=rule, hint=f"ask its owner to {verb} it")
+
+    def _appended(self, entry: DatasetEntry, text: str, blocks: int, records: int) -> None:
+        told = about(entry.id)
+        self.context.events.emit("dataset.appended", entry.name, text, about=told, blocks=blocks, records=records)
+
+    async def _alter(self, entry: DatasetEntry, request: wire.AlterSchemaRequest) -> wire.AlterSchemaResult:
+        """Appends the change, or only plans it. Raises whatever ``plan_alteration`` and a commit raise."""
+        self._check_own(entry, "alter", "schema-owner")
+        wanted = msgspec.convert(request, Alteration, from_attributes=True)
+        if request.derived is not None:
+            await trio.to_thread.run_sync(self._check_free, request.derived)
+        for attempt in range(ATTEMPTS):
+            state, upper, time = await trio.to_thread.run_sync(self._look, entry)
+            altered = plan_alteration(state, wanted)
+            planned = await trio.to_thread.run_sync(self._altered_view, entry, state, request, altered)
+            if request.dry_run or altered.derived is not None:
+                return planned
+            assert state.head is not None
+            expected, along = Head(state.head, state.sequence_number), CommitExtras(upper=upper)
+            try:
+                head = await self.deps.committer.commit(entry.id, expected, altered.events, (), time, None, along)
+            except Conflict:
+                if attempt + 1 == ATTEMPTS:
+                    raise
+                continue
+            added, blocks = ", ".join(column.name for column in planned.added), len(altered.events)
+            self._appended(entry, f"columns: {added}", blocks, 0)
+            return msgspec.structs.replace(planned, outcome="altered", head=str(head.hash), blocks=blocks)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _check_free(self, name: str) -> None:
+        """Raises Refused if there is a dataset with the name of the derived one to be declared."""
+        with suppress(NotFound):
+            there = self.home.resolve(name)
+            raise Refused(f"there is a dataset {there.name} already", rule="schema-as", hint="choose another name")
+
+    def _look(self, entry: DatasetEntry) -> tuple[ChainState, int, Instant]:
+        """Returns the state, the frontier, and the time of the next block. Raises as ``load``."""
+        upper, state = self.deps.store.upper(entry.id), load(self.deps, entry.id)
+        return state, upper, block_time(state, self.deps.now(), upper)
+
+    def _altered_view(
+        self, entry: DatasetEntry, state: ChainState, request: wire.AlterSchemaRequest, altered: Altered
+    ) -> wire.AlterSchemaResult:
+        assert state.schema is not None
+        columns = columns_view(SetDataSchema(schema=altered.schema))
+        with self.home.database.read() as connection:
+            kept = captures.count(connection, entry.id)
+        course = altered_change_kind(entry.name, state, altered, kept)
+        before = {column.name for column in columns_view(state.schema)}
+        return wire.AlterSchemaResult(
+            ref=entry.name,
+            action=request.action,
+            outcome="planned",
+            events=tuple(type(event).__name__ for event in altered.events),
+            columns=columns,
+            added=tuple(column for column in columns if column.name not in before) if altered.events else (),
+            records=state.next_offset,
+            derivations=tuple(each.name for each in self.derivatives.of(entry.id)),
+            remarks=altered.remarks,
+            course=course.word,
+            course_text=course.text,
+            manifest=None if altered.derived is None else render_manifest(altered.derived),
+        )
 
     async def pull(self, request: wire.PullRequest, trigger: TriggerTime | None = None) -> wire.TaskRef:
         """Brings datasets up to date. Result: PullResult. ``trigger``: the time that a run of a flow is for."""
@@ -209,7 +288,7 @@ class IngestPullService:
         entries = await trio.to_thread.run_sync(self._wanted, request)
         target = ", ".join([*map(str, targets), *(entry.name for entry in entries)])
         names_others = bool(targets) or request.source is not None  # repositories and Sources are the node's owner's
-        private = await trio.to_thread.run_sync(self._portals.inputs, [entry.id for entry in entries])
+        private = await trio.to_thread.run_sync(self.portals.inputs, [entry.id for entry in entries])
         told = NODE if names_others else about(*(entry.id for entry in entries), *private, inputs=True)
 
         async def work(report: Report) -> wire.PullResult:
@@ -222,7 +301,7 @@ class IngestPullService:
                     await over[each].wait()
                 async with slots.one():
                     with report.part() as part:
-                        async with self._home.turns.of(entry.id, part.waits_to_write(entry.name)):
+                        async with self.home.turns.of(entry.id, part.waits_to_write(entry.name)):
                             with span("pull", entry.name) as seen:
                                 items[entry.id] = found = await self._pull_one(entry, part, request, wished or trigger)
                                 note_pulled(seen, found)
@@ -231,12 +310,12 @@ class IngestPullService:
             async def bring(target: Target) -> None:
                 async with slots.one():
                     with report.part() as part:
-                        brought.append(await self._import_export.pull(target, request.as_name, part))
+                        brought.append(await self.import_export.pull(target, request.as_name, part))
 
             brought: list[wire.PullItem] = []
             # The datasets of a pull have their own slots, so its task gives up the one that it holds.
             async with waiting(connected=False), trio.open_nursery() as nursery:
-                await self._ahead([] if request.repair else list(over))
+                await self.ahead([] if request.repair else list(over))
                 for entry, first in await trio.to_thread.run_sync(self._after, entries, request.repair):
                     nursery.start_soon(one, entry, first)
                 for target in targets:
@@ -245,24 +324,24 @@ class IngestPullService:
             show_failures(report, brought)
             return wire.PullResult(items=tuple(brought))
 
-        return task_ref(self._board.submit("pull", target, work, told))
+        return task_ref(self.context.board.submit("pull", target, work, told))
 
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
         """Exports a dataset, with all its shards, to a folder. Result: TransferResult."""
-        entries = await trio.to_thread.run_sync(self._home.chains_named, ref)
+        entries = await trio.to_thread.run_sync(self.home.chains_named, ref)
         if len(entries) > 1:
-            work = self._import_export.export_collection(entries, request)
+            work = self.import_export.export_collection(entries, request)
         else:
-            work = self._import_export.export(entries[0], request)
-        return task_ref(self._board.submit("export", entries[0].name, work))
+            work = self.import_export.export(entries[0], request)
+        return task_ref(self.context.board.submit("export", entries[0].name, work))
 
     async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
         """Imports a dataset from a folder or a published copy. Result: TransferResult."""
-        return task_ref(self._board.submit("import", request.source, self._import_export.import_(request)))
+        return task_ref(self.context.board.submit("import", request.source, self.import_export.import_(request)))
 
     def _targets(self, request: wire.PullRequest) -> list[Target]:
         """Returns the requested datasets that are in repositories. Raises NotFound, Invalid."""
-        targets = self._repositories.targets(request.refs)
+        targets = self.import_export.repositories.targets(request.refs)
         if request.as_name is not None and (len(targets), len(request.refs)) != (1, 1):
             text = "a local name is for one dataset that comes from a repository"
             raise Invalid(text, rule="pull-name", hint="odfctl pull REPOSITORY/DATASET --as NAME")
@@ -270,12 +349,12 @@ class IngestPullService:
 
     def _wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
         """Returns the requested datasets that are here, inputs before what derives from them."""
-        with self._home.catalog() as catalog:
+        with self.home.catalog() as catalog:
             entries = {entry.id: entry for entry in catalog.chains()}
             asked = (
                 [entry for entry in entries.values() if not entry.is_inner]
                 if request.all
-                else [catalog.resolve(ref) for ref in request.refs if not self._repositories.has(ref)]
+                else [catalog.resolve(ref) for ref in request.refs if not self.import_export.repositories.has(ref)]
             )
         among = entries if request.recursive else {entry.id: entry for entry in asked}
         if request.repair:
@@ -295,10 +374,10 @@ class IngestPullService:
         return found
 
     def _states(self, dataset: DatasetId) -> dict[DatasetId, ChainState]:
-        return {each: self._state(each) for each in self._home.shards_of(dataset)}
+        return {each: self._state(each) for each in self.home.shards_of(dataset)}
 
     def _state(self, dataset: DatasetId) -> ChainState:
-        return load_state(self._home.chains.chain(dataset))
+        return load_state(self.home.chains.chain(dataset))
 
     def _inputs(self, dataset: DatasetId) -> Sequence[DatasetId]:
         said = self._state(dataset).set_transform
@@ -308,20 +387,20 @@ class IngestPullService:
         explicit = not request.all
         state = await trio.to_thread.run_sync(self._state, entry.id)
         if request.source is not None:
-            check_root(entry.name, "pull-source", is_own=self._home.keys.has_dataset_key(entry.id), kind=state.kind)
+            check_root(entry.name, "pull-source", is_own=self.home.keys.has_dataset_key(entry.id), kind=state.kind)
         elif request.time is not None:
-            check_root(entry.name, "pull-time", is_own=self._home.keys.has_dataset_key(entry.id), kind=state.kind)
-        if self._scheduler.find(entry.id) is not None:
+            check_root(entry.name, "pull-time", is_own=self.home.keys.has_dataset_key(entry.id), kind=state.kind)
+        if self.scheduler.find(entry.id) is not None:
             return self._sync
-        if not self._home.keys.has_dataset_key(entry.id):
+        if not self.home.keys.has_dataset_key(entry.id):
             return self._nowhere if explicit else None
         if state.kind is DatasetKind.DERIVATIVE:
             if state.set_transform is not None:
-                await trio.to_thread.run_sync(check_inputs, self._home, entry.id, input_ids(state.set_transform))
+                await trio.to_thread.run_sync(check_inputs, self.home, entry.id, input_ids(state.set_transform))
             return self._derive
-        if request.source is None and (portal := await trio.to_thread.run_sync(self._portals.of, entry.id)):
-            return partial(self._portals.pull, portal=portal)
-        fed = await trio.to_thread.run_sync(self._home.is_fed, entry.id, explicit)
+        if request.source is None and (portal := await trio.to_thread.run_sync(self.portals.of, entry.id)):
+            return partial(self.portals.pull, portal=portal)
+        fed = await trio.to_thread.run_sync(self.home.is_fed, entry.id, explicit)
         if not fed or (state.polling_source is None and not explicit):
             return None
         return partial(self._poll, request=request, trigger=trigger)
@@ -346,49 +425,46 @@ class IngestPullService:
         if (source := request.source) is None:
             deps = replace(await trio.to_thread.run_sync(self.dependencies, entry.id), trigger=trigger)
         else:  # it reads only its own values, and has no folder for relative paths
-            given, values = await trio.to_thread.run_sync(SourceReader(self._home).given, source, entry.id)
-            settings = msgspec.structs.replace(self._ingest.settings, variables=values)
-            deps = replace(self._ingest, given=given, settings=settings, trigger=trigger)
+            given, values = await trio.to_thread.run_sync(SourceReader(self.home).given, source, entry.id)
+            settings = msgspec.structs.replace(self.deps.settings, variables=values)
+            deps = replace(self.deps, given=given, settings=settings, trigger=trigger)
         outcome = await ingesting.pull_root(
             deps, entry.id, fetch_uncacheable=request.fetch_uncacheable, report=partial(show_ingest, report)
         )
         if source is not None:
-            await trio.to_thread.run_sync(SourceReader(self._home).taken, source, entry.id)
+            await trio.to_thread.run_sync(SourceReader(self.home).taken, source, entry.id)
         told = await trio.to_thread.run_sync(self._told, entry, outcome)
         return self._ingested(entry, outcome, told)
 
     def dependencies(self, dataset: DatasetId) -> ingesting.IngestDependencies:
         """Returns what an ingest of a dataset uses, with the variables that its source may name. Blocking."""
-        settings = self._ingest.settings
-        settings = msgspec.structs.replace(settings, variables={**settings.variables, **self._values(dataset)})
-        return replace(self._ingest, base=self._base, settings=settings)
+        settings = self.deps.settings
+        settings = msgspec.structs.replace(settings, variables={**settings.variables, **self.values(dataset)})
+        return replace(self.deps, base=self._base, settings=settings)
 
     def _told(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
         """Says where the unreadable records of an ingest are, and if its time is doubtful; empty if neither."""
-        count, datasets = outcome.counts.quarantined, self._ingest.quarantines
-        is_single = len(self._home.shards_of(entry.id)) == 1  # of several no block can be given up
-        told = long_pause(entry.name, self._home.chains.chain(entry.id), outcome) if is_single else ""
+        count, datasets = outcome.counts.quarantined, self.deps.quarantines
+        is_single = len(self.home.shards_of(entry.id)) == 1  # of several no block can be given up
+        told = long_pause(entry.name, self.home.chains.chain(entry.id), outcome) if is_single else ""
         if count and isinstance(datasets, QuarantineDatasets):
             return "; ".join(filter(None, (f"what could not be read is in {datasets.name(entry.id)}", told)))
         return told
 
     def _base(self, dataset: DatasetId) -> Path | None:
-        with self._home.database.read() as connection:
+        with self.home.database.read() as connection:
             found = records.get(connection, BASE_KIND, str(dataset))
         return Path(found.body.decode()) if found is not None and found.body else None
 
     def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, told: str) -> wire.PullItem:
         """Returns the result of an ingest. ``told``: remarks beside its numbers."""
         if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
-            self._meter.rows("ingest", outcome.counts)
+            self.context.meter.rows("ingest", outcome.counts)
         if isinstance(outcome, Ingested):
             blocks, records = outcome.blocks - outcome.repeated, outcome.rows - outcome.repeated_rows
             if blocks:
-                self._meter.committed("ingest", blocks, records)
-                text = plural(records, "record")
-                self._events.emit(
-                    "dataset.appended", entry.name, text, about=about(entry.id), blocks=blocks, records=records
-                )
+                self.context.meter.committed("ingest", blocks, records)
+                self._appended(entry, plural(records, "record"), blocks, records)
             return wire.PullItem(
                 ref=entry.name,
                 outcome="updated" if blocks else "up-to-date",
@@ -410,7 +486,7 @@ class IngestPullService:
         counts = NOTHING_READ
         before = await trio.to_thread.run_sync(self._state, entry.id)
         while True:
-            outcome = await run_recovering(self._transform, entry.id, partial(show_transform, report))
+            outcome = await run_recovering(self.transform, entry.id, partial(show_transform, report))
             if not isinstance(outcome, Committed):
                 break
             records += outcome.records
@@ -419,11 +495,11 @@ class IngestPullService:
             report.done = records
         after = await trio.to_thread.run_sync(self._state, entry.id)
         blocks = after.size - before.size
-        self._meter.rows("transform", counts)
+        self.context.meter.rows("transform", counts)
         if blocks:
-            self._meter.committed("transform", blocks, records)
+            self.context.meter.committed("transform", blocks, records)
             text, told = plural(records, "record"), about(entry.id)
-            self._events.emit("dataset.derived", entry.name, text, about=told, blocks=blocks, records=records)
+            self.context.events.emit("dataset.derived", entry.name, text, about=told, blocks=blocks, records=records)
         way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
         if isinstance(outcome, Rejected):
             hint = ": ".join(filter(None, (outcome.hint, way if outcome.rule == APPEND_ONLY else "")))
@@ -432,7 +508,7 @@ class IngestPullService:
         if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
             raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
         if isinstance(outcome, Blocked) and outcome.rule == TRANSFORM_EVOLUTION:
-            way = await trio.to_thread.run_sync(way_anew, self._home.chains, entry.name, after)
+            way = await trio.to_thread.run_sync(way_anew, self.home.chains, entry.name, after)
             raise Refused(outcome.reason, rule=outcome.rule, hint=way, place=entry.name)
         if isinstance(outcome, Blocked):
             return blocked(entry.name, outcome, wire.PullItem(
@@ -441,7 +517,7 @@ class IngestPullService:
         return wire.PullItem(
             ref=entry.name,
             outcome="updated" if blocks else "up-to-date",
-            message="; ".join(await trio.to_thread.run_sync(self._unheld, self._inputs(entry.id))) if blocks else "",
+            message="; ".join(await trio.to_thread.run_sync(self.unheld, self._inputs(entry.id))) if blocks else "",
             blocks=blocks,
             records=records,
             head=str(after.head),
@@ -449,14 +525,14 @@ class IngestPullService:
         )
 
     async def _sync(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
-        if self._scheduler.get(entry.id).spec.paused:
+        if self.scheduler.get(entry.id).spec.paused:
             message = f"it is paused: odfctl mirror resume {entry.name}"
             return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
         before = await trio.to_thread.run_sync(self._states, entry.id)
         async with outside(f"peers of {entry.name}"), trio.open_nursery() as nursery:
-            nursery.start_soon(keep_showing, report, self._scheduler.get(entry.id))
+            nursery.start_soon(keep_showing, report, self.scheduler.get(entry.id))
             for each in reversed(before):
-                mirror = await self._scheduler.pass_now(each)
+                mirror = await self.scheduler.pass_now(each)
             nursery.cancel_scope.cancel()
         after = await trio.to_thread.run_sync(self._states, entry.id)
         show_mirror(report, mirror)
@@ -487,10 +563,10 @@ class IngestPullService:
             return await self._made_whole(entry)
 
     async def _made_whole(self, entry: DatasetEntry) -> wire.PullItem:
-        async with self._scheduler.still(entry.id):
-            repaired = await self._repairing.repair(entry)
+        async with self.scheduler.still(entry.id):
+            repaired = await self.repairing.repair(entry)
         told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]
-        fetched = await self._repairing.catch_up(entry)
+        fetched = await self.repairing.catch_up(entry)
         if fetched:
             told.append(f"{fetched} more that are signed were fetched")
         item = wire.PullItem(ref=entry.name, outcome="up-to-date", blocks=fetched, message="; ".join(told))

@@ -19,55 +19,44 @@ from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 
 
-class Promises:
-    """Moves frontiers up to the clock. Called from worker threads, while nobody else writes the dataset."""
+def advance_upper(
+    home: StateDirectory,
+    now: Callable[[], Instant],
+    ahead: Callable[[Instant | None], int],
+    sign: Callable[[DatasetId], None],
+    dataset: DatasetId,
+) -> Instant:
+    """Moves the frontier to now and returns it: earlier times are complete. A clock that went back moves nothing.
 
-    def __init__(
-        self,
-        home: StateDirectory,
-        now: Callable[[], Instant],
-        ahead: Callable[[Instant | None], int],
-        sign: Callable[[DatasetId], None] = lambda _: None,
-    ) -> None:
-        """``ahead``: tells by how much the clock was set ahead, as ``JumpWatch`` does.
+    Called from worker threads, while nobody else writes the dataset. ``ahead``: tells by how much the clock was set
+    ahead, as ``JumpWatch`` does. ``sign``: signs the frontier of a dataset that others may know of.
 
-        ``sign``: signs the frontier of a dataset that others may know of.
-        """
-        self._home = home
-        self._sign = sign
-        self._now = now
-        self._ahead = ahead
-        self._point = CommitPoint(SqliteShards(home.database, home.chains))
+    Raises Refused if others may write the dataset, if it is sealed, and if the clock was set or is far from its times.
+    """
+    time, shards = now(), home.shards_of(dataset)
+    for each in shards:
+        _check_sole_writer(home, each, time)
+    state = load_state(home.chains.chain(dataset))
+    check_clock(state, time)
+    check_upper(home.chains.upper(dataset), time)
+    check_jump(ahead(state.system_time), time)
+    point = CommitPoint(SqliteShards(home.database, home.chains))
+    outcomes = point.append([Proposal(dataset=each, new_upper=to_millis(time)) for each in shards])
+    for each in shards:
+        sign(each)
+    return from_millis(min(outcome.shard.upper for outcome in outcomes))
 
-    def advance(self, dataset: DatasetId) -> Instant:
-        """Moves the frontier to now and returns it: earlier times are complete. A clock that went back moves nothing.
 
-        Raises Refused if others may write the dataset, if it is sealed, and if the clock was set or is far from its
-        times.
-        """
-        now = self._now()
-        shards = self._home.shards_of(dataset)
-        for each in shards:
-            self._check_sole_writer(each, now)
-        state = load_state(self._home.chains.chain(dataset))
-        check_clock(state, now)
-        check_upper(self._home.chains.upper(dataset), now)
-        check_jump(self._ahead(state.system_time), now)
-        outcomes = self._point.append([Proposal(dataset=each, new_upper=to_millis(now)) for each in shards])
-        for each in shards:
-            self._sign(each)
-        return from_millis(min(outcome.shard.upper for outcome in outcomes))
-
-    def _check_sole_writer(self, dataset: DatasetId, now: Instant) -> None:
-        """Raises Refused if another node may write the dataset: its blocks could contradict the promise."""
-        with self._home.database.read() as connection:
-            rights = Authorities(connection).rights(dataset)
-        held = {key.did for key in self._home.keys.held(dataset)} if self._home.keys.has_dataset_key(dataset) else set()
-        may = {key for key in rights.writers if rights.may_write(key, now)}
-        if may and may <= held:
-            return
-        raise Refused(
-            f"other keys than this node's may write {dataset.short}: it cannot promise what they do",
-            rule="advance-writer",
-            hint="its only writer can; elsewhere the last block tells which times are complete",
-        )
+def _check_sole_writer(home: StateDirectory, dataset: DatasetId, now: Instant) -> None:
+    """Raises Refused if another node may write the dataset: its blocks could contradict the promise."""
+    with home.database.read() as connection:
+        rights = Authorities(connection).rights(dataset)
+    held = {key.did for key in home.keys.held(dataset)} if home.keys.has_dataset_key(dataset) else set()
+    may = {key for key in rights.writers if rights.may_write(key, now)}
+    if may and may <= held:
+        return
+    raise Refused(
+        f"other keys than this node's may write {dataset.short}: it cannot promise what they do",
+        rule="advance-writer",
+        hint="its only writer can; elsewhere the last block tells which times are complete",
+    )

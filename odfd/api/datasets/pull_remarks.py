@@ -1,8 +1,8 @@
-"""Says in words how a pull or a push ended, and notes it on spans."""
+"""Says how a pull, a push or a correction ended, and notes it on spans."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -11,9 +11,11 @@ from chain.errors import Fault, Refused
 from chain.state import ChainState
 from chain.store.base import ChainReader
 from chain.wording import plural
+from odfd.api.views.views import rows_view
 from odfd.control import wire
 from odfd.datasets.commit import CLOCK_AHEAD
 from odfd.datasets.engine_pins import ENGINE_CHANGED, way
+from odfd.ingest.correction import Correction
 from odfd.ingest.driver import Ingested, PullOutcome
 from odfd.repositories.catalog import Target
 from odfd.runtime.spans import Span
@@ -93,3 +95,19 @@ def failed_pull(target: Target, fault: Fault) -> wire.PullItem:
     """Describes a pull from a repository that failed."""
     fault = target.told(fault)
     return wire.PullItem(ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
+
+
+def corrected_view(name: str, done: Correction, request: wire.CorrectRequest) -> wire.CorrectResult:
+    what: Literal["corrected", "retracted", "unchanged"]
+    what = "retracted" if done.after is None else "unchanged" if done.after == done.before else "corrected"
+    return wire.CorrectResult(
+        ref=name,
+        outcome=what,
+        dry_run=request.dry_run,
+        blocks=done.blocks,
+        records=done.rows,
+        head=None if done.head is None else str(done.head.hash),
+        before=dict(done.before),
+        after=None if done.after is None else dict(done.after),
+        rows=rows_view(done.counts),
+    )
