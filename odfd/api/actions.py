@@ -17,6 +17,7 @@ from starlette.responses import FileResponse, Response
 
 from chain.errors import Refused
 from engines.query.frames import MEDIA_TYPE as FRAMES
+from odfd.api import resource_operations as operations
 from odfd.api.endpoints import (
     JSON,
     OCTETS,
@@ -30,6 +31,7 @@ from odfd.api.endpoints import (
     path_part,
     with_body,
 )
+from odfd.api.resources.network_types import NETWORK_TYPE
 from odfd.control import wire
 from odfd.control.board import known_kinds
 from odfd.control.endpoint import CALLER
@@ -234,6 +236,13 @@ async def _release_hold(services: Services, request: Request) -> object:
     return await services.holds.release(_name(request, "id"), number(request, "fence", None, 1))
 
 
+@asks(takes=wire.InvitationText, operation=lambda s: s.networks.accept, answers=wire.ResourceManifest)
+async def _accept(services: Services, request: Request) -> object:
+    """Joins the network of an invitation, by its text, and returns the Network."""
+    joined = await services.networks.accept(await body(request, wire.InvitationText))
+    return await operations.read(services, NETWORK_TYPE, joined.name)
+
+
 def _number(request: Request) -> int:
     text = _name(request, "number")
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
@@ -381,11 +390,9 @@ OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("DELETE", "/publications/{ref}", lambda s, r: s.publications.withdraw(_name(r))),
     ("POST", "/search", with_body(wire.SearchRequest, lambda s: s.search.search)),
     ("GET", "/cards/{ref}", lambda s, r: s.search.card(_name(r))),
-    ("GET", "/networks", lambda s, _: s.networks.list()),
-    ("GET", "/networks/{name}", lambda s, r: s.networks.show(_name(r, "name"))),
     ("GET", "/invitations", lambda s, _: s.networks.invitations()),
     ("POST", "/invitations", with_body(wire.InvitationText, lambda s: s.networks.invitation)),
-    ("POST", "/invitations/accept", with_body(wire.InvitationText, lambda s: s.networks.accept)),
+    ("POST", "/invitations/accept", _accept),
     ("DELETE", "/invitations/{id}", lambda s, r: s.networks.revoke(_name(r, "id"))),
     ("GET", "/peers", _peers),
     ("POST", "/peers", _connect),

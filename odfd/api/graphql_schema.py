@@ -17,7 +17,6 @@ from chain.errors import Fault, Invalid
 from odfd.api import resource_operations as operations
 from odfd.api.graphql_limits import DEFAULT_PAGE, MAX_PAGE
 from odfd.api.resources.types import TYPES
-from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.datasets.catalog import NamedId
 from odfd.errors import to_problem
@@ -162,7 +161,8 @@ def _resources(_: object, info: Info, first: int | None = None, after: str | Non
 
     found = _told(info, listed)
     page = _page_of(found, lambda each: f"{each.type}:{each.name.casefold()}", first, after)
-    return page | {"items": [_json(manifest_of(each)) for each in page["items"]]}
+    shown = _told(info, lambda services: operations.shown_of(services, page["items"]))
+    return page | {"items": _json(shown)}
 
 
 def _dataset(_: object, info: Info, ref: str) -> wire.DatasetView:

@@ -76,7 +76,13 @@ async def account_id(services: Services, account: str) -> str | None:
 
 async def read(services: Services, kind: ResourceType, ref: str) -> wire.ResourceManifest:
     """Returns a resource by name, id or did. Raises NotFound."""
-    return manifest_of(await services.declarations.get(kind.name, ref))
+    (shown,) = await shown_of(services, [await services.declarations.get(kind.name, ref)])
+    return shown
+
+
+async def shown_of(services: Services, views: Sequence[wire.ResourceView]) -> tuple[wire.ResourceManifest, ...]:
+    """Returns resources as they are printed, with what the running node knows of them."""
+    return tuple(map(manifest_of, await services.declarations.stated(views)))
 
 
 async def portable(services: Services, kind: ResourceType, ref: str, *, force: bool = False) -> wire.ResourceManifest:

@@ -297,7 +297,7 @@ async def _listed(services: Services, kind: ResourceType, request: Request) -> w
     if account is not None:
         owner = await operations.account_id(services, account)
         views = tuple(each for each in views if each.headers.get("account", {}).get("id") == owner)
-    items = tuple(manifest_of(each) for each in views)
+    items = await operations.shown_of(services, views)
     return wire.ResourceList(resource_version=page.version, items=items, rest=page.rest)
 
 

@@ -23,7 +23,7 @@ from odfd.resources.registry import OWNER, VERSION, Registration
 V = TypeVar("V", bound=wire.Value)
 PAGE: Final = 5_000
 """Resources that are requested at a time: the most that the API returns."""
-_Named: TypeAlias = "wire.DatasetView | wire.FlowView | wire.MirrorView | wire.NetworkView | wire.ResourceManifest"
+_Named: TypeAlias = "wire.DatasetView | wire.FlowView | wire.MirrorView | wire.ResourceManifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +195,6 @@ def _kept(row: wire.MirrorView) -> str:
     return (row.keep or "all") + (f", from #{first}" if first else "")
 
 
-def _networks(_now: Instant) -> tuple[TableColumn[wire.NetworkView], ...]:
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
-        TableColumn("DATASETS", lambda row: formatting.count(len(row.datasets)), right=True),
-        TableColumn("BOOTSTRAP", lambda row: ", ".join(row.bootstrap), most=100),
-    )
-
-
 def _peers(now: Instant) -> tuple[TableColumn[wire.PeerInfo], ...]:
     return (
         TableColumn("PEER", lambda row: row.peer_id),
@@ -352,7 +343,7 @@ ENGINE: Final = _viewed(
     registry.ENGINE, lambda row: row.name.partition(" ")[0], _engines, lambda: wire.EngineView,
     single=False, at="engine-processes",
 )  # fmt: skip
-NETWORK: Final = _viewed(registry.NETWORK, _name, _networks, lambda: wire.NetworkView)
+NETWORK: Final = _declared(registry.NETWORK)
 PEER: Final = _viewed(registry.PEER, lambda row: row.peer_id, _peers, lambda: wire.PeerInfo)
 VALIDATOR: Final = _viewed(
     registry.VALIDATOR, lambda row: row.key, _validators, lambda: wire.ValidatorView, single=False

@@ -6,8 +6,8 @@ A type of which nothing but the declaration exists needs no controller of its ow
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from chain.ids import DatasetId
 from odfd.resources.plan import PlannedResource
 from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
+from odfd.runtime.subjects import Sees
 
 
 class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,14 @@ class Controller:
 
     async def perform(self, resource: Resource, step: str) -> None:
         """Performs one of the observed steps; it may have been performed before. Raises Fault."""
+
+    async def states(self, resources: Sequence[Any], sees: Sees | None) -> Mapping[str, Any]:  # noqa: ARG002  see above
+        """Returns what only the running node knows now of some ``wire.ResourceView``, as ``wire.Value`` by their ids.
+
+        Takes work for these alone, whatever else there is. ``sees``: the rights of an account that may read them; only
+        of what it may see too is it told. ``None``: the node's owner asks.
+        """
+        return {}
 
     async def finalize(self, resource: Resource) -> None:
         """Undoes the effects of a deleted resource. May have been called before a crash. Raises Fault."""

@@ -14,6 +14,8 @@ OURS: Final = "https://w3id.org/odfd/schemas"
 VERSION: Final = "v1alpha1"
 OWNER: Final = "node"
 """The name of the account of the node's owner, unless an Account has it. It is no resource, and cannot be changed."""
+STATE: Final = "State"
+"""The condition with what only the running node knows of a resource: computed when it is read, and kept nowhere."""
 Form: TypeAlias = Literal["text", "reference", "count", "size", "moment", "ago", "phase", "labels", "conditions"]
 
 
@@ -91,6 +93,16 @@ def told(row: Row, condition: str) -> Any:
     """Returns the value of a condition by the last part of its URI; ``None`` if it is not told."""
     conditions = row.status.get("conditions", {})
     return next((each.get("value") for key, each in conditions.items() if key.rpartition("/")[2] == condition), None)
+
+
+def state(row: Row) -> Mapping[str, Any]:
+    """Returns what only the running node knows of a resource; empty if nothing."""
+    return told(row, STATE) or {}
+
+
+def _number_announced(row: Row) -> int | None:
+    """Returns the number of datasets that are announced in a Network."""
+    return len(state(row)["datasets"]) if state(row) else None
 
 
 def _endpoint(row: Row) -> object:
@@ -205,8 +217,12 @@ PORTAL: Final = Registration(
 )  # fmt: skip
 MIRROR: Final = Registration("Mirror", "net", "mirrors", "odfd.api.resources.network_types:MIRROR_TYPE", base=OURS)
 NETWORK: Final = Registration(
-    "Network", "net", "networks", "odfd.api.resources.network_types:NETWORK_TYPE", ("net",), base=OURS
-)
+    "Network", "net", "networks", "odfd.api.resources.network_types:NETWORK_TYPE", ("net",), base=OURS,
+    columns=(
+        PrintedColumn("PEERS", "told.State.peers", "count"), PrintedColumn("DATASETS", _number_announced, "count"),
+        PrintedColumn("BOOTSTRAP", "spec.bootstrap", most=100),
+    ),
+)  # fmt: skip
 PEER: Final = Registration("Peer", "net", "peers", "odfd.api.resources.network_types:PEER_TYPE", base=OURS)
 REPOSITORY: Final = Registration(
     "Repository", "net", "repositories", "odfd.repositories.manifest:REPOSITORY_TYPE", ("repo",), base=OURS,

@@ -17,6 +17,8 @@ import trio
 from chain.errors import Fault
 from config import model
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, frame
+from odfd.api.resources.pages import ResourcePage
+from odfd.api.resources.views import with_state
 from odfd.api.routes import application
 from odfd.control import wire
 from odfd.page.server import PageServer
@@ -318,7 +320,7 @@ def strangers() -> SimpleNamespace:
                 ]
             )
         ),
-        networks=SimpleNamespace(show=says(_network()), list=says([_network()])),
+        declarations=_Declared({"Network": [_network()]}),
         search=SimpleNamespace(
             search=says(wire.SearchView(found=tuple(_card(name) for name in ATTACKS), more=3, cards=MANY)),
             card=says(_card(ATTACKS[0])),
@@ -487,10 +489,34 @@ def _flow(name: str) -> wire.FlowView:
     return wire.FlowView(name=name, kind="flow", target=name, when=LOUD, state="waiting", message=LOUD, outcome=LOUD)
 
 
-def _network() -> wire.NetworkView:
+class _Declared:
+    """The resources of strangers, by type."""
+
+    def __init__(self, views: dict[str, list[wire.ResourceView]]) -> None:
+        self._views = views
+
+    async def page(self, word: str, *_: Any) -> ResourcePage:
+        return ResourcePage("f00-1", tuple(self._views[word]), None, word)
+
+    async def get(self, word: str, _: str) -> wire.ResourceView:
+        return self._views[word][0]
+
+    async def stated(self, views: Any) -> Any:
+        return views
+
+
+def _stated(type_: str, name: str, spec: dict[str, Any], state: wire.Value) -> wire.ResourceView:
+    headers = {"id": name, "name": name}
+    view = wire.ResourceView(
+        type=type_, name=name, schema=type_, headers=headers, spec=spec, id=name, labels={}, generation=1, updated_at=""
+    )
+    return with_state(view, state)
+
+
+def _network() -> wire.ResourceView:
     datasets = tuple(wire.Announced(id=name, name=name, blocks=1, contact=_contact()) for name in ATTACKS)
     contact = wire.NetworkContact(by="invitation", invited_by=LOUD, means=LOUD, met={"first-use": 2}, advice=(LOUD,))
-    return wire.NetworkView(name=ATTACKS[1], datasets=datasets, contact=contact)
+    return _stated("Network", ATTACKS[1], {"bootstrap": []}, wire.NetworkState(datasets=datasets, contact=contact))
 
 
 def _card(name: str) -> wire.CardView:

@@ -442,6 +442,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "declarations.list": _resources,
     "declarations.get": _resource(Action.READ),
     "declarations.page": _paged,
+    "declarations.stated": report_filter.seen,
     "declarations.news": news,
     "declarations.check_generation": _checked,
     "declarations.owned_fault": _checked,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from chain.errors import Refused
@@ -18,6 +18,7 @@ from odfd.resources.controller import Controller, Intent, ObservedState
 from odfd.resources.plan import PlannedResource
 from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
+from odfd.runtime.subjects import Sees
 from p2p.ports import PeerId
 
 
@@ -40,13 +41,18 @@ class NetworkController(Controller):
         return Intent(lambda connection: self._networks.record(connection, network), self._networks.take_up)
 
     async def observe(self, resource: Resource) -> ObservedState:
-        if not self._networks.is_joined(resource.name):
+        peers = self._networks.peers_in(resource.name)
+        if peers is None:
             # Its declaration is committed before the network is joined.
             return ObservedState(steps=("join the network",))
-        view = await self._networks.show(resource.name)
-        return ObservedState(
-            told={"Joined": ConditionValue(value=True, message="" if view.peers else "no peer is connected")}
-        )
+        told = ConditionValue(value=True, message="" if peers else "no peer is connected")
+        return ObservedState(told={"Joined": told})
+
+    async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
+        if sees is not None:
+            return {}
+        joined = [each for each in resources if self._networks.peers_in(each.name) is not None]
+        return {each.id: await self._networks.state(each.name) for each in joined}
 
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         await self._networks.take_up()

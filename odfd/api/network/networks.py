@@ -88,12 +88,12 @@ class NetworkService:
         self._web = partial(Web, PATIENCE)
         """Fetches invitations that are published as files."""
 
-    async def accept(self, request: wire.InvitationText) -> wire.NetworkView:
+    async def accept(self, request: wire.InvitationText) -> Network:
         """Joins the network of an invitation, by its text. Raises as ``join``."""
         name = read_invitation(request.text, self._clock.now()).network
         return await self.join(wire.NetworkRequest(name=name, invitation=request.text))
 
-    async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
+    async def join(self, request: wire.NetworkRequest) -> Network:
         """Joins a network. Raises Invalid; Refused for an expired invitation or an unexpected policy key.
 
         An invitation with a token is redeemed at the node that invites: raises Refused with its answer, or Remote if it
@@ -104,7 +104,7 @@ class NetworkService:
         if request.invitation is not None:
             await self._show_token(read_invitation(request.invitation, self._clock.now()), network, before)
         await self._dial(network.bootstrap)
-        return await self._network_view(network)
+        return network
 
     async def _dial(self, addresses: Sequence[str]) -> None:
         """Dials first peers, all at once, each by all its addresses; once one answers, waits a moment for the others.
@@ -259,24 +259,19 @@ class NetworkService:
                 text = await fetch_invitation(url, web)
         return _view(read_invitation(text, self._clock.now()), "".join(text.split()))
 
-    async def leave(self, name: str) -> wire.NetworkView:
-        """Leaves a network, and returns what it was."""
+    async def leave(self, name: str) -> None:
+        """Leaves a network. Raises NotFound."""
         left = await self._membership.leave(name)
         if left.policy_key or self._membership.networks:
             self._policy_changed()
-        return wire.NetworkView(name=left.name, bootstrap=left.bootstrap)
 
-    async def list(self) -> Sequence[wire.NetworkView]:
-        """Lists the networks that this node is in."""
-        return [await self._network_view(network) for network in self._membership.networks]
+    def peers_in(self, name: str) -> Sequence[PeerView] | None:
+        """Lists the connected peers in a network; ``None`` if this node is not in it."""
+        network = self._membership.named(name)
+        return None if network is None else self._connected(network)
 
-    async def show(self, name: str) -> wire.NetworkView:
-        """Shows a network that this node is in. Raises NotFound."""
-        return await self._network_view(self._named(name))
-
-    def is_joined(self, name: str) -> bool:
-        """Whether this node is in a network of this name."""
-        return self._membership.named(name) is not None
+    def _connected(self, network: Network) -> Sequence[PeerView]:
+        return [view for view in self._membership.peers() if view.connected and self._is_in(view, network)]
 
     def _named(self, name: str) -> Network:
         network = self._membership.named(name)
@@ -284,12 +279,13 @@ class NetworkService:
             raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
         return network
 
-    async def _network_view(self, network: Network) -> wire.NetworkView:
-        """Shows the datasets of a network that are public here or that a peer serves.
+    async def state(self, name: str) -> wire.NetworkState:
+        """Shows a network that this node is in: the datasets that are public here or that a peer serves.
 
-        The ledger also has heads of private datasets, which are not shown.
+        The ledger also has heads of private datasets, which are not shown. Raises NotFound.
         """
-        peers = [view for view in self._membership.peers() if view.connected and self._is_in(view, network)]
+        network = self._named(name)
+        peers = self._connected(network)
         traffic = self._membership.peer_traffic()
         lines = [line for view in peers if (line := traffic.get(view.peer)) is not None]
         signed, public = await trio.to_thread.run_sync(self._signed, network)
@@ -297,10 +293,7 @@ class NetworkService:
         shown = {each: count for each, count in counts.items() if count or each in public}
         names = await trio.to_thread.run_sync(self.names)
         datasets, rungs = await trio.to_thread.run_sync(self._announced, shown, names)
-        return wire.NetworkView(
-            name=network.name,
-            bootstrap=network.bootstrap,
-            policy_key=network.policy_key or None,
+        return wire.NetworkState(
             peers=len(peers),
             datasets=datasets,
             contact=network_contact(network, rungs, {view.network for view in peers if view.network}),

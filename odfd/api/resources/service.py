@@ -14,11 +14,13 @@ from chain.errors import Refused
 from chain.wording import a
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.pages import ResourcePage, page_after, rest_after
+from odfd.api.resources.views import with_state
 from odfd.api.resources.watches import News
 from odfd.control import wire
 from odfd.control.shared_encoding import SharedValue
 from odfd.resources.resource import Resource
 from odfd.resources.selectors import matches, parse_selector
+from odfd.runtime.subjects import Sees
 
 
 class ResourceService(DeclarationService):
@@ -50,6 +52,13 @@ class ResourceService(DeclarationService):
         """Returns a resource by name, id or did. Raises NotFound."""
         found = self._alive(word, name)
         return await super().get(word, name) if found is None else self._view(found)
+
+    async def stated(self, views: Sequence[wire.ResourceView], sees: Sees | None = None) -> Sequence[wire.ResourceView]:
+        """Returns resources with what only the running node knows of them. ``sees``: as of ``Controller.states``."""
+        states: dict[str, wire.Value] = {}
+        for type_ in {each.type for each in views}:
+            states |= await self.controllers.of(type_).states([each for each in views if each.type == type_], sees)
+        return [with_state(each, states[each.id]) if each.id in states else each for each in views]
 
     async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
         """Labels a declared resource. Raises NotFound, Invalid; Refused for one that is not declared."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from chain import instant
 from odfd.control import wire
-from odfd.resources.registry import ODF, OURS, VERSION
+from odfd.resources.registry import ODF, OURS, STATE, VERSION
 from odfd.resources.resource import Resource, ResourceHandle
 from odfd.resources.status import COMMON, DELETING, ResourceStatus, shown
 from odfd.resources.types import ResourceType
@@ -55,6 +57,13 @@ def view_of(
         labels=dict(each.labels), system_labels=dict(system),
         generation=each.generation, updated_at=instant.render(each.updated_at), account=dict(account),
     )  # fmt: skip
+
+
+def with_state(view: wire.ResourceView, state: wire.Value) -> wire.ResourceView:
+    """Returns a resource as it is shown with what only the running node knows of it."""
+    value = {key: each for key, each in msgspec.to_builtins(state).items() if each is not None}
+    conditions = {**view.status.get("conditions", {}), f"{_COMMON}/{STATE}": {"value": value}}
+    return msgspec.structs.replace(view, status=view.status | {"conditions": conditions})
 
 
 def manifest_of(view: wire.ResourceView) -> wire.ResourceManifest:

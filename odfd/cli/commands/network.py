@@ -16,7 +16,7 @@ from odfd.cli.manifest_commands import declare
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire
-from odfd.control.client import part
+from odfd.control.client import Answer, part
 from odfd.errors import Usage
 from odfd.usage import how_many
 
@@ -74,24 +74,30 @@ def _join(session: Session, args: argparse.Namespace) -> None:
             raise Usage("an invitation names the peers to meet first", hint="leave --bootstrap out")
         accepted = _accepted(session, args.name, args.yes)
         with session.waiting("dialling the first peers that the invitation names"):
-            joined = session.client.post("/node/v1alpha1/invitations/accept", wire.NetworkView, accepted)
-        failed = [] if joined.value.peers or not joined.value.bootstrap else ["none of them answered"]
+            joined = session.client.post("/node/v1alpha1/invitations/accept", wire.ResourceManifest, accepted)
+        state = joined.value.state(wire.NetworkState)
+        failed = [] if state.peers or not joined.value.spec["bootstrap"] else ["none of them answered"]
     else:
         declare(session, "Network", args.name, {"bootstrap": args.bootstrap})
-        joined = session.client.get(f"/node/v1alpha1/networks/{part(args.name)}", wire.NetworkView)
-        if joined.value.trouble is not None:  # it is declared, and joined as soon as that is mended
-            raise joined.value.trouble.fault()
+        trouble = _network(session, args.name).value.state(wire.NetworkState).trouble
+        if trouble is not None:  # it is declared, and joined as soon as that is mended
+            raise trouble.fault()
         failed = _dialled(session, args.bootstrap)
-        joined = session.client.get(f"/node/v1alpha1/networks/{part(args.name)}", wire.NetworkView)
+        joined = _network(session, args.name)
+        state = joined.value.state(wire.NetworkState)
     kinds.NETWORK.show(session, joined)
-    if joined.value.note:
-        session.remark(joined.value.note)
+    if state.note:
+        session.remark(state.note)
     for why in failed:
         output.remark(f"warning: not reached: {why}")
     if failed:
         session.remark("this node is in the network, and dials its first peers until one answers: odfctl network list")
-    if joined.value.policy_key:
+    if "policyKey" in joined.value.spec:
         session.remark("its policy as it is heard: odfctl trust policy show")
+
+
+def _network(session: Session, name: str) -> Answer[wire.ResourceManifest]:
+    return session.client.get(f"{kinds.NETWORK.path}/{part(name)}", wire.ResourceManifest)
 
 
 def _dialled(session: Session, addresses: Sequence[str]) -> list[str]:
@@ -260,15 +266,16 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         TableColumn("MET BY", lambda row: kinds.met(row.contact)),
     )
     name = args.name or _only_network(session)
-    shown = session.client.get(f"/node/v1alpha1/networks/{part(name)}", wire.NetworkView)
-    session.answer(shown, lambda network: render(columns, network.datasets))
-    rates = f", {formatting.rate(shown.value.received_rate)} in, {formatting.rate(shown.value.sent_rate)} out"
-    peers = f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}{rates if shown.value.peers else ''}"
-    session.remark(peers + _members(shown.value))
-    if shown.value.swarm is not None:
-        session.remark(_exchanged(shown.value.swarm))
-    _warn_of_alike(session, shown.value.members)
-    if (contact := shown.value.contact) is not None:
+    found = _network(session, name)
+    shown = found.value.state(wire.NetworkState)
+    session.answer(found, lambda _: render(columns, shown.datasets))
+    rates = f", {formatting.rate(shown.received_rate)} in, {formatting.rate(shown.sent_rate)} out"
+    peers = f"{formatting.plural(shown.peers, 'peer')} in {found.value.name}{rates if shown.peers else ''}"
+    session.remark(peers + _members(shown))
+    if shown.swarm is not None:
+        session.remark(_exchanged(shown.swarm))
+    _warn_of_alike(session, shown.members)
+    if (contact := shown.contact) is not None:
         session.remark(contact.means)
         for each in contact.advice:
             session.remark(each)
@@ -294,7 +301,7 @@ def _exchanged(swarm: wire.SwarmFigures) -> str:
 
 def _only_network(session: Session) -> str:
     """Returns the network that this node is in. Raises Usage if there is none, or more than one."""
-    found = [each.name for each in session.client.get("/node/v1alpha1/networks", list[wire.NetworkView]).value]
+    found = [each.name for each in kinds.NETWORK.all(session).value]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -302,7 +309,7 @@ def _only_network(session: Session) -> str:
     raise Usage(f"this node is in {len(found)} networks: {', '.join(found)}", hint="name one of them")
 
 
-def _members(shown: wire.NetworkView) -> str:
+def _members(shown: wire.NetworkState) -> str:
     """Lists members that gave themselves a name."""
     named = [each for each in shown.members if each.name]
     texts = [clean(kinds.node(each), 100) for each in named[:_MEMBERS]]

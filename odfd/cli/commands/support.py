@@ -36,7 +36,7 @@ _PARTS: Final = {
     "mirrors.json": "/node/v1alpha1/mirrors",
     "flows.json": "/node/v1alpha1/flows",
     "publications.json": "/node/v1alpha1/publications",
-    "networks.json": "/node/v1alpha1/networks",
+    "networks.json": "/net/v1alpha1/networks",
     "peers.json": "/node/v1alpha1/peers",
     "validators.json": "/node/v1alpha1/validators",
     "policy.json": "/node/v1alpha1/policy",

@@ -157,14 +157,12 @@ class InvitationState(Value, frozen=True, kw_only=True):
     expires_at: str
 
 
-class NetworkView(Value, frozen=True, kw_only=True):
-    name: str
-    bootstrap: tuple[str, ...] = ()
+class NetworkState(Value, frozen=True, kw_only=True):
+    """The present state of a Network, as this node sees it."""
+
     peers: int = 0
     datasets: tuple[Announced, ...] = ()
     """Datasets that are announced in it."""
-    policy_key: str | None = None
-    """Key whose policies hold in it, as in the invitation."""
     contact: NetworkContact | None = None
     members: tuple[PeerName, ...] = ()
     """Connected peers in it."""

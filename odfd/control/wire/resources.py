@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from odfd.control.wire.value import Request, Value
+from odfd.resources.registry import STATE
 
+V = TypeVar("V", bound=Value)
+_Type: TypeAlias = type[V]
 PROBLEM: Final = "ReconciliationError"
 """The condition that says why the last attempt failed."""
 OWNERS: Final = "OwnerReferences"
 REFERENCES: Final = "References"
 SYSTEM_LABELS: Final = "SystemLabels"
 """Conditions with what the format has no field for: the owners, what references are resolved to, the node's labels."""
-BESIDE: Final = frozenset({PROBLEM, OWNERS, REFERENCES, SYSTEM_LABELS})
+BESIDE: Final = frozenset({PROBLEM, OWNERS, REFERENCES, STATE, SYSTEM_LABELS})
 """Conditions that no controller reports."""
 
 
@@ -187,6 +190,10 @@ class ResourceManifest(Value, frozen=True, kw_only=True):
         """Returns a condition by the last part of its URI; empty if it has none of the name."""
         found: dict[str, dict[str, Any]] = self.status.get("conditions", {})
         return next((each for key, each in found.items() if key.rpartition("/")[2] == name), {})
+
+    def state(self, form: _Type[V]) -> V:
+        """Returns what only the running node knows of it."""
+        return msgspec.convert(self.condition(STATE).get("value", {}), form)
 
     @property
     def problem(self) -> dict[str, Any]:

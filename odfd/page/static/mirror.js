@@ -2,7 +2,7 @@
 
 import { useState } from "/vendor/hooks.js";
 import { ask } from "/api.js";
-import { Act, Failed, html, Text, useAsk } from "/parts.js";
+import { Act, Failed, flats, html, Text, useAsk } from "/parts.js";
 import { bytes, count, part, plural, shown, short, word } from "/text.js";
 
 const NAME = /^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$/;
@@ -24,7 +24,7 @@ export function Mirror({ of, held, again }) {
   const at = (path) => (asked ? path : "");
   const known = {
     datasets: useAsk(at("/node/v1alpha1/datasets")), policy: useAsk(at("/node/v1alpha1/policy")), status: useAsk(at("/node/v1alpha1/status")),
-    settings: useAsk(at("/node/v1alpha1/settings")), mirrors: useAsk(at("/node/v1alpha1/mirrors")), networks: useAsk(at("/node/v1alpha1/networks")),
+    settings: useAsk(at("/node/v1alpha1/settings")), mirrors: useAsk(at("/node/v1alpha1/mirrors")), networks: useAsk(at("/net/v1alpha1/networks"), 0, flats),
   };
   const chosen = name ?? suggested(of, known.datasets.value || []);
   const [, , terms] = MUCH.find(([key]) => key === much);

@@ -1,7 +1,7 @@
 // Peers, what is announced in the network, and what this node mirrors.
 
 import { ask } from "/api.js";
-import { Act, Answer, Facts, html, Id, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
+import { Act, Answer, Facts, flat, html, Id, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
 import { PeerMap } from "/map.js";
 import { Mirror } from "/mirror.js";
 import { useState } from "/vendor/hooks.js";
@@ -72,7 +72,7 @@ function Rest({ one, again }) {
 const MOST = 200;
 
 function Announced({ name, id, several }) {
-  const network = useAsk(`/node/v1alpha1/networks/${part(name)}`, 10);
+  const network = useAsk(`/net/v1alpha1/networks/${part(name)}`, 10, flat);
   const [text, search] = useState("");
   return html`<section aria-labelledby=${id}><h2 id=${id}>Announced in <${Text} of=${name} most=${80} /></h2>
     <${Answer} of=${network}>${({ datasets, contact }) => {

@@ -8,8 +8,18 @@ import { ago, bytes, count, rate, shown, short } from "/text.js";
 
 export const html = htm.bind(h);
 
-/** What the API says at `path`, asked again every so many seconds while somebody looks. */
-export function useAsk(path, every = 0) {
+const STATE = "/odfd/schemas/resource/v1alpha1/State";
+const same = (value) => value;
+
+/** A resource on one level: its headers, its spec, and what only the running node knows of it. */
+export const flat = ({ headers, spec, status }) => {
+  const [, state] = Object.entries(status.conditions || {}).find(([key]) => key.endsWith(STATE)) || [];
+  return { ...spec, ...headers, ...(state && state.value) };
+};
+export const flats = (list) => list.items.map(flat);
+
+/** What the API says at `path`, asked again every so many seconds while somebody looks. `read`: turns it into the value. */
+export function useAsk(path, every = 0, read = same) {
   const [state, set] = useState({ path, value: null, problem: null });
   const [turn, again] = useState(0);
   useEffect(() => {
@@ -35,7 +45,8 @@ export function useAsk(path, every = 0) {
     };
   }, [path, every, turn]);
   const mine = state.path === path ? state : { value: null, problem: null };
-  return { value: mine.value, problem: mine.problem, again: () => again((one) => one + 1) };
+  const value = useMemo(() => mine.value && read(mine.value), [mine.value]);
+  return { value, problem: mine.problem, again: () => again((one) => one + 1) };
 }
 
 /** Bytes a second by id, of those of `all` whose `bytes` grew since the answer before. */

@@ -2,7 +2,7 @@
 
 import { useState } from "/vendor/hooks.js";
 import { ask } from "/api.js";
-import { Act, Failed, html, Text, useAsk } from "/parts.js";
+import { Act, Failed, flats, html, Text, useAsk } from "/parts.js";
 import { plural, shown, word } from "/text.js";
 
 const FREQUENCIES = ["", "continuous", "hourly", "daily", "weekly", "monthly", "quarterly", "annual", "irregular", "never"];
@@ -21,7 +21,7 @@ export function Publish({ one, detail, again }) {
   const [asked, open] = useState(false);
   const [chosen, choose] = useState([]);
   const [card, write] = useState({});
-  const networks = useAsk(asked ? "/node/v1alpha1/networks" : "");
+  const networks = useAsk(asked ? "/net/v1alpha1/networks" : "", 0, flats);
   const names = (networks.value || []).map((each) => each.name);
   const flip = (name) => (event) => choose(event.target.checked ? [...chosen, name] : chosen.filter((each) => each !== name));
   if (one.published)

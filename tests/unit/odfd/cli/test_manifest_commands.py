@@ -18,7 +18,7 @@ LISTS = {
     "/net/v1alpha1/networks", "/net/v1alpha1/peers", "/net/v1alpha1/repositories", "/trust/v1alpha1/validators",
 }  # fmt: skip
 VIEWS: dict[str, Any] = {
-    "/node/v1alpha1/networks/demo": {"name": "demo"},
+    "/net/v1alpha1/networks/demo": {"$schema": "Network", "headers": {"name": "demo"}, "spec": {"bootstrap": []}},
     f"/node/v1alpha1/peers/{PEER}": {"peerId": PEER, "connected": False, "score": 0, "blocked": True},
     "/node/v1alpha1/validators": [{"key": KEY, "group": "uni"}],
 }

@@ -382,6 +382,7 @@ ELSEWHERE = {
     "endpoints.show": "test_pushes_to_a_source_need_a_right_over_it",
     "declarations.owned_fault": "test_what_another_resource_made_is_not_deleted_by_the_account_that_has_it",
     "declarations.check_generation": "test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_there",
+    "declarations.stated": "test_what_only_the_running_node_knows_is_told_of_what_may_be_seen",
     "declarations.news": "test_p12_a_watch_tells_of_what_may_be_read",
     "tasks.get": "test_a_task_of_others_is_not_there",
     "tasks.follow": "test_a_task_of_others_is_not_there",
@@ -395,7 +396,7 @@ ELSEWHERE = {
 TELL_NOTHING = {"schemas.types", "schemas.explain", "schemas.schema", "declarations.secret_key"}
 OF_THE_OWNER: dict[str, str] = {
     "tells of the machine, the settings and other nodes, and no right on a dataset covers these":
-        "about.doctor about.engines about.examine about.settings networks.list networks.show peers.list "
+        "about.doctor about.engines about.examine about.settings peers.list "
         "peers.netcheck peers.show",
     "says in the node's name whom it trusts and believes, for all datasets alike":
         "policies.policy policies.accept_rules policies.publish_rules resolving.resolve "

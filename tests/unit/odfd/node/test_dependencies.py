@@ -121,7 +121,7 @@ async def test_a_network_that_does_not_listen_is_not_well(world: Any) -> None:
         alice.member.failure = Environment("the port is in use", rule="listen", hint="set p2p.listen")
         probe = (await probed(alice))["network"]
         assert (probe.result, probe.message, probe.hint) == ("failed", "the port is in use", "set p2p.listen")
-        (shown,) = await alice.api.networks.list()
+        shown = await alice.api.networks.state("wires")
         assert shown.trouble is not None
         assert (shown.trouble.detail, shown.trouble.rule) == ("the port is in use", "listen")
 

@@ -61,7 +61,7 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         (told,) = await bob.api.peers.list()
         assert (told.received, told.sent, told.received_rate, told.sent_rate) == (9_000, 70, 1_125.0, 8.8)
         assert await bob.api.peers.show(peer.peer_id) == told
-        (network,) = await bob.api.networks.list()
+        network = await bob.api.networks.state("wires")
         assert (network.received_rate, network.sent_rate) == (1_125.0, 8.8)
         assert (peer.received, peer.received_rate) == (None, None)
         (newest, *_) = told = (await bob.api.trust.show("theirs")).heads
@@ -110,11 +110,11 @@ async def test_who_is_gone_is_not_counted(world: Any, worlds: Any) -> None:
             cities = await published(world, worlds, alice)
             assert (await bob.mirror(cities, "theirs")).peers == 1
             assert [view.peers for view in await bob.api.mirrors.list()] == [1]
-            (network,) = await bob.api.networks.list()
+            network = await bob.api.networks.state("wires")
             assert {each.id: each.peers for each in network.datasets}[str(cities)] == 1
         assert [view.peers for view in await bob.api.mirrors.list()] == [0]
         assert [view.peers for view in await bob.api.datasets.list()] == [0]
-        (network,) = await bob.api.networks.list()
+        network = await bob.api.networks.state("wires")
         assert {each.id: each.peers for each in network.datasets}[str(cities)] == 0
 
 

@@ -63,7 +63,7 @@ async def test_a_name_is_told_kept_while_away_changed_and_taken_back(world: Any)
             peer = await until(bob, sees(bob, alice, "Graz"))
             assert peer is not None
             assert (peer.contact, peer.about, peer.alike) == ("mail@example.org", "Air", 0)
-            assert (await bob.api.networks.show("wires")).members == (
+            assert (await bob.api.networks.state("wires")).members == (
                 wire.PeerName(peer_id=alice.member.peer_id, name="Graz"),
             )
             assert [each.name for each in await alice.api.peers.list()] == [None], "bob told nothing"
@@ -122,7 +122,7 @@ async def test_a_dataset_shows_the_node_that_signed_to_publish_it(world: Any) ->
         node = wire.PeerName(peer_id=alice.member.peer_id, name="Graz")
         assert found.node == node
         assert (await bob.api.search.card(found.id)).node == node
-        (announced,) = (await bob.api.networks.show("wires")).datasets
+        (announced,) = (await bob.api.networks.state("wires")).datasets
         assert announced.node == node
         await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=found.id)))
         (mirror,) = await bob.api.mirrors.list()
@@ -137,7 +137,7 @@ async def test_a_second_node_of_a_name_that_looks_the_same_is_told_apart_by_id(w
     ):
         for other, name in ((alice, "Graz"), (mallory, "Gr\u0430z")):
             await until(bob, sees(bob, other, name))
-        shown = (await bob.api.networks.show("wires")).members
+        shown = (await bob.api.networks.state("wires")).members
         assert {(each.peer_id, each.name, each.alike) for each in shown} == {
             (alice.member.peer_id, "Graz", 1),
             (mallory.member.peer_id, "Gr\u0430z", 1),

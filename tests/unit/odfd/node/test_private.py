@@ -149,7 +149,7 @@ async def test_a_network_shows_what_is_announced_in_it_and_no_more(world: Any, w
     """Own heads are signed also while a dataset is private, and a person who looks must not read that they are told."""
 
     async def shown(node: Any) -> list[str]:
-        (network,) = await node.api.networks.list()
+        network = await node.api.networks.state("wires")
         return [each.id for each in network.datasets]
 
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:

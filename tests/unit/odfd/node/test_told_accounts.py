@@ -32,6 +32,7 @@ spec:
   target: Dataset:{target}
   triggers: [{{kind: Schedule, cron: "0 6 * * *"}}]
 """
+STATE = "https://w3id.org/odfd/schemas/resource/v1alpha1/State"
 ROWS = ("2020-01-01T00:00:00Z,A,1",)
 NODE, RESOURCE = "/node/v1alpha1", "/resource/v1alpha1"
 ASKED = (
@@ -273,6 +274,26 @@ async def test_a_mirror_is_told_to_who_may_read_its_dataset(world: Any) -> None:
         assert (await asking.ask(NOBODY, "GET", "/node/v1alpha1/mirrors")) == (200, [])
         assert (await asking.ask(BOB, "DELETE", "/net/v1alpha1/mirrors/copy"))[0] == 404  # that is the owner's
         assert (await asking.ask(BOB, "PUT", "/net/v1alpha1/mirrors/copy/pause"))[0] == 403
+
+
+async def test_what_only_the_running_node_knows_is_told_of_what_may_be_seen(world: Any) -> None:
+    """It stands among the conditions of a resource, in lists too; of a network only for the node's owner."""
+    async with world.running("node") as node:
+        asking = await settled(node)
+        await node.apply("$schema: Network\nheaders: {name: food}\nspec: {bootstrap: []}\n")
+        grant = GRANT.format(name="g", who="bob", role="reader", what="food").replace("Dataset:", "Network:")
+        await node.apply(grant)
+
+        async def told(uid: int) -> list[Any]:
+            _, listed = await asking.ask(uid, "GET", "/net/v1alpha1/networks")
+            _, one = await asking.ask(uid, "GET", "/net/v1alpha1/networks/food")
+            found = [each for each in listed["items"] if each["headers"]["name"] == "food"]
+            return [each["status"]["conditions"].get(STATE, {}).get("value") for each in (*found, one)]
+
+        first, second = await told(0)
+        assert first == second
+        assert (first["peers"], {each["name"] for each in first["datasets"]}) == (0, {"hers", "theirs"})
+        assert await told(BOB) == [None, None]
 
 
 async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: Any) -> None:

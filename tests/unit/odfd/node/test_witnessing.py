@@ -305,7 +305,7 @@ async def test_three_networks_that_show_the_same_are_told(
             by = {"networks": "networks", "first-sight": "first-use"}[met]
             (mirror,) = await carol.api.mirrors.list()
             assert (mirror.contact.by, bool(mirror.contact.advice)) == (by, by == "first-use")
-            network = await carol.api.networks.show("wires")
+            network = await carol.api.networks.state("wires")
             assert [each.contact.by for each in network.datasets] == [by]
             assert (network.contact.by, network.contact.met) == ("addresses", {by: 1})
             assert network.contact.address_blocks == len(set(blocks))
