@@ -16,15 +16,26 @@ from chain.instant import Instant
 from chain.statements.area import Area
 from chain.statements.card import FREQUENCIES, MAX_NAME, PublisherClaims
 from chain.store.seals import Sealed
-from odfd.datasets.card_samples import CardSamples
 
-ROOM: Final = "card_words"
+SAMPLES: Final = Sealed(
+    "card_samples", ("dataset", "rows", "at"), "until then its card shows no rows: odfctl publish NAME --sample N"
+)
+_CARD_SAMPLES: Final = (
+    """
+    CREATE TABLE card_samples (
+        dataset BLOB PRIMARY KEY,
+        rows INTEGER NOT NULL,
+        at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
+    SAMPLES.step,
+)
 WORDS: Final = Sealed(
     "card_words",
     ("dataset", "title", "place", "area", "frequency", "at"),
     "until then its card has no title and no area: odfctl publish NAME --title TEXT --area W,S,E,N",
 )
-STEPS: Final = (
+_CARD_WORDS: Final = (
     """
     CREATE TABLE card_words (
         dataset BLOB PRIMARY KEY,
@@ -37,7 +48,6 @@ STEPS: Final = (
     """,
     WORDS.step,
 )
-"""Tables, as the steps that made them; steps are added at the end and never changed."""
 
 
 class ChosenWords(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +99,36 @@ class CardChange(msgspec.Struct, frozen=True, kw_only=True):
         return change
 
 
+class CardSamples:
+    """Reads and writes the decisions, over one SQLite connection."""
+
+    ROOM: Final = "card_samples"
+    STEPS: Final = _CARD_SAMPLES
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def of(self, dataset: DatasetId) -> int:
+        """Returns the number of rows that the card of a dataset shows; 0 without a decision."""
+        row, whole = SAMPLES.look(self._db, "dataset = ?", (dataset,))
+        return 0 if row is None or not whole else int(row[1])
+
+    def put(self, dataset: DatasetId, rows: int, now: Instant) -> None:
+        """Stores a decision; 0: the card shows none."""
+        if rows:
+            SAMPLES.put(self._db, dataset, rows, now)
+        else:
+            self.clear(dataset)
+
+    def clear(self, dataset: DatasetId) -> None:
+        self._db.execute("DELETE FROM card_samples WHERE dataset = ?", (dataset,))
+
+
 class CardChoices:
     """Reads and writes the decisions, over one SQLite connection."""
+
+    ROOM: Final = "card_words"
+    STEPS: Final = _CARD_WORDS
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

@@ -1,12 +1,15 @@
-"""Stores the peers that a private dataset is shared with, each by a user's decision until it is revoked.
+"""Stores the peers that a private dataset is shared with, and the networks that a dataset is limited to.
 
-A peer is named by its key, which the handshake of each of its connections proves. A damaged row counts as none. A
-change is in force for the next question, as with marks (``visibility``). ADR 39.
+A share is a user's decision until it is revoked. A peer is named by its key, which the handshake of each of its
+connections proves. A dataset is limited to networks because it was published or found only there; without a row it is
+not limited. A damaged share counts as none, and a damaged network limits too, and names none. A change is in force for
+the next question, as with marks (``visibility``). ADR 39, ADR 47.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from typing import Final
 
 from chain.ids import DatasetId
@@ -14,11 +17,10 @@ from chain.instant import Instant
 from chain.store.seals import Sealed
 from p2p.ports import PeerId
 
-ROOM: Final = "shares"
 SHARES: Final = Sealed(
     "shares", ("dataset", "peer", "at"), "until then it is not shared with that peer: odfctl share NAME --with PEER"
 )
-STEPS: Final = (
+_SHARES: Final = (
     """
     CREATE TABLE shares (
         dataset BLOB NOT NULL,
@@ -30,13 +32,31 @@ STEPS: Final = (
     """,
     SHARES.step,
 )
-"""Tables, as the steps that made them; steps are added at the end and never changed."""
+SCOPES: Final = Sealed(
+    "network_scopes",
+    ("dataset", "network", "at"),
+    "until then it is not in that network: odfctl publish NAME --to NETWORK",
+)
+_NETWORK_SCOPES: Final = (
+    """
+    CREATE TABLE network_scopes (
+        dataset BLOB NOT NULL,
+        network TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        PRIMARY KEY (dataset, network)
+    ) STRICT, WITHOUT ROWID;
+    """,
+    SCOPES.step,
+)
 MAX_PEERS: Final = 1024
 """Most peers that one dataset is shared with."""
 
 
 class Shares:
     """Reads and writes the shares of datasets, over one SQLite connection."""
+
+    ROOM: Final = "shares"
+    STEPS: Final = _SHARES
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -65,3 +85,36 @@ class Shares:
     def clear(self, dataset: DatasetId) -> bool:
         """Removes all shares of a dataset; returns whether there was any."""
         return self._db.execute("DELETE FROM shares WHERE dataset = ?", (dataset,)).rowcount > 0
+
+
+class NetworkScopes:
+    """Reads and writes the networks that datasets are limited to, over one SQLite connection."""
+
+    ROOM: Final = "network_scopes"
+    STEPS: Final = _NETWORK_SCOPES
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def of(self, dataset: DatasetId) -> frozenset[str] | None:
+        """Returns the networks that a dataset is limited to; ``None`` if it is not limited."""
+        rows = list(SCOPES.every(self._db, "dataset = ?", (dataset,)))
+        return frozenset(row[1] for row, whole in rows if whole) if rows else None
+
+    def in_order(self, dataset: DatasetId) -> list[str]:
+        """Lists the networks that a dataset is limited to, in the order in which they were noted."""
+        rows = SCOPES.every(self._db, "dataset = ?", (dataset,))
+        return [name for _, name in sorted((row[2], row[1]) for row, whole in rows if whole)]
+
+    def all(self) -> dict[DatasetId, frozenset[str]]:
+        found: dict[DatasetId, set[str]] = {}
+        for row, whole in SCOPES.every(self._db):
+            found.setdefault(DatasetId(row[0]), set()).update((row[1],) if whole else ())
+        return {dataset: frozenset(networks) for dataset, networks in found.items()}
+
+    def add(self, dataset: DatasetId, networks: Iterable[str], now: Instant) -> None:
+        for network in networks:
+            SCOPES.put(self._db, dataset, network, now)
+
+    def clear(self, dataset: DatasetId) -> None:
+        self._db.execute("DELETE FROM network_scopes WHERE dataset = ?", (dataset,))

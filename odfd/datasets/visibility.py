@@ -4,7 +4,7 @@ A mark is a person's decision, or says how a dataset came. Without a mark, a dat
 the settings publish all of them; one that is held without its key came from a folder and is private; and about one that
 is not held there are only statements of others, which are passed on. A damaged mark counts as private. A private
 dataset may be shared with some peers (``shares``); to anybody else it appears not to be here, and each question takes
-the same lookups whatever the answer. A dataset may be limited to some networks (``network_scopes``), and is then public
+the same lookups whatever the answer. A dataset may be limited to some networks (``shares``), and is then public
 only there. No answer is remembered, so a change is in force for the next question. ADR 19, ADR 39, ADR 47.
 """
 
@@ -14,6 +14,7 @@ import enum
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from cachetools import LRUCache
@@ -25,10 +26,8 @@ from chain.store.base import ChainStore
 from chain.store.database import Database
 from chain.store.seals import Sealed
 from chain.wording import plural
-from odfd.datasets.card_choices import CardChange, CardChoices, ChosenWords
-from odfd.datasets.card_samples import CardSamples
-from odfd.datasets.network_scopes import NetworkScopes
-from odfd.datasets.shares import MAX_PEERS, Shares
+from odfd.datasets.card_choices import CardChange, CardChoices, CardSamples, ChosenWords
+from odfd.datasets.shares import MAX_PEERS, NetworkScopes, Shares
 from p2p.ports import PeerId
 
 ROOM: Final = "visibility"
@@ -64,7 +63,7 @@ class Mark(enum.Enum):
     PUBLISHED = "published"
     """Published by a person."""
     PUBLISHED_TO = "published-to"
-    """Published by a person, only in some networks (``network_scopes``)."""
+    """Published by a person, only in some networks (``NetworkScopes``)."""
     MIRRORED = "mirrored"
     """Found in a network, where it is public already."""
     BEFORE = "before"
@@ -145,19 +144,15 @@ class Visibility:
 
         Always does all lookups, so that the response time does not tell private from absent datasets.
         """
-        return self._is_public(dataset, peer, None)
+        return bool(self._public_of(None, [dataset], peer))
 
     def public_of(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
         """Returns those of the datasets that are public anywhere, with a few queries."""
-        return self._public_of(datasets, peer, None)
+        return self._public_of(None, datasets, peer)
 
     def within(self, network: str) -> PublicOf:
         """Returns the predicate for disclosures in one network, in which datasets limited to it are public too."""
-
-        def public_of(datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
-            return self._public_of(datasets, peer, network)
-
-        return public_of
+        return partial(self._public_of, network)
 
     def is_told(self, dataset: DatasetId) -> bool:
         """Whether a dataset is public somewhere: anywhere, or in the networks that it is limited to."""
@@ -169,7 +164,7 @@ class Visibility:
 
     def told_of(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
         """Returns those of the datasets that are public somewhere."""
-        return self._public_of(datasets, peer, ANY)
+        return self._public_of(ANY, datasets, peer)
 
     def scope(self, dataset: DatasetId) -> frozenset[str] | None:
         """Returns the networks that a dataset is limited to; ``None`` if it is not limited."""
@@ -218,34 +213,26 @@ class Visibility:
         with self._database.write() as connection:
             return limit_mirrors(connection, network, now)
 
-    def _is_public(self, dataset: DatasetId, peer: PeerId | None, network: str | None) -> bool:
-        with self._database.read() as connection:
-            mark, shared = Marks(connection).of(dataset), Shares(connection).has(dataset, peer)
-            kept = NetworkScopes(connection).of(dataset)
-        ours, held = self._has_key(dataset), self._chains.chain(dataset).head() is not None
-        public = mark.is_public if mark is not None else self._publishes_all() if ours else not held
-        return shared or (public and _reaches(self._scope(dataset, mark, kept), network))
-
     def _public_of(
-        self, datasets: Iterable[DatasetId], peer: PeerId | None, network: str | None
+        self, network: str | None, datasets: Iterable[DatasetId], peer: PeerId | None = None, /
     ) -> frozenset[DatasetId]:
+        """Returns those of the datasets that are public in a network, to a peer: few are looked up one by one."""
         asked = set(datasets)
-        if len(asked) <= _FEW:
-            return frozenset(each for each in asked if self._is_public(each, peer, network))
         with self._database.read() as connection:
-            marks, shared = Marks(connection).all(), Shares(connection).of_peer(peer)
-            scopes = NetworkScopes(connection).all()
-        held, all_of_ours = frozenset(self._chains.datasets()), self._publishes_all()
+            marks, shares, scopes = Marks(connection), Shares(connection), NetworkScopes(connection)
+            if len(asked) <= _FEW:
+                mark_of, kept_of = {each: marks.of(each) for each in asked}, {each: scopes.of(each) for each in asked}
+                shared = {each for each in asked if shares.has(each, peer)}
+                held = {each for each in asked if self._chains.chain(each).head() is not None}
+            else:
+                mark_of, kept_of = {**marks.all()}, {**scopes.all()}
+                shared, held = set(shares.of_peer(peer)), set(self._chains.datasets())
+        all_of_ours = self._publishes_all()
 
         def is_public(dataset: DatasetId) -> bool:
-            if dataset in shared:
-                return True
-            mark = marks.get(dataset)
-            if mark is not None:
-                public = mark.is_public
-            else:
-                public = all_of_ours if self._has_key(dataset) else dataset not in held
-            return public and _reaches(self._scope(dataset, mark, scopes.get(dataset)), network)
+            mark, is_ours = mark_of.get(dataset), self._has_key(dataset)
+            public = mark.is_public if mark is not None else all_of_ours if is_ours else dataset not in held
+            return dataset in shared or (public and _reaches(self._scope(dataset, mark, kept_of.get(dataset)), network))
 
         return frozenset(filter(is_public, asked))
 
@@ -301,10 +288,6 @@ class Visibility:
         with self._database.read() as connection:
             return Marks(connection).of(dataset)
 
-    def publish(self, dataset: DatasetId, now: Instant) -> bool:
-        """Publishes everywhere by a user's decision; returns whether it was not public everywhere before."""
-        return self.set_for_all([dataset], Mark.PUBLISHED, now)[0]
-
     def publish_to(
         self, dataset: DatasetId, networks: Collection[str], now: Instant, change: CardChange | None = None
     ) -> bool:
@@ -332,10 +315,6 @@ class Visibility:
                 CardChoices(connection).put(dataset, change, now)
             Shares(connection).clear(dataset)
         return not frozenset(networks) <= (before or frozenset())
-
-    def unpublish(self, dataset: DatasetId, now: Instant) -> bool:
-        """Unpublishes by a user's decision; returns whether it was public before."""
-        return self.set_for_all([dataset], Mark.PRIVATE, now)[0]
 
     def set_for_all(
         self, datasets: Sequence[DatasetId], mark: Mark, now: Instant, change: CardChange | None = None

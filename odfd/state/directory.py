@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
@@ -30,10 +30,8 @@ from odfd.access.uses import Uses
 from odfd.datasets import (
     captures,
     card_choices,
-    card_samples,
     catalog,
     incidents,
-    network_scopes,
     pushes,
     read_holds,
     references,
@@ -88,12 +86,12 @@ _COPIES: Final = "reclock"
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Folder of evidence that is being fetched; like PARTIAL, with objects, it is kept over a restart."""
-ROOMS: Final = (
-    schema, references, row_counts, pushes, resources, flows, visibility, log, damage, resume, saved_views, shares,
-    webhooks, idempotency, network_scopes, read_holds, access_tokens, renditions, captures,
-    unmanaged, spool, invitation_tokens, incidents, card_samples, card_choices,
+ROOMS: Final[tuple[Any, ...]] = (
+    schema, references, row_counts, pushes, resources, flows, visibility, log, damage, resume, saved_views,
+    shares.Shares, webhooks, idempotency, shares.NetworkScopes, read_holds, access_tokens, renditions, captures,
+    unmanaged, spool, invitation_tokens, incidents, card_choices.CardSamples, card_choices.CardChoices,
 )  # fmt: skip
-"""Modules with ``ROOM`` and ``STEPS``, which define the database's tables."""
+"""Modules and classes with ``ROOM`` and ``STEPS``, which define the database's tables."""
 NAMES: Final = b"names"
 """Key in ``Database.has_changed`` for the names of all datasets."""
 _KEYS: Final = {

@@ -27,9 +27,8 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.wording import plural
 from odfd.control.assembly import Context
-from odfd.datasets.card_choices import CardChoices
+from odfd.datasets.card_choices import CardChoices, CardSamples
 from odfd.datasets.card_facts import cut, facts_of, sample_of, shortened
-from odfd.datasets.card_samples import CardSamples
 from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, stated
 from odfd.datasets.visibility import Visibility
 from odfd.network.shared_cards import SharedCards

@@ -13,8 +13,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.store.database import open_database
 from odfd.control import wire
-from odfd.datasets import network_scopes
-from odfd.datasets.network_scopes import NetworkScopes
+from odfd.datasets.shares import NetworkScopes
 from odfd.datasets.visibility import Mark, Marks
 from odfd.network.joined_networks import Network
 from odfd.trust.ledger.cards import Cards
@@ -171,7 +170,7 @@ async def test_mistakes_of_publishing_to_networks(world: Any, worlds: Any) -> No
 def test_a_damaged_row_limits_to_nothing(tmp_path: Any) -> None:
     """It fails closed."""
     database, dataset = open_database(tmp_path / "db"), DatasetId.from_public_key(b"\6" * 32)
-    database.migrate(network_scopes.ROOM, network_scopes.STEPS)
+    database.migrate(NetworkScopes.ROOM, NetworkScopes.STEPS)
     with database.write() as connection:
         scopes = NetworkScopes(connection)
         assert scopes.of(dataset) is None

@@ -8,7 +8,7 @@ from chain import instant
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Rules
 from odfd.control import wire
-from odfd.datasets.network_scopes import NetworkScopes
+from odfd.datasets.shares import NetworkScopes
 from odfd.network.joined_networks import Network, keep
 from odfd.trust.policy.policies_by_network import PoliciesByNetwork
 

@@ -19,6 +19,7 @@ from config import model
 from odfd.control import wire
 from odfd.datasets import saved_views
 from odfd.datasets.catalog import Catalog
+from odfd.datasets.visibility import Mark
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.resources import records
 from odfd.state.directory import DATABASE
@@ -166,7 +167,7 @@ async def test_a_name_a_mirror_and_a_mark_of_one_leave_what_was_saved_of_others(
     with node.home.database.write() as connection:
         mirror_specs.keep(connection, mirror_specs.MirrorSpec(dataset=str(c0), name="c0", use="chain"), now)
     assert rows(node) == everything - {c0}
-    node.parts.visibility.publish(c1, now)
+    node.parts.visibility.set_for_all([c1], Mark.PUBLISHED, now)
     assert rows(node) == everything - {c0, c1}
     node.home.chains.drop(c1)
     with node.home.database.write() as connection:

@@ -16,7 +16,6 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.store.database import open_database
 from odfd.control import wire
-from odfd.datasets import shares
 from odfd.datasets.references import objects_of
 from odfd.datasets.shares import Shares
 from odfd.mirrors.sync import UNSHARED
@@ -185,7 +184,7 @@ async def test_many_are_asked_for_as_one_is(world: Any, worlds: Any) -> None:
 
 def test_a_row_that_is_damaged_shares_nothing(tmp_path: Any) -> None:
     database = open_database(tmp_path / "db")
-    database.migrate(shares.ROOM, shares.STEPS)
+    database.migrate(Shares.ROOM, Shares.STEPS)
     with database.write() as connection:
         kept = Shares(connection)
         kept.put(NOWHERE, LISTED, 7)  # type: ignore[arg-type]
