@@ -8,6 +8,7 @@ meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -53,47 +54,37 @@ _NOTHING: Final = {
 _TASK: Final = {"reset": "reset", "compact": "compact", "keep-metadata": "compact"}
 
 
+@dataclass(eq=False)
 class HistoryRewriteService:
     """The API service that rewrites published datasets, each request as a task."""
 
-    def __init__(
-        self,
-        home: StateDirectory,
-        committer: OwnerCommitter,
-        scheduler: MirrorScheduler,
-        context: Context,
-        changed: Callable[[DatasetId], None],
-        apart: Callable[[int], FormerEpochs | None],
-    ) -> None:
-        """``changed`` is called for each rewritten chain.
-
-        ``apart`` says where the blocks that an epoch gives up are kept.
-        """
-        self._apart = apart
-        self._home = home
-        self._committer = committer
-        self._scheduler = scheduler
-        self._board = context.board
-        self._events = context.events
-        self._clock = context.clock
-        self._changed = changed
+    home: StateDirectory
+    committer: OwnerCommitter
+    scheduler: MirrorScheduler
+    context: Context
+    changed: Callable[[DatasetId], None]
+    """Called for each rewritten chain."""
+    apart: Callable[[int], FormerEpochs | None]
+    """Returns the place where the blocks that an epoch gives up are kept."""
 
     async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
         """Rewrites the history of a dataset. Result: RewriteResult. Refused for a dataset of another owner."""
         entry = await trio.to_thread.run_sync(self._checked, ref, request)
         work = partial(self._work, entry, request)
-        return task_ref(self._board.submit(_TASK[request.action], entry.name, work, about(entry.id, inputs=True)))
+        return task_ref(
+            self.context.board.submit(_TASK[request.action], entry.name, work, about(entry.id, inputs=True))
+        )
 
     def _checked(self, ref: str, request: wire.RewriteRequest) -> DatasetEntry:
         """Checks all that can be checked before the task begins. Raises NotFound, Refused, Invalid."""
-        entry = self._home.resolve(ref)
-        if not self._home.keys.has_dataset_key(entry.id):
+        entry = self.home.resolve(ref)
+        if not self.home.keys.has_dataset_key(entry.id):
             raise Refused(
                 f"{entry.name} is not published by this node: its history is its owner's to rewrite",
                 rule="rewrite-owner",
                 hint="do it on the node that writes it; whether mirrors follow is their policy.rewrite.follow",
             )
-        _check_no_portal(self._home, entry)
+        _check_no_portal(self.home, entry)
         _limits(request)
         if request.action == "reset":
             self._plan(entry, request)
@@ -102,11 +93,11 @@ class HistoryRewriteService:
     async def _work(self, entry: DatasetEntry, request: wire.RewriteRequest, report: Report) -> wire.RewriteResult:
         report.begin(f"reading {entry.name}")
 
-        async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)), self._scheduler.still(entry.id):
+        async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)), self.scheduler.still(entry.id):
             done = await trio.to_thread.run_sync(self._rewrite, entry, request, report)
         if done.outcome == "rewritten":
-            self._changed(entry.id)
-            self._events.emit(
+            self.changed(entry.id)
+            self.context.events.emit(
                 "dataset.rewritten",
                 entry.name,
                 f"{done.action}: {plural(done.kept, 'block')} kept, {done.before} became {done.blocks}",
@@ -117,7 +108,7 @@ class HistoryRewriteService:
         return done
 
     def _rewrite(self, entry: DatasetEntry, request: wire.RewriteRequest, report: Report) -> wire.RewriteResult:
-        chain, objects = self._home.chains.chain(entry.id), self._home.objects
+        chain, objects = self.home.chains.chain(entry.id), self.home.objects
         plan = self._plan(entry, request)
         if plan is None:
             return self._unchanged(entry, request)
@@ -125,8 +116,8 @@ class HistoryRewriteService:
         if request.dry_run:
             return self._planned(entry, request, plan, opening)
         # Checked before anything is signed; the transaction checks again.
-        with self._home.database.read() as connection:
-            self._home.held.check(connection, entry.id)
+        with self.home.database.read() as connection:
+            self.home.held.check(connection, entry.id)
         said, signed = self._declared(entry, request, opening)
         report.begin("merging slices", len(plan.batches), "slices")
 
@@ -135,10 +126,10 @@ class HistoryRewriteService:
             end_if_unwanted()
 
         rewrite = rewriting.prepare(chain, objects, plan, self._time(chain, plan), merged)
-        with self._home.database.read() as connection:
+        with self.home.database.read() as connection:
             given_up = Ledger(connection).chain(entry.id).epoch
-        rewrite = msgspec.structs.replace(rewrite, apart=self._apart(given_up))
-        head = self._committer.rewrite_now(plan, rewrite, said, signed)
+        rewrite = msgspec.structs.replace(rewrite, apart=self.apart(given_up))
+        head = self.committer.rewrite_now(plan, rewrite, said, signed)
         epoch = said.epochs[-1].number
         return msgspec.structs.replace(
             _result(entry, request, plan), outcome="rewritten", head=str(head.hash), epoch=epoch
@@ -151,10 +142,10 @@ class HistoryRewriteService:
         """
         if plan.after == "nothing":
             return chain.block_at(plan.base.sequence_number).system_time
-        return block_time(load_state(chain), self._clock.now(), self._home.chains.upper(plan.dataset))
+        return block_time(load_state(chain), self.context.clock.now(), self.home.chains.upper(plan.dataset))
 
     def _plan(self, entry: DatasetEntry, request: wire.RewriteRequest) -> RewritePlan | None:
-        chain = self._home.chains.chain(entry.id)
+        chain = self.home.chains.chain(entry.id)
         head = chain.head()
         if request.before is not None and (head is None or str(head.hash) != request.before):
             there = "no block" if head is None else head.hash
@@ -170,21 +161,21 @@ class HistoryRewriteService:
 
     def _opening(self, plan: RewritePlan, request: wire.RewriteRequest) -> EpochOpening:
         """Builds the new epoch; it is announced as a compaction only if it keeps every row."""
-        with self._home.database.read() as connection:
+        with self.home.database.read() as connection:
             tree = Ledger(connection).chain(plan.dataset).frontier
         if tree.size != plan.last.size:
             raise Conflict("the chain is being written to", rule="head-moved", hint="do it again")
-        base = kept_tree(self._home.chains.chain(plan.dataset), plan.base.size)
+        base = kept_tree(self.home.chains.chain(plan.dataset), plan.base.size)
         return EpochOpening(
             "compaction" if plan.after == "merged" else request.reason, tree_head(base), tree_head(tree)
         )
 
     def _drafted(self, entry: DatasetEntry, opening: EpochOpening) -> tuple[Authority, wire.AuthorityDraft]:
-        with self._home.database.read() as connection:
+        with self.home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
-        mine = [key.did for key in self._home.keys.held(entry.id)]
-        seed = self._home.chains.chain(entry.id).block_at(0).hash
-        said = authority_drafts.rewritten(rights, opening, mine, seed, self._clock.now())
+        mine = [key.did for key in self.home.keys.held(entry.id)]
+        seed = self.home.chains.chain(entry.id).block_at(0).hash
+        said = authority_drafts.rewritten(rights, opening, mine, seed, self.context.clock.now())
         return said, draft_view(rights, said)
 
     def _declared(
@@ -208,7 +199,7 @@ class HistoryRewriteService:
                     hint="the dataset moved meanwhile: do it again",
                 )
         given = signatures_of(request.signatures)
-        return said, sign_version(self._home.database, self._home.keys, said, payload, given)
+        return said, sign_version(self.home.database, self.home.keys, said, payload, given)
 
     def _planned(
         self, entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan, opening: EpochOpening
@@ -217,9 +208,9 @@ class HistoryRewriteService:
         return msgspec.structs.replace(_result(entry, request, plan), epoch=said.epochs[-1].number, draft=draft)
 
     def _unchanged(self, entry: DatasetEntry, request: wire.RewriteRequest) -> wire.RewriteResult:
-        with self._home.database.read() as connection:
+        with self.home.database.read() as connection:
             checked = Ledger(connection).chain(entry.id)
-        head = self._home.chains.chain(entry.id).head()
+        head = self.home.chains.chain(entry.id).head()
         size = head.size if head else 0
         return wire.RewriteResult(
             ref=entry.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -25,21 +26,15 @@ from odfd.runtime.hanging_calls import in_worker
 from odfd.state.directory import StateDirectory
 
 
+@dataclass(eq=False)
 class HoldService:
     """The API service for read holds."""
 
-    def __init__(
-        self,
-        home: StateDirectory,
-        context: Context,
-        new_id: Callable[[], str],
-        released: Callable[[DatasetId], object] = lambda _: None,
-    ) -> None:
-        """``released`` is called with a dataset when one of its holds ends: whatever waited for that can go on."""
-        self._released = released
-        self._home = home
-        self._clock = context.clock
-        self._new_id = new_id
+    home: StateDirectory
+    context: Context
+    new_id: Callable[[], str]
+    released: Callable[[DatasetId], object] = lambda _: None
+    """Called with a dataset when one of its holds ends: whatever waited for that can go on."""
 
     @in_worker
     def list(self, ref: str | None = None) -> Sequence[wire.HoldView]:
@@ -47,9 +42,9 @@ class HoldService:
 
         Those of a collection are those of all its renditions.
         """
-        entry = None if ref is None else self._home.resolve(ref)
-        with self._home.database.read() as connection:
-            found = ReadHolds(connection).all(self._clock.now())
+        entry = None if ref is None else self.home.resolve(ref)
+        with self.home.database.read() as connection:
+            found = ReadHolds(connection).all(self.context.clock.now())
             wanted = None if entry is None else Catalog(connection).chains_of(entry)
         return [self._view(each) for each in found if wanted is None or each.dataset in wanted]
 
@@ -60,14 +55,14 @@ class HoldService:
         Raises NotFound, Invalid; Refused for a time that is not complete yet or before the first block, and for too
         many holds.
         """
-        entry, now = self._home.resolve(request.ref), self._clock.now()
+        entry, now = self.home.resolve(request.ref), self.context.clock.now()
         at = None if request.at is None else _millis(request.at)
-        entry = entry if at is None else active_at(self._home, request.ref, entry, at)
+        entry = entry if at is None else active_at(self.home, request.ref, entry, at)
         # The cut is chosen and stored in one write transaction, so no history can be given up in between.
-        with self._home.database.write() as connection:
+        with self.home.database.write() as connection:
             time, head = self._chosen(connection, entry, at, named=not is_one_chain(request.ref))
             hold = ReadHold(
-                id=self._new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
+                id=self.new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
                 taken=now, expires=now, owner=request.owner,
             )  # fmt: skip
             holds = ReadHolds(connection)
@@ -81,11 +76,11 @@ class HoldService:
     @in_worker
     def renew(self, hold_id: str, request: wire.HoldRenewal) -> wire.HoldView:
         """Renews a hold, or moves an owned one. Raises Refused (``hold-lost``, ``hold-fenced``), Invalid."""
-        with self._home.database.write() as connection:
+        with self.home.database.write() as connection:
             holds = ReadHolds(connection)
-            held = holds.renew(hold_id, _ttl(request.seconds), self._clock.now(), request.fence)
+            held = holds.renew(hold_id, _ttl(request.seconds), self.context.clock.now(), request.fence)
             if request.at is not None:
-                entry = self._home.resolve(str(held.dataset))
+                entry = self.home.resolve(str(held.dataset))
                 time, head = self._chosen(connection, entry, _millis(request.at), named=True)
                 held = holds.move(hold_id, request.fence, time, head.hash)
         return self._view(held)
@@ -94,12 +89,12 @@ class HoldService:
         """Releases a hold; ``fence`` is that of the process that owned it. Raises NotFound, Refused."""
 
         def write() -> tuple[wire.HoldView, DatasetId]:
-            with self._home.database.write() as connection:
-                held = ReadHolds(connection).release(hold_id, self._clock.now(), fence)
+            with self.home.database.write() as connection:
+                held = ReadHolds(connection).release(hold_id, self.context.clock.now(), fence)
             return self._view(held), held.dataset
 
         view, dataset = await trio.to_thread.run_sync(write)
-        self._released(dataset)
+        self.released(dataset)
         return view
 
     def _chosen(
@@ -117,9 +112,9 @@ class HoldService:
 
         A time is definite only if it is complete; without one, the present head is. Raises Refused, NotFound.
         """
-        chain = self._home.chains.chain(entry.id)
-        head, upper = chain.head(), self._home.chains.upper(entry.id)
-        end = self._home.unfollowed(entry.id) if named and head is not None else None
+        chain = self.home.chains.chain(entry.id)
+        head, upper = chain.head(), self.home.chains.upper(entry.id)
+        end = self.home.unfollowed(entry.id) if named and head is not None else None
         if end is not None:
             last, upper = chain.block_at(end[1] - 1), min(upper, end[0])
             head = Head(last.hash, last.sequence_number)
@@ -150,21 +145,21 @@ class HoldService:
         """
         if at is not None:
             return at
-        complete = self._home.complete_to(shards)
+        complete = self.home.complete_to(shards)
         if complete is not None and complete + 1 < SEALED:
             return max(complete, self._active_since(shards[0]))
-        heads = [(self._home.chains.chain(each), self._home.chains.chain(each).head()) for each in shards]
+        heads = [(self.home.chains.chain(each), self.home.chains.chain(each).head()) for each in shards]
         times = [to_millis(chain.block_at(head.sequence_number).system_time) for chain, head in heads if head]
         return max(*times, self._active_since(shards[0]))
 
     def _active_since(self, dataset: DatasetId) -> int:
         """Returns when the collection handed over to this rendition, in milliseconds; 0 if it is not the active one."""
-        with self._home.database.read() as connection:
+        with self.home.database.read() as connection:
             state = tables.of(connection, dataset)
         return state.timeline.switches[-1].time if state.active.dataset == dataset else 0
 
     def _view(self, held: ReadHold) -> wire.HoldView:
-        return hold_view(self._home, held)
+        return hold_view(self.home, held)
 
 
 def _ttl(seconds: int | None) -> int:
