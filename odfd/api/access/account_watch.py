@@ -14,9 +14,8 @@ from typing import Any, Final
 import msgspec
 import trio
 
+from odfd.api.access.calls import Call
 from odfd.api.access.guard import Guard
-from odfd.api.access.item_visibility import ItemVisibility
-from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.versions import number_of
 from odfd.control import wire
 from odfd.control.shared_encoding import SharedValue
@@ -86,27 +85,22 @@ class Rights:
         return self._state is not None and id_ in self._state.accounts
 
 
-def news(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+async def news(call: Call, since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
     """Restricts ``declarations.news``. Shared values are rebuilt for the one subject."""
-
-    async def guarded(since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
-        rights = Rights(guard)
-        if await rights.begin(since):
-            yield SharedValue(wire.ResourceNews(version=since or "", op="Reset"))
-            return
-        epoch = (await trio.to_thread.run_sync(guard.state)).version[0]
-        began = None if since is None else await trio.to_thread.run_sync(guard.number, since)
-        declared = operation(None if began is None else f"{epoch}-{began}", word, ticks=True)
-        async with aclosing(declared) as told, aclosing(_told(guard, tasks, rights, told, began)) as found:
-            async for each in found:
-                yield SharedValue(each)
-
-    return guarded
+    rights = Rights(call.guard)
+    if await rights.begin(since):
+        yield SharedValue(wire.ResourceNews(version=since or "", op="Reset"))
+        return
+    epoch = (await trio.to_thread.run_sync(call.guard.state)).version[0]
+    began = None if since is None else await trio.to_thread.run_sync(call.guard.number, since)
+    declared = call.operation(None if began is None else f"{epoch}-{began}", word, ticks=True)
+    async with aclosing(declared) as told, aclosing(_told(call, rights, told, began)) as found:
+        async for each in found:
+            yield SharedValue(each)
 
 
 async def _told(
-    guard: Guard,
-    tasks: TaskOwners,
+    call: Call,
     rights: Rights,
     news: AsyncIterator[SharedValue[wire.ResourceNews]],
     began: int | None,
@@ -129,7 +123,7 @@ async def _told(
                 yield msgspec.structs.replace(each, version=rights.version(shown))
             continue
         was_told = each.op == "Deleted" and each.resource.id in rights.told
-        found = await readable_views(guard, tasks, [each.resource], is_judged=was_told)
+        found = await readable_views(call, [each.resource], is_judged=was_told)
         if not found:
             continue
         if has_begun and (each.resource.type != TASK or rights.is_declared(each.resource.id)):
@@ -138,25 +132,24 @@ async def _told(
         yield msgspec.structs.replace(each, version=rights.version(shown), resource=found[0])
 
 
-async def readable(guard: Guard, tasks: TaskOwners, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
+async def readable(call: Call, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
     """Returns those of ``views`` that the subject can read. An undeclared task is judged by what it is about."""
+    guard, tasks = call.guard, call.tasks
     state = await trio.to_thread.run_sync(guard.state)
     passing = [each for each in views if each.type == TASK and each.id not in state.accounts]
     if not passing:
         return await guard.reads(views)
-    told = await ItemVisibility(guard, tasks)([tasks.about(each.name) for each in passing])
+    told = await call.sees([tasks.about(each.name) for each in passing])
     ids = {each.id for each, is_told in zip(passing, told, strict=True) if is_told}
     ids |= {each.id for each in await guard.reads([each for each in views if each not in passing])}
     return [each for each in views if each.id in ids]
 
 
-async def readable_views(
-    guard: Guard, tasks: TaskOwners, views: Any, *, is_judged: bool = False
-) -> list[wire.ResourceView]:
+async def readable_views(call: Call, views: Any, *, is_judged: bool = False) -> list[wire.ResourceView]:
     """Returns the readable ones of ``views``. A reference to an unreadable resource looks dangling."""
-    found = views if is_judged else await readable(guard, tasks, views)
+    found = views if is_judged else await readable(call, views)
     ids = {held["id"] for each in found for held in each.status.get("references", ()) if "id" in held}
-    known = await trio.to_thread.run_sync(guard.handles, ids)
+    known = await trio.to_thread.run_sync(call.guard.handles, ids)
     return [_dangling(each, known) for each in found]
 
 

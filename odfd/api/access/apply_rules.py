@@ -16,8 +16,8 @@ from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.model.events import SetPollingSource
 from odfd.access.manifest import RelationsSpec
 from odfd.access.relations import ADMIN, Action, Role
+from odfd.api.access.calls import Call
 from odfd.api.access.guard import Guard
-from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.apply_terms import ApplyTerms
 from odfd.api.resources.desired_state import DesiredState
 from odfd.control import wire
@@ -39,20 +39,14 @@ from odfd.resources.selectors import is_pattern
 from odfd.resources.store import ResourceStore
 
 
-def apply(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+async def apply(call: Call, request: wire.ApplyRequest) -> wire.TaskRef:
     """Restricts ``datasets.apply``."""
-
-    async def guarded(request: wire.ApplyRequest) -> wire.TaskRef:
-        guard.identified("to apply manifests", Role.MAINTAINER)
-        if request.prune is not None:
-            raise guard.owner_only("to prune")
-        judge = partial(_judge, guard)
-        ref: wire.TaskRef = tasks.noted(
-            guard.subject, await operation(request, ApplyTerms(account=guard.subject.account, judge=judge))
-        )
-        return ref
-
-    return guarded
+    call.guard.identified("to apply manifests", Role.MAINTAINER)
+    if request.prune is not None:
+        raise call.guard.owner_only("to prune")
+    terms = ApplyTerms(account=call.guard.subject.account, judge=partial(_judge, call.guard))
+    ref: wire.TaskRef = await call.begin(request, terms)
+    return ref
 
 
 def _judge(guard: Guard, wanted: DesiredState) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import trio
 
 from chain.errors import NotFound
 from odfd.api.access.account_watch import Rights
+from odfd.api.access.calls import Call
 from odfd.api.access.guard import Guard
-from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.history import HistoryService, PastEvent, bookmark_at, change_of
 from odfd.control import wire
 from odfd.resources.resource import Resource
@@ -25,37 +25,29 @@ _SILENT: Final = ("Observed", "Changed")
 """Kinds of change that are empty without details."""
 
 
-def last(guard: Guard, _: TaskOwners, operation: Any) -> Any:
+async def last(call: Call, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
     """Restricts ``history.last``."""
-
-    async def guarded(of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
-        rights = await _begun(guard)
-        return await trio.to_thread.run_sync(_standing, operation.__self__, rights, of, limit)
-
-    return guarded
+    rights = await _begun(call.guard)
+    return await trio.to_thread.run_sync(_standing, call.service, rights, of, limit)
 
 
-def followed(guard: Guard, _: TaskOwners, operation: Any) -> Any:
+async def followed(
+    call: Call, since: str | None, of: str | None, limit: int, *, bookmark: bool = False
+) -> AsyncIterator[wire.ResourceChange]:
     """Restricts ``history.follow``."""
-
-    async def guarded(
-        since: str | None, of: str | None, limit: int, *, bookmark: bool = False
-    ) -> AsyncIterator[wire.ResourceChange]:
-        rights, history = Rights(guard), operation.__self__
-        if await rights.begin(since):
-            return _reset(since or "")
-        at = None if since is None else await trio.to_thread.run_sync(guard.number, since)
-        ids = await trio.to_thread.run_sync(_chosen, history, rights, of)
-        if at is not None:
-            return _told(history, rights, of and ids, at, [bookmark_at(since or "")] if bookmark else ())
-        newest = (await trio.to_thread.run_sync(history.epoch_and_newest))[1]
-        standing = await trio.to_thread.run_sync(partial(_standing, history, rights, of, limit, upto=newest))
-        if bookmark:
-            number = await trio.to_thread.run_sync(guard.number, standing[-1].version) if standing else 0
-            standing = [*standing, bookmark_at(rights.version(max(number, rights.position)))]
-        return _told(history, rights, of and ids, newest, standing)
-
-    return guarded
+    rights, history = Rights(call.guard), call.service
+    if await rights.begin(since):
+        return _reset(since or "")
+    at = None if since is None else await trio.to_thread.run_sync(call.guard.number, since)
+    ids = await trio.to_thread.run_sync(_chosen, history, rights, of)
+    if at is not None:
+        return _told(history, rights, of and ids, at, [bookmark_at(since or "")] if bookmark else ())
+    newest = (await trio.to_thread.run_sync(history.epoch_and_newest))[1]
+    standing = await trio.to_thread.run_sync(partial(_standing, history, rights, of, limit, upto=newest))
+    if bookmark:
+        number = await trio.to_thread.run_sync(call.guard.number, standing[-1].version) if standing else 0
+        standing = [*standing, bookmark_at(rights.version(max(number, rights.position)))]
+    return _told(history, rights, of and ids, newest, standing)
 
 
 async def _begun(guard: Guard) -> Rights:

@@ -20,9 +20,9 @@ from chain.errors import Refused
 from odfd.access.callers import UnixCaller, subject_of
 from odfd.access.relations import OWNER, Principal, Role
 from odfd.access.tokens import TokenGrant
+from odfd.api.access.calls import Call, TaskOwners
 from odfd.api.access.guard import OWNER_ONLY, Guard, SealedPositions, is_admin
 from odfd.api.access.rules import RULES
-from odfd.api.access.tasks import TaskOwners
 from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
 from odfd.runtime.http import Message
 from odfd.runtime.subjects import Subjects
@@ -132,7 +132,7 @@ class _GuardedService:
             return of_administrator(self._guard, operation)
         rule = RULES.get(what)
         if rule is not None:
-            return rule(self._guard, self._tasks, operation)
+            return partial(rule, Call(self._guard, self._tasks, operation))
 
         def refuse(*_: object, **__: object) -> NoReturn:
             raise self._guard.owner_only(f"the operation {what}")
