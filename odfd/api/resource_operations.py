@@ -16,6 +16,7 @@ from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.types import TYPES
 from odfd.api.resources.views import manifest_of
 from odfd.control import wire
+from odfd.resources import plan
 from odfd.resources.manifest import Draft
 from odfd.resources.registry import VERSION
 from odfd.resources.types import Deletion, ResourceType
@@ -246,13 +247,15 @@ async def rename(services: Services, kind: ResourceType, ref: str, name: str) ->
 async def check_generation(services: Services, kind: ResourceType, ref: str, generation: int | None) -> None:
     """Raises Conflict if a resource has another generation than the one that the caller saw."""
     if generation is not None:
-        await services.declarations.check_generation(kind.name, ref, generation)
+        view = await services.declarations.get(kind.name, ref)
+        plan.check_generation(view, generation, view.name)
 
 
 async def delete(services: Services, kind: ResourceType, ref: str, how: Deletion) -> wire.ResourceManifest:
     """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict."""
     view = await services.declarations.get(kind.name, ref)
-    await check_generation(services, kind, ref, how.generation)
+    if how.generation is not None:
+        plan.check_generation(view, how.generation, view.name)
     if "ownerReferences" in view.headers and not how.force:
         raise await services.declarations.owned_fault(kind.name, view.id)
     if kind.delete is None:

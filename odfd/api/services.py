@@ -25,9 +25,9 @@ from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.api.network.search import SearchService
 from odfd.api.queries.service import QueryService
+from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.endpoints import EndpointService
 from odfd.api.resources.history import HistoryService
-from odfd.api.resources.service import ResourceService
 from odfd.api.resources.types import SchemaService
 from odfd.api.trust.authority import AuthorityService
 from odfd.api.trust.policies import PolicyService
@@ -79,7 +79,7 @@ class Services:
     policies: PolicyService
     resolving: ResolutionService
     schemas: SchemaService
-    declarations: ResourceService
+    declarations: DeclarationService
     history: HistoryService
     authority: AuthorityService
     tasks: BoardTasks

@@ -53,7 +53,6 @@ from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.endpoints import EndpointService
 from odfd.api.resources.history import HistoryService
 from odfd.api.resources.pruning import Pruning
-from odfd.api.resources.service import ResourceService
 from odfd.api.resources.set_controllers import SecretController, SetController
 from odfd.api.resources.sources import SourceController, SourceReader
 from odfd.api.resources.types import TYPES, SchemaService
@@ -88,7 +87,7 @@ from odfd.workers.webhooks import WebhookController
 def services_of(parts: NodeParts) -> Services:
     home, context, decides = parts.home, parts.context, (parts.evaluator, parts.visibility)
     holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
-    declarations = ResourceService(home, context, lambda: str(uuid.uuid4()))
+    declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
     portals = PortalService(home, parts.ingest_deps, context, parts.observer.note)
     pulling = _pulling(parts, declarations, portals)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
@@ -280,7 +279,7 @@ def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> Ru
     )  # fmt: skip
 
 
-def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: Controllers) -> None:
+def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers: Controllers) -> None:
     """Gives the reconciler its controllers, and notifies it of all that may have changed."""
     reconciler, board = parts.reconciler, parts.context.board
     declarations.live = own_resources_of(parts)

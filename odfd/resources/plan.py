@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -82,7 +82,14 @@ Walk: TypeAlias = Callable[[str, Json], Iterable[Reference]]
 PreApply: TypeAlias = Callable[[DesiredResource, Resource | None, str], Json]
 
 
-def check_generation(held: Resource | None, generation: int, name: str) -> None:
+class Generated(Protocol):
+    """A resource, or a view of one."""
+
+    @property
+    def generation(self) -> int: ...
+
+
+def check_generation(held: Generated | None, generation: int, name: str) -> None:
     """Raises Conflict if a resource has not the generation that its editor saw, or is not here."""
     if held is not None and held.generation == generation:
         return

@@ -344,7 +344,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "declarations.page": _paged,
     "declarations.stated": report_filter.seen,
     "declarations.news": news,
-    "declarations.check_generation": _checked,
     "declarations.owned_fault": _checked,
     "declarations.label": _labelled,
     "declarations.delete": partial(_resource, Action.OWN),

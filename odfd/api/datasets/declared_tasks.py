@@ -19,9 +19,9 @@ from chain.errors import Environment, Fault, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from odfd.api.datasets.flow_tasks import FlowTasks, end_of, fault_of
+from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.node_types import live_id
-from odfd.api.resources.service import ResourceService
 from odfd.control import wire
 from odfd.control.board import BoardTasks, finding
 from odfd.datasets.catalog import TYPE as DATASET
@@ -236,7 +236,7 @@ def _status(task: Task, began: Instant) -> ResourceStatus:
 class TaskService(BoardTasks):
     """The API service for tasks: those on the board, and declared ones that wait or ended before this start."""
 
-    def __init__(self, board: TaskBoard, home: StateDirectory, resources: ResourceService, events: EventLog) -> None:
+    def __init__(self, board: TaskBoard, home: StateDirectory, resources: DeclarationService, events: EventLog) -> None:
         super().__init__(board)
         self._home, self._resources, self._events = home, resources, events
 

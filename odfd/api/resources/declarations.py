@@ -1,11 +1,17 @@
-"""Keeps and shows resources as they are declared: plans applies, and lists, labels, deletes and watches resources."""
+"""Keeps and shows resources: plans applies, and lists, labels, deletes and watches resources.
+
+Some are not declared: the node, its engines, and running tasks. They live as long as the daemon and have no events in
+the log. A watch reports all of them when it begins, even from a version, and then each change that it sees; a change
+that was undone before it looked is never reported.
+"""
 
 from __future__ import annotations
 
 import functools
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from contextlib import aclosing
+from typing import Any, Final, Literal
 
 import msgspec
 import trio
@@ -13,6 +19,7 @@ import trio
 from chain.codec.manifest import Mistakes
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
+from chain.wording import a
 from odfd.api.resources.batch_steps import (
     dataset_spec,
     desired_of,
@@ -24,12 +31,13 @@ from odfd.api.resources.batch_steps import (
     waiting,
 )
 from odfd.api.resources.labels import UNINDEXED, SystemLabels, contradictions, labelled
-from odfd.api.resources.pages import ResourcePage, ResourcePages
+from odfd.api.resources.pages import ResourcePage, ResourcePages, page_after, rest_after
 from odfd.api.resources.types import TYPES
-from odfd.api.resources.views import view_of
+from odfd.api.resources.views import view_of, with_state
 from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.shared_encoding import SharedValue
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.datasets.catalog import Catalog, DatasetResources
 from odfd.mirrors.mirror_spec import TYPE as MIRROR
@@ -63,7 +71,8 @@ from odfd.resources.sets import (
 )
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType, TypeRegistry
-from odfd.runtime.subjects import about
+from odfd.runtime.blocking import in_thread
+from odfd.runtime.subjects import Sees, about
 from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
@@ -94,6 +103,8 @@ class DeclarationService:
         )  # fmt: skip
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
         """Types that are listed only if asked for by name: the elements of sets."""
+        self.live: Mapping[str, Callable[[], Sequence[Resource]]] = {}
+        """By type: lists the undeclared resources; set where services are joined. Leaves out declared names."""
         self.controllers = Controllers()
         """They judge changes and deletions; set where services are joined."""
         self.applied: Sequence[Callable[[], None]] = ()
@@ -283,27 +294,45 @@ class DeclarationService:
     # Used by the API.
 
     async def list(self, word: str | None, labels: str | None) -> Sequence[wire.ResourceView]:
-        """Lists resources of one type or all. Raises NotFound for a type, Invalid for a selector."""
+        """Lists resources of one type or all; undeclared ones only of one type.
+
+        Raises NotFound for a type, Invalid for a selector.
+        """
         kind = None if word is None else self._type(word)
         selector = None if labels is None else parse_selector(labels)
-        return await trio.to_thread.run_sync(self._list, kind, selector)
+        live = () if kind is None else self._live(kind)
+        return await trio.to_thread.run_sync(self._list, kind, selector, live)
 
-    async def writers(self) -> Mapping[str, str]:
+    @in_thread
+    def writers(self) -> Mapping[str, str]:
         """Returns the manager that wrote the spec of each resource, by the resource's id."""
-        return await trio.to_thread.run_sync(self._writers)
+        with self._home.database.read() as connection:
+            return {each.id: each.managers.get("spec", APPLY) for each in ResourceStore(connection).all()}
 
     async def page(self, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         """Returns a page of a type. Raises NotFound for the type; Usage and Invalid as ``ResourcePages.page``."""
-        return await trio.to_thread.run_sync(self._pages.page, self._type(word).name, labels, limit, rest)
+        kind = self._type(word)
+        if kind.name not in self.live:
+            return await trio.to_thread.run_sync(self._pages.page, kind.name, labels, limit, rest)
+        first = await trio.to_thread.run_sync(self._pages.page, kind.name, labels, 1, None)
+        version, after = (first.version, "") if rest is None else page_after(rest, (kind.name, labels))
+        left = [each for each in await self.list(word, labels) if each.name.casefold() > after]
+        more = rest_after(version, (kind.name, labels), left[limit - 1].name) if len(left) > limit else None
+        return ResourcePage(version, tuple(left[:limit]), more, kind.name)
 
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """Returns a resource by name, id or did. Raises NotFound."""
         kind = self._type(word)
-        return await trio.to_thread.run_sync(lambda: self._view(self._find(kind, name)))
+        live = self._alive(kind, name)
+        return await trio.to_thread.run_sync(lambda: self._view(live or self._find(kind, name)))
 
     async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
-        """Sets labels and annotations, or removes those that are ``null``. Raises NotFound, Invalid."""
+        """Sets labels and annotations, or removes those that are ``null``.
+
+        Raises NotFound, Invalid; Refused for one that is not declared.
+        """
         kind = self._type(word)
+        self._check_declared(kind, name, "has no labels of yours")
         view = await trio.to_thread.run_sync(lambda: self._view(self._label(kind, name, request)))
         self._events.emit("resource.labelled", view.name, view.type, about=about(view.id))
         return view
@@ -314,19 +343,16 @@ class DeclarationService:
             for each in planned[:1]:
                 check_generation(ResourceStore(connection).get(each.after.id), generation, each.after.name)
 
-    async def check_generation(self, word: str, name: str, generation: int) -> None:
-        """Checks the generation of a resource. Raises NotFound; Conflict for another generation."""
-        held = await trio.to_thread.run_sync(self._find, self._type(word), name)
-        check_generation(held, generation, held.name)
-
     async def delete(
         self, word: str, name: str, generation: int | None = None, *, force: bool = False
     ) -> wire.ResourceView:
-        """Deletes a resource. ``force`` deletes also one that another resource made.
+        """Deletes a declared resource. ``force`` deletes also one that another resource made.
 
-        Raises NotFound; Refused for types that are deleted by commands of their own; Conflict as ``plan`` does.
+        Raises NotFound; Refused for types that are deleted by commands of their own, and for what is not declared;
+        Conflict as ``plan`` does.
         """
         kind = self._type(word)
+        self._check_declared(kind, name, "is not deleted")
         if kind.name in ELSEWHERE:
             hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
             raise Refused(
@@ -336,24 +362,71 @@ class DeclarationService:
         self._events.emit("resource.deleted", view.name, view.type, about=about(view.id))
         return view
 
-    async def owned_fault(self, word: str, name: str) -> Invalid:
+    async def stated(self, views: Sequence[wire.ResourceView], sees: Sees | None = None) -> Sequence[wire.ResourceView]:
+        """Returns resources with what only the running node knows of them. ``sees``: as of ``Controller.states``."""
+        states: dict[str, wire.Value] = {}
+        for type_ in {each.type for each in views}:
+            states |= await self.controllers.of(type_).states([each for each in views if each.type == type_], sees)
+        return [with_state(each, states[each.id]) if each.id in states else each for each in views]
+
+    @in_thread
+    def owned_fault(self, word: str, name: str) -> Invalid:
         """Returns the fault for deleting a resource that another one made. Raises NotFound."""
-        return owned_fault(await trio.to_thread.run_sync(self._find, self._type(word), name))
+        return owned_fault(self._find(self._type(word), name))
 
-    def watch(self, since: str | None, word: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
+    async def watch(self, since: str | None, word: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
         """Yields the changes of ``news``, each as a plain value."""
-        return self._watches.values(since, self._watched(word))
+        async with aclosing(self.news(since, word)) as news:
+            async for each in news:
+                yield each.value
 
-    def news(self, since: str | None, word: str | None, *, ticks: bool = False) -> AsyncGenerator[News, None]:
+    async def news(self, since: str | None, word: str | None, *, ticks: bool = False) -> AsyncGenerator[News, None]:
         """Yields the present resources of one type or all and a bookmark if ``since`` is absent; then each change.
 
-        Raises NotFound for a type; iterating raises Invalid for a version of another log, after which a reader lists
-        anew.
+        Undeclared ones only of one type. Raises NotFound for a type; Invalid for a version of another log, after which
+        a reader lists anew.
         """
-        return self._watches.news(since, self._watched(word), ticks=ticks)
+        kind = None if word is None else self._type(word)
+        is_live = kind is not None and kind.name in self.live
+        told: dict[str, Resource] = {}
+        has_begun = False
+        declared = self._watches.news(since, None if kind is None else kind.name, ticks=ticks or is_live)
+        async with aclosing(declared):
+            async for each in declared:
+                is_mark = each.value.resource is None
+                if kind is not None and is_live and is_mark:
+                    for change in self._changes(kind, told, each.value.version):
+                        yield SharedValue(change)
+                if not (is_live and is_mark and has_begun) or ticks:
+                    yield each
+                has_begun = has_begun or is_mark
 
-    def _watched(self, word: str | None) -> str | None:
-        return None if word is None else self._type(word).name
+    def _changes(self, kind: ResourceType, told: dict[str, Resource], version: str) -> Iterator[wire.ResourceNews]:
+        """Yields the differences between ``told`` and the undeclared resources that are here; updates ``told``."""
+        now = {each.id: each for each in self._live(kind)}
+        for id_ in [each for each in told if each not in now]:
+            yield wire.ResourceNews(version=version, op="Deleted", resource=self._view(told.pop(id_)))
+        for id_, each in now.items():
+            before = told.get(id_)
+            told[id_] = each
+            if before != each:
+                op: Literal["Added", "Modified"] = "Added" if before is None else "Modified"
+                yield wire.ResourceNews(version=version, op=op, resource=self._view(each))
+
+    def _live(self, kind: ResourceType) -> Sequence[Resource]:
+        """Lists the undeclared resources of a type."""
+        find = self.live.get(kind.name)
+        return () if find is None else find()
+
+    def _alive(self, kind: ResourceType, name: str) -> Resource | None:
+        key = name.casefold()
+        return next((each for each in self._live(kind) if key in (each.key, each.id)), None)
+
+    def _check_declared(self, kind: ResourceType, name: str, text: str) -> None:
+        """Raises Refused for a resource that is not declared. ``text``: what it cannot have, or be."""
+        if self._alive(kind, name) is not None:
+            what = f"{kind.name} {name[:80]} {text}: {a(kind.name)} is made by {kind.made_by}"
+            raise Refused(what, rule="derived-type", hint=kind.instead)
 
     def _is_listed(self, type_: str, asked: str | None) -> bool:
         """Whether a resource of this type is listed in answer to a request for one type, or for all."""
@@ -386,20 +459,18 @@ class DeclarationService:
                     raise
                 return gone.id
 
-    def _list(self, kind: ResourceType | None, selector: dict[str, Any] | None) -> Sequence[wire.ResourceView]:
+    def _list(
+        self, kind: ResourceType | None, selector: dict[str, Any] | None, live: Sequence[Resource]
+    ) -> Sequence[wire.ResourceView]:
         with self._home.database.read() as connection:
             label = None if selector is None or kind is None else first_equality(selector)
             indexed = None if label is None or label[0] in UNINDEXED else label
             found = ResourceStore(connection).all(None if kind is None else kind.name, indexed)
         told = [each for each in found if self._is_listed(each.type, None if kind is None else kind.name)]
-        if selector is None:
-            return self._views(told)
+        if live:
+            told = sorted([*told, *live], key=lambda each: each.key)
         labels_of = self._system_labels.all_of
-        return self._views([each for each in told if matches(selector, each.name, labels_of(each))])
-
-    def _writers(self) -> Mapping[str, str]:
-        with self._home.database.read() as connection:
-            return {each.id: each.managers.get("spec", APPLY) for each in ResourceStore(connection).all()}
+        return [self._view(each) for each in told if selector is None or matches(selector, each.name, labels_of(each))]
 
     def _find(self, kind: ResourceType, name: str) -> Resource:
         with self._home.database.read() as connection:
@@ -490,10 +561,6 @@ class DeclarationService:
     def _label_faults(self, each: Resource, place: Callable[[str], str] = lambda _: "") -> Iterator[Invalid]:
         """Yields a fault for each label set by people that contradicts one of the controller."""
         return contradictions(each, self._system_labels.of(each), place)
-
-    def _views(self, found: Sequence[Resource]) -> Sequence[wire.ResourceView]:
-        """Shows resources. Blocking."""
-        return [self._view(each) for each in found]
 
     def _view(self, each: Resource) -> wire.ResourceView:
         """Shows a resource. Blocking, since a system label may be read from a chain."""

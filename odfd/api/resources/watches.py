@@ -9,7 +9,6 @@ read get the same, so whoever passes news on leaves out what a reader may not se
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -177,12 +176,6 @@ class ResourceWatches:
             await grown.wait()
             nursery.cancel_scope.cancel()
         return found
-
-    async def values(self, since: str | None, type_: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
-        """Yields the news as plain values, for readers that do not send them on."""
-        async with aclosing(self.news(since, type_)) as news:
-            async for each in news:
-                yield each.value
 
     def _begin(self, since: str | None, type_: str | None) -> tuple[str, int, Sequence[wire.ResourceView]]:
         with self._home.database.read() as connection:

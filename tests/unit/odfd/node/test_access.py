@@ -381,7 +381,6 @@ ELSEWHERE = {
     "endpoints.push": "test_pushes_to_a_source_need_a_right_over_it",
     "endpoints.show": "test_pushes_to_a_source_need_a_right_over_it",
     "declarations.owned_fault": "test_what_another_resource_made_is_not_deleted_by_the_account_that_has_it",
-    "declarations.check_generation": "test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_there",
     "declarations.stated": "test_what_only_the_running_node_knows_is_told_of_what_may_be_seen",
     "declarations.news": "test_p12_a_watch_tells_of_what_may_be_read",
     "tasks.get": "test_a_task_of_others_is_not_there",
