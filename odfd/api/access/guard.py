@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
-import trio
 from cachetools import LRUCache
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
@@ -26,6 +25,7 @@ from odfd.access.relations import Action, Deny, Principal, Relations, Role, Thin
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.resources.store import ResourceStore
+from odfd.runtime.blocking import in_thread
 from odfd.state.access_state import AccessReader, AccessState
 from odfd.state.directory import StateDirectory
 
@@ -94,26 +94,20 @@ class SealedPositions:
 
     def rights(self, account: str | None, sight: Sight) -> str:
         """Returns a text that differs once the account's rights have changed."""
-        number = sight.rights_at.to_bytes(8, "big")
-        return self._cipher.encrypt(number, [b"rights", (account or "").encode()]).hex()
+        return self.sealed(account, sight.rights_at, b"rights")
 
     def opened_rights(self, account: str | None, text: str) -> int | None:
         """Decrypts the log number in a text of ``rights``; ``None`` if the text is not one of this account."""
-        try:
-            return int.from_bytes(
-                self._cipher.decrypt(bytes.fromhex(text), [b"rights", (account or "").encode()]), "big"
-            )
-        except (InvalidTag, ValueError):
-            return None
+        return self.opened(account, text, b"rights")
 
-    def sealed(self, account: str | None, number: int) -> str:
+    def sealed(self, account: str | None, number: int, *use: bytes) -> str:
         """Encrypts a log number for an account; the same number always gives the same text."""
-        return self._cipher.encrypt(number.to_bytes(8, "big"), [(account or "").encode()]).hex()
+        return self._cipher.encrypt(number.to_bytes(8, "big"), [*use, (account or "").encode()]).hex()
 
-    def opened(self, account: str | None, text: str) -> int | None:
+    def opened(self, account: str | None, text: str, *use: bytes) -> int | None:
         """Decrypts a position; ``None`` if the text is not one of this account."""
         try:
-            return int.from_bytes(self._cipher.decrypt(bytes.fromhex(text), [(account or "").encode()]), "big")
+            return int.from_bytes(self._cipher.decrypt(bytes.fromhex(text), [*use, (account or "").encode()]), "big")
         except (InvalidTag, ValueError):
             return None
 
@@ -213,18 +207,12 @@ class Guard:
 
     # Datasets.
 
-    async def dataset(self, ref: str, action: Action) -> DatasetEntry:
-        """Returns the dataset ``ref`` if ``action`` is allowed on it. Raises NotFound, Invalid, Refused."""
-        return await trio.to_thread.run_sync(self.dataset_now, ref, action)
-
-    async def readable(self, datasets: Iterable[DatasetId]) -> Collection[DatasetId]:
-        """Returns those of ``datasets`` that the subject can read."""
-        return await trio.to_thread.run_sync(self.readable_of, list(datasets))
-
     def readable_of(self, datasets: Sequence[DatasetId]) -> Collection[DatasetId]:
-        """Does as ``readable``, blocking."""
+        """Returns those of ``datasets`` that the subject can read. Blocking."""
         state, public = self._reader.read(), self._reader.public_of(datasets)
         return {each for each in datasets if self._role(state, _thing(state, each, is_published=each in public))}
+
+    readable = in_thread(readable_of)
 
     def size_for(self, dataset: DatasetId) -> int:
         """Returns the number of blocks of a dataset that the subject can read: all or none. Blocking."""
@@ -232,7 +220,7 @@ class Guard:
         return head.size if head is not None and self.readable_of([dataset]) else 0
 
     def dataset_now(self, ref: str, action: Action) -> DatasetEntry:
-        """Does as ``dataset``, blocking."""
+        """Returns the dataset ``ref`` if ``action`` is allowed on it. Blocking. Raises NotFound, Invalid, Refused."""
         state = self._reader.read()
         with self.home.catalog() as catalog:
             entry = catalog.called(ref, self.subject.account)
@@ -248,13 +236,13 @@ class Guard:
             raise self.denied(decision, f"Dataset:{entry.name}")
         return entry
 
+    dataset = in_thread(dataset_now)
+
     # Other resources.
 
-    async def meant(self, type_: str, name: str) -> str:
+    @in_thread
+    def meant(self, type_: str, name: str) -> str:
         """Returns the id of what the subject calls by a name; else the name."""
-        return await trio.to_thread.run_sync(self._meant, type_, name)
-
-    def _meant(self, type_: str, name: str) -> str:
         with self.home.database.read() as connection:
             found = ResourceStore(connection).called(type_, name, self.subject.account)
         return name if found is None else found.id
@@ -263,15 +251,9 @@ class Guard:
         """Whether an account has a resource, and not the node's owner. Blocking."""
         return self._reader.read().accounts.get(id_) is not None
 
-    async def reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
+    @in_thread
+    def reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
         """Returns those of ``views`` that the subject can read."""
-        return await trio.to_thread.run_sync(self._reads, views)
-
-    async def judge(self, view: wire.ResourceView, action: Action) -> None:
-        """Raises Refused if ``action`` is not allowed on a resource that the subject can read."""
-        await trio.to_thread.run_sync(self._judge, view, action)
-
-    def _reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
         state = self._reader.read()
         dids = {each.id: DatasetId.parse(did) for each in views if (did := each.headers.get("did")) is not None}
         public = self._reader.public_of(dids.values())
@@ -283,7 +265,9 @@ class Guard:
 
         return list(filter(is_readable, views))
 
-    def _judge(self, view: wire.ResourceView, action: Action) -> None:
+    @in_thread
+    def judge(self, view: wire.ResourceView, action: Action) -> None:
+        """Raises Refused if ``action`` is not allowed on a resource that the subject can read."""
         state = self._reader.read()
         decision = authorize(self.subject, action, _resource(state, view.id), state.relations)
         if isinstance(decision, Deny):
@@ -303,8 +287,9 @@ class Guard:
             if self._role(state, _resource(state, id_, is_published=state.dids.get(id_) in public))
         }
 
+    @in_thread
     def me(self) -> wire.AccountView:
-        """Returns the caller's account and its organisations. Blocking."""
+        """Returns the caller's account and its organisations."""
         state, account = self._reader.read(), self.subject.account
         if account is None:
             return wire.AccountView()

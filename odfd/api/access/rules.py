@@ -290,7 +290,7 @@ async def _staged(call: Call, name: str, chunks: Any) -> Any:
 
 
 async def _me(call: Call) -> wire.AccountView:
-    return await trio.to_thread.run_sync(call.guard.me)
+    return await call.guard.me()
 
 
 async def _token_made(call: Call, request: wire.TokenRequest) -> wire.TokenView:
