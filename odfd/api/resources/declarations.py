@@ -395,23 +395,27 @@ class DeclarationService:
             async for each in declared:
                 is_mark = each.value.resource is None
                 if kind is not None and is_live and is_mark:
-                    for change in self._changes(kind, told, each.value.version):
+                    for change in await self._changes(self._live(kind), told, each.value.version):
                         yield SharedValue(change)
                 if not (is_live and is_mark and has_begun) or ticks:
                     yield each
                 has_begun = has_begun or is_mark
 
-    def _changes(self, kind: ResourceType, told: dict[str, Resource], version: str) -> Iterator[wire.ResourceNews]:
-        """Yields the differences between ``told`` and the undeclared resources that are here; updates ``told``."""
-        now = {each.id: each for each in self._live(kind)}
+    @in_thread
+    def _changes(
+        self, live: Sequence[Resource], told: dict[str, Resource], version: str
+    ) -> Sequence[wire.ResourceNews]:
+        """Returns the differences between ``told`` and the undeclared resources that are here; updates ``told``."""
+        now, news = {each.id: each for each in live}, []
         for id_ in [each for each in told if each not in now]:
-            yield wire.ResourceNews(version=version, op="Deleted", resource=self._view(told.pop(id_)))
+            news.append(wire.ResourceNews(version=version, op="Deleted", resource=self._view(told.pop(id_))))
         for id_, each in now.items():
             before = told.get(id_)
             told[id_] = each
             if before != each:
                 op: Literal["Added", "Modified"] = "Added" if before is None else "Modified"
-                yield wire.ResourceNews(version=version, op=op, resource=self._view(each))
+                news.append(wire.ResourceNews(version=version, op=op, resource=self._view(each)))
+        return news
 
     def _live(self, kind: ResourceType) -> Sequence[Resource]:
         """Lists the undeclared resources of a type."""
