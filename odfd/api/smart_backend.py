@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from chain.errors import Conflict, Invalid, NotFound, Refused
-from chain.ids import DatasetId, parse_own_name
+from chain.ids import DID_ODF, DatasetId, parse_own_name
 from chain.model.block import objects_of
 from chain.multihash import SHA3_256, Multihash
 from chain.store.files import disk
@@ -25,11 +26,13 @@ from chain.wording import plural
 from odfd.access.relations import Action, Role
 from odfd.api.access.guard import Guard
 from odfd.api.access.requests import AccessControl
-from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.collection_transfer import CollectionTransfer
+from odfd.api.datasets.import_export import check_not_own
 from odfd.api.network.site_library import NodeSiteLibrary
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import DatasetEntry
 from odfd.network.library import ServingLibrary
+from odfd.published.collection import SHARD_MISSING, PublishedCollection, collection_in
 from odfd.published.web import link
 from odfd.runtime.subjects import about
 from odfd.smart.batches import NamedBlock
@@ -56,7 +59,7 @@ class NodeSmartBackend:
         home: StateDirectory,
         library: ServingLibrary,
         access: tuple[AccessControl, TokenStore],
-        import_export: ImportExport,
+        import_export: CollectionTransfer,
         remotes: Remotes,
         context: Context,
         new_id: Callable[[], str],
@@ -80,21 +83,40 @@ class NodeSmartBackend:
 
     def push(self, token: str, ref: str) -> PushSession:
         guard, name = self.guard(token), parse_own_name(ref)
-        entry = self._entry(guard, name)
         folder = self._staging / self._new_id()
-        session = NodePushSession(self, self._home, guard, (name, entry), folder)
+        session = NodePushSession(self, self._home, guard, (name, self._entry(guard, name)), folder)
         self.sessions.setdefault(_key(guard, name), []).append(session)
         return session
 
     def _entry(self, guard: Guard, name: str) -> DatasetEntry | None:
-        """Returns the dataset to push to; ``None`` if the push makes a new one."""
-        try:
-            found = guard.dataset_now(name, Action.MAINTAIN)
-        except NotFound:
-            found = None
+        """Returns the dataset to push to, by its name or the multibase form of its id; ``None``: a new one."""
+        found = None
+        for called in (name, DID_ODF + name):
+            with suppress(NotFound, Invalid):
+                found = found or guard.dataset_now(called, Action.MAINTAIN)
         if found is None and not guard.subject.is_owner:
             guard.identified("to push a new dataset", Role.MAINTAINER)
         return found
+
+    async def unite(self, token: str, ref: str, collection: bytes) -> None:
+        found, name = collection_in(collection, ref), parse_own_name(ref)
+        await trio.to_thread.run_sync(self._check_united, token, name, found)
+        await self.import_export.take_united(found, name)
+
+    def _check_united(self, token: str, name: str, found: PublishedCollection) -> None:
+        """Raises Invalid, Refused if an account may not make this collection, Conflict if a shard is not here."""
+        guard = self.guard(token)
+        entry = self._entry(guard, name)
+        if entry is not None and entry.id != found.ids[0]:
+            raise Invalid(f"{name} is the name of another dataset here", rule="graft", hint="push under another name")
+        for head in found.heads:
+            check_not_own(self._home, head.dataset, name)
+            try:
+                guard.dataset_now(str(head.dataset), Action.MAINTAIN)
+                self._home.chains.chain(head.dataset).block_by_hash(head.head)
+            except NotFound:
+                text = f"shard {head.dataset} is not here as far as its head says"
+                raise Conflict(text, rule=SHARD_MISSING, hint="push it first, by its id") from None
 
     def upload(self, token: str, ref: str, name: Multihash, size: int) -> Incoming | None:
         guard = self.guard(token)
@@ -140,7 +162,8 @@ class NodePushSession:
         folder: Path,
     ) -> None:
         self._backend, self._home, self._guard, self._folder = backend, home, guard, folder
-        self._name, self._entry = named
+        self._ref, self._entry = named
+        self._name = self._ref if self._entry is None else self._entry.name
         self._before: Multihash | None = None
         self._last: Multihash | None = None
         self._chain: DirectoryChain | None = None
@@ -255,7 +278,7 @@ class NodePushSession:
         return None if self._entry is not None or subject.is_owner else subject.account
 
     def close(self) -> None:
-        self._backend.ended(self, self._guard, self._name)
+        self._backend.ended(self, self._guard, self._ref)
         self._backend.room.remove(self._folder)
 
 

@@ -169,6 +169,14 @@ class Catalog:
             )  # fmt: skip
             self._store.put(named, now)
 
+    def rename(self, dataset: DatasetId, name: str, now: Instant) -> None:
+        """Gives a dataset another name in its account. Raises Invalid if that is taken."""
+        row = self._store.with_did(TYPE, str(dataset))
+        if row is not None and row.name != name:
+            for fault in self.inner_fault(name, row.account):
+                raise fault
+            self._store.put(msgspec.structs.replace(row, name=parse_own_name(name), updated_at=now), now)
+
     def check(self, name: str, dataset: DatasetId, account: str | None = None) -> DatasetName:
         """Checks that ``add`` would accept a name, and returns it. Raises Invalid."""
         parsed = parse_own_name(name)

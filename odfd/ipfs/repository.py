@@ -6,7 +6,8 @@ moves last, so a reader sees the former folder until then. ADR 69.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 import trio
@@ -15,11 +16,12 @@ from chain import instant
 from chain.errors import Invalid, NotFound, Refused, Remote
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
 from chain.store.layout import HEAD
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher, repository_folder
 from odfd.published.signed import Signed
 from odfd.repositories.manifest import IPNS
-from odfd.repositories.port import StoredFile
+from odfd.repositories.port import ConditionalFiles, StoredFile
 from odfd.repositories.push import continues
 from odfd.transfer.folders import Missing, Transfer
 from odfd.trust.keys.keystore import KeyStore
@@ -65,6 +67,23 @@ class RepositoryPublisher:
 
         Raises Refused for the name of another key; Conflict if another history is there; Remote of the Kubo.
         """
+        async with self._turn, self._pointed(place, now) as folder:
+            return await self._added(missing, signed, f"{folder}/{place.dataset}", place, sent)
+
+    async def read(self, place: ShelfPlace, file: str, limit: int) -> bytes | None:
+        """Reads a file of a dataset as it was pushed, whether or not the name points to it yet. Raises as ``push``."""
+        return await self._ipfs.read(f"{(await self._own(place))[1]}/{place.dataset}/{file}", limit)
+
+    async def write(self, place: ShelfPlace, now: Instant, work: Callable[[ConditionalFiles], None]) -> None:
+        """Lets ``work`` write files of the repository in a worker thread, then points the name to them.
+
+        Raises as ``push``, and whatever ``work`` raises.
+        """
+        async with self._turn, self._pointed(place, now) as folder:
+            await trio.to_thread.run_sync(work, _MfsFiles(place.repository, self._ipfs, folder))
+
+    async def _own(self, place: ShelfPlace) -> tuple[SigningKey, str]:
+        """Returns the key that signs for a repository, and its folder. Raises Refused for the name of another key."""
         key = await trio.to_thread.run_sync(self._keys.node_key)
         own = record.name_of(key.dataset_id)
         if place.root != IPNS + own:
@@ -73,15 +92,18 @@ class RepositoryPublisher:
                 rule="ipns-key",
                 hint=f"its own name is ipns://{own}: odfctl repo add NAME ipns://{own}",
             )
-        async with self._turn:
-            await self._check_name(own, now)
-            done = await self._added(missing, signed, f"{repository_folder(own)}/{place.dataset}", place, sent)
-            root = await self._ipfs.root_of(repository_folder(own))
-            if root is None:
-                text = f"{repository_folder(own)} was taken away from the Kubo just now"
-                raise NotFound(text, rule="ipfs-missing", hint="push again")
-            await self._publisher.point(key, f"/ipfs/{root}", now)
-        return done
+        return key, repository_folder(own)
+
+    @asynccontextmanager
+    async def _pointed(self, place: ShelfPlace, now: Instant) -> AsyncIterator[str]:
+        """Yields the folder of a repository; afterwards the name points to what is in it."""
+        key, folder = await self._own(place)
+        await self._check_name(record.name_of(key.dataset_id), now)
+        yield folder
+        root = await self._ipfs.root_of(folder)
+        if root is None:
+            raise NotFound(f"{folder} was taken away from the Kubo just now", rule="ipfs-missing", hint="push again")
+        await self._publisher.point(key, f"/ipfs/{root}", now)
 
     async def record(self, root: str) -> NameRecord | None:
         """Returns the record of the name ``/ipns/NAME``; ``None``: the name is another key's, or none of a repository
@@ -153,17 +175,23 @@ class RepositoryPublisher:
             head = Multihash.parse(there.decode("ascii"))
         except (Invalid, UnicodeDecodeError):
             raise Remote(f"{HEAD} of {folder} in the Kubo is no hash", rule="layout-head") from None
-        return continues(missing.chain, missing.head, head, _MfsFiles(place, self._ipfs, folder), place.dataset)
+        files = _MfsFiles(place.repository, self._ipfs, folder.rpartition("/")[0])
+        return continues(missing.chain, missing.head, head, files, place.dataset)
 
 
 class _MfsFiles:
-    """Reads files of a dataset's folder in the Kubo, from a worker thread of trio."""
+    """Reads and writes files of a repository in the Kubo, from a worker thread of trio. Only this node writes there."""
 
-    def __init__(self, place: ShelfPlace, ipfs: Ipfs, folder: str) -> None:
-        self.name = place.repository
-        self._ipfs, self._folder, self._dataset = ipfs, folder, place.dataset
+    def __init__(self, name: str, ipfs: Ipfs, folder: str) -> None:
+        self.name, self._ipfs, self._folder = name, ipfs, folder
 
     def get(self, path: str, limit: int) -> StoredFile | None:
-        below = path.removeprefix(f"{self._dataset}/")
-        raw = trio.from_thread.run(self._ipfs.read, f"{self._folder}/{below}", limit)
+        raw = trio.from_thread.run(self._ipfs.read, f"{self._folder}/{path}", limit)
         return None if raw is None else StoredFile(raw, "")
+
+    def put_if(self, path: str, content: bytes, _: str | None) -> bool:
+        trio.from_thread.run(self._ipfs.replace, f"{self._folder}/{path}", content)
+        return True
+
+    def check_conditions(self) -> None:
+        """Nobody else writes: pushes of this node follow one another."""

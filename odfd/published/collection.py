@@ -26,7 +26,7 @@ COLLECTION: Final = f"{TRUST}/collection"
 CARD: Final = f"{TRUST}/card"
 """The card alone, in the folder of the first shard's id, where a mirror of it looks that knows no name."""
 MAX_COLLECTION: Final = PREFIX + Card.MAX_ENVELOPE + MAX_SHARDS * (PREFIX + HeadStatement.MAX_ENVELOPE)
-_RULE: Final = "shard-missing"
+SHARD_MISSING: Final = "shard-missing"
 
 
 class PublishedCollection(NamedTuple):
@@ -76,11 +76,13 @@ def collection_in(raw: bytes, place: str) -> PublishedCollection:
     heads = []
     for number, dataset in enumerate(ids):
         if number + 1 >= len(raws):
-            raise Invalid(f"{place} has no head of its shard {dataset}", rule=_RULE, hint="push it again")
+            raise Invalid(f"{place} has no head of its shard {dataset}", rule=SHARD_MISSING, hint="push it again")
         said = statement.decode_any(envelope.unseal(raws[number + 1], statement.MAX_ANY).payload)
         if not isinstance(said, HeadStatement) or said.dataset != dataset or said.collection != ids[0]:
             hint = "its publisher pushes it again; until then read single shards by their ids"
-            raise Invalid(f"the head of {dataset} does not say that it is a shard of {place}", rule=_RULE, hint=hint)
+            raise Invalid(
+                f"the head of {dataset} does not say that it is a shard of {place}", rule=SHARD_MISSING, hint=hint
+            )
         heads.append(said)
     return PublishedCollection(first, tuple(heads), raws)
 
@@ -104,7 +106,9 @@ def collection_state(
     states = tuple(signed_state(database, chains, each) for each in shards)
     behind = next((each for each, state in zip(shards, states, strict=True) if not state.is_here), None)
     if behind is not None:
-        raise Refused(f"shard {behind} is not here up to its signed head", rule=_RULE, hint="pull it, and push again")
+        raise Refused(
+            f"shard {behind} is not here up to its signed head", rule=SHARD_MISSING, hint="pull it, and push again"
+        )
     if row is None or not all(state.files for state in states):
         raise _unsigned(shards[0])
     raws = [bytes(row[6]), *(state.files[-1][1] for state in states)]

@@ -90,7 +90,7 @@ class Site:
         if (ref, file) == (CATALOGUE, ""):
             body = json.dumps(dcat.catalogue(await self._ask(self._library.cards, LISTED)), indent=1).encode() + b"\n"
             return await answer.whole(body, dcat.MEDIA_TYPE, _ANEW)
-        dataset = await self._ask(self._library.find, ref)
+        dataset = await self._ask(self._library.find, ref, file)
         if dataset is None:
             raise _nothing(path)
         folder, _, name = file.partition("/")

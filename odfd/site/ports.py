@@ -32,8 +32,12 @@ class SiteLibrary(Protocol):
     def cards(self, limit: int) -> Sequence[tuple[str, Card]]:
         """Lists cards of served datasets, with their local names."""
 
-    def find(self, ref: str) -> DatasetId | None:
-        """Returns a dataset by local name, or id with or without ``did:odf:``."""
+    def find(self, ref: str, file: str = "") -> DatasetId | None:
+        """Returns a dataset by local name, or id with or without ``did:odf:``.
+
+        ``file``: the one that is read of it. The name of several shards has only what says which they are: rows of one
+        of them under that name would be a part.
+        """
 
     def head(self, dataset: DatasetId) -> Multihash | None:
         """Returns the hash of the last served block."""

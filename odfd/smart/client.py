@@ -45,7 +45,7 @@ async def conversation(web: WebTransfers, url: str, headers: Mapping[str, str]) 
 
 
 def _refused(fault: NotSwitched, url: str) -> Remote | Refused:
-    said = _said(fault.body)
+    said = problem_in(fault.body).text
     told = f": {said}" if said else ""
     if fault.status in (401, 403):
         hint = "a token of an account there, in a SecretSet: odfctl repo add NAME URL --credentials SECRETSET"
@@ -56,11 +56,19 @@ def _refused(fault: NotSwitched, url: str) -> Remote | Refused:
     return Remote(f"{url} answers with status {fault.status}{told}", rule="smart-failed", hint="try again later")
 
 
-def _said(body: bytes) -> str:
-    """Returns the text of a server's refusal; empty if it has no readable text."""
+class Refusal(NamedTuple):
+    """The refusal of a server; empty texts if it cannot be read."""
+
+    text: str
+    rule: str
+
+
+def problem_in(body: bytes) -> Refusal:
+    """Reads the text and the rule of a server's refusal."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        return ""
-    words = found.get("message") or found.get("detail") or "" if isinstance(found, dict) else ""
-    return "".join(each if each.isprintable() else " " for each in str(words))[:300]
+        found = None
+    said = found if isinstance(found, dict) else {}
+    words = (said.get("message") or said.get("detail") or "", said.get("rule") or "")
+    return Refusal(*("".join(each if each.isprintable() else " " for each in str(text))[:300] for text in words))

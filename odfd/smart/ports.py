@@ -16,8 +16,8 @@ from odfd.smart.messages import ObjectFile
 class ChainLibrary(Protocol):
     """The chains that one visitor may read; called from worker threads. All methods raise Environment."""
 
-    def find(self, ref: str) -> DatasetId | None:
-        """Returns a dataset by local name, or id with or without ``did:odf:``;
+    def find(self, ref: str, file: str = "") -> DatasetId | None:
+        """Returns a dataset by local name, or id with or without ``did:odf:``, as ``SiteLibrary`` does;
         ``None``: absent, or hidden from the visitor."""
 
     def size(self, dataset: DatasetId) -> int:
@@ -79,6 +79,13 @@ class SmartBackend(Protocol):
     def push(self, token: str, ref: str) -> PushSession:
         """Begins a push. Raises NotFound for a dataset that may not be read,
         Refused for one that may not be changed."""
+
+    async def unite(self, token: str, ref: str, collection: bytes) -> None:
+        """Makes one dataset of shards that were pushed by their ids; ``collection``: what says that they belong.
+
+        Awaited in the event loop. Raises Conflict (``shard-missing``) if a shard is not here as far as that says;
+        Invalid, NotFound, Refused.
+        """
 
     def upload(self, token: str, ref: str, name: Multihash, size: int) -> Incoming | None:
         """Begins the upload of an object that a push of the account expects; ``None``: it is here.

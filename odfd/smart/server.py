@@ -20,10 +20,11 @@ from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refuse
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from odfd.errors import PROBLEM_JSON, http_status, sole_faults, to_problem, told_to_others
+from odfd.published.collection import COLLECTION, MAX_COLLECTION
 from odfd.runtime.http import UPGRADE, Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
 from odfd.runtime.websocket import SocketClosed, StreamBytes, WebSocket, accepted
-from odfd.site.requests import TRANSFERS
+from odfd.site.requests import TRANSFERS, taken
 from odfd.site.server import PAY, VISITOR
 from odfd.smart import plans, push
 from odfd.smart.batches import MAX_TEXT, PULLED, PUSHED, Unpacker, pack
@@ -89,7 +90,9 @@ class SmartApplication:
     async def _answer(self, call: _Call, receive: Receive, send: Send) -> None:
         token = self._token(call)
         if call.scope["method"] == "PUT":
-            return await self._upload(call, token, receive, send)
+            await (self._unite if call.file == COLLECTION else self._upload)(call, token, receive)
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            return await send({"type": "http.response.body", "body": b""})
         if call.file == "push":
             return await self._push(call, token)
         library = self._library if token is None else await self._ask(self._known_backend().library, token)
@@ -200,7 +203,14 @@ class SmartApplication:
                     await self._ask(session.stage, blocks)
         return unpacker.finish()
 
-    async def _upload(self, call: _Call, token: str | None, receive: Receive, send: Send) -> None:
+    async def _unite(self, call: _Call, token: str | None, receive: Receive) -> None:
+        backend = self._pushing_backend(token)
+        body = await taken(receive, MAX_COLLECTION)
+        if isinstance(body, int):
+            raise Invalid(f"{COLLECTION} did not come as a whole", rule="smart-length", hint="push again")
+        await backend.unite(token or "", call.ref, body)
+
+    async def _upload(self, call: _Call, token: str | None, receive: Receive) -> None:
         found = _OBJECT.match(call.file)
         length = call.headers.get("content-length", "")
         if found is None:
@@ -222,8 +232,6 @@ class SmartApplication:
             if incoming is not None:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(incoming.close)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
 
     # Common.
 

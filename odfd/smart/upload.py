@@ -19,17 +19,18 @@ import msgspec
 import trio
 
 from chain.codec.blocks import decode_block
-from chain.errors import Fault, Invalid, Refused, Remote
+from chain.errors import Conflict, Fault, Invalid, Refused, Remote
 from chain.multihash import Multihash
 from chain.state import load_state
 from chain.store.files import disk
 from chain.store.layout import CHECKPOINTS, HEAD
 from odfd.errors import sole_faults
+from odfd.published.collection import COLLECTION, SHARD_MISSING
 from odfd.repositories.port import StoredFile
 from odfd.repositories.push import continues
 from odfd.runtime.websocket import SocketClosed, WebSocket
 from odfd.smart.batches import PUSHED, NamedBlock, pack
-from odfd.smart.client import conversation
+from odfd.smart.client import conversation, problem_in
 from odfd.smart.files import SmartFiles, headers_of
 from odfd.smart.messages import ObjectFile, ObjectType, PushStrategy
 from odfd.smart.plans import Counter
@@ -69,6 +70,29 @@ class SmartPusher:
         given = _Upload(self, root, missing, sent)
         counted = await given.run()
         return msgspec.structs.replace(done, blocks=counted.blocks, objects=given.uploaded, bytes=given.uploaded_bytes)
+
+    async def unite(self, root: str, collection: bytes) -> bool:
+        """Tells a node which shards belong together under a name; ``False`` if it has not all of them yet.
+
+        ``collection``: the content of ``trust/collection``. Raises Refused for a node that takes single chains alone.
+        """
+
+        async def body() -> AsyncIterator[bytes]:
+            yield collection
+
+        url, headers = await self._files.access(f"{root}/{COLLECTION}")
+        answer = await self._web.put(url, headers, body, len(collection), is_led=False)
+        said = problem_in(answer.body)
+        if 200 <= answer.status < 300:
+            return True
+        if (answer.status, said.rule) == (409, SHARD_MISSING):
+            return False
+        if answer.status in (400, 404, 405, 501) or said.rule == "site-method":
+            hint = "push it to a folder, a bucket, IPFS or a node of this version; or each shard by its id"
+            raise Refused(f"{root} takes single chains alone", rule="shard-whole", hint=hint)
+        text = f"{url} refuses the collection ({answer.status}: {said.text})"
+        kind = Refused if answer.status in (401, 403) else Conflict if answer.status == 409 else Remote
+        raise kind(text, rule=said.rule or "smart-upload", hint="push again")
 
     async def head(self, root: str) -> Multihash | None:
         """Returns the head of the dataset at a node; ``None``: it has none. Raises Remote."""

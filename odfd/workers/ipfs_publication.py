@@ -101,15 +101,23 @@ class PublicationService:
         self.loop = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
 
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
-        """Publishes a dataset. Result: PublicationView."""
-        entry = await trio.to_thread.run_sync(self._home.resolve, request.ref)
+        """Publishes a dataset, with all shards, each under the name of its own key. Result: PublicationView.
+
+        The view is that of the first shard.
+        """
+        entry, *others = await trio.to_thread.run_sync(self._home.chains_named, request.ref)
         publisher = self._with_kubo()
         await trio.to_thread.run_sync(self._need_public, entry.id)
+        if others and request.delegation is not None:
+            text = f"{entry.name} has {len(others) + 1} shards, and a record is signed for the name of one"
+            raise Refused(text, rule="shard-whole", hint="name each shard by its id: odfctl get renditions -o json")
         delegation = await trio.to_thread.run_sync(self._delegation, publisher, entry.id, request.delegation)
 
         async def work(report: Report) -> wire.PublicationView:
             report.begin(f"publishing {entry.name}")
             async with outside("the node's Kubo"):
+                for each in others:
+                    await self._publish(publisher, each.id, standing=not request.once)
                 done, kept = await self._publish(publisher, entry.id, standing=not request.once, delegation=delegation)
             return self._view(entry.name, entry.id, kept, done)
 
@@ -122,14 +130,15 @@ class PublicationService:
 
     async def withdraw(self, ref: str) -> wire.PublicationView:
         """Withdraws a dataset from IPFS, as far as this node has put it there."""
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
-        publisher = self._with_kubo()
+        entries = await trio.to_thread.run_sync(self._home.chains_named, ref)
+        entry, publisher = entries[0], self._with_kubo()
         kept = await trio.to_thread.run_sync(self._kept_of, entry.id)
         if kept is None:
             raise NotFound(f"{entry.name} is not on IPFS by us", rule="publication", hint="odfctl ipfs list")
-        async with self._alone(entry.id):
-            await trio.to_thread.run_sync(self._forget, entry.id)
-            await publisher.withdraw(entry.id)
+        for each in entries:
+            async with self._alone(each.id):
+                await trio.to_thread.run_sync(self._forget, each.id)
+                await publisher.withdraw(each.id)
         self._events.emit("publication.withdrawn", entry.name, about=about(entry.id))
         return self._view(entry.name, entry.id, kept._replace(spec=PublicationSpec(standing=False)))
 

@@ -20,20 +20,24 @@ from chain.codec.blocks import MAX_BLOCK
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import to_millis
+from chain.statements import envelope, statement
 from chain.statements.card import Card
+from chain.statements.envelope import Signed
+from chain.statements.statement import HeadStatement
 from chain.store.base import Append, Head, UpperMove
 from chain.store.layout import BLOCKS, HEAD
-from odfd.api.datasets.import_export import ImportExport, Work
+from odfd.api.datasets.import_export import ImportExport, Work, shelf_of
 from odfd.api.datasets.local_folder import local_folder
 from odfd.api.datasets.pull_remarks import failed_pull
 from odfd.control import wire
-from odfd.datasets.catalog import DatasetEntry, inner_name
+from odfd.datasets.catalog import Catalog, DatasetEntry, inner_name
 from odfd.errors import sole_faults
 from odfd.mirrors.shard_union import unite
 from odfd.published.collection import (
     CARD,
     COLLECTION,
     MAX_COLLECTION,
+    SHARD_MISSING,
     PublishedCollection,
     beside,
     collection_in,
@@ -49,14 +53,12 @@ from odfd.runtime.shared_folders import check_shared
 from odfd.runtime.slots import KeyedLocks
 from odfd.runtime.tasks import Report, outside
 from odfd.transfer.folders import Transfer
+from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
 TRIES: Final = 4
 """Attempts to write a collection's file that others write too; each failure is progress of another writer."""
-HOLDING: Final = ("folder", "web", "bucket", "sftp")
-"""Kinds of repositories that hold collections."""
-_RULE: Final = "shard-missing"
 
 
 class CollectionTransfer(ImportExport):
@@ -91,7 +93,7 @@ class CollectionTransfer(ImportExport):
                 place = folder / beside("", each.id)
                 done.append(await self._export_chain(each, place, request, report, head))
             if found is not None:
-                await trio.to_thread.run_sync(self._name_together, target, found)
+                await self._name_there(target, found)
             return msgspec.structs.replace(
                 done[0], place=str(folder), blocks=sum(each.blocks for each in done),
                 objects=sum(each.objects for each in done), bytes=sum(each.bytes for each in done),
@@ -100,7 +102,8 @@ class CollectionTransfer(ImportExport):
         return work
 
     async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
-        if target.place.kind in HOLDING and await self._read(target, COLLECTION, MAX_COLLECTION) is not None:
+        # A node tells by itself who may push what to a name.
+        if target.place.kind != "node" and await self._pushed(target, COLLECTION, MAX_COLLECTION) is not None:
             raise Conflict(f"{target} is a collection of several shards", rule="export-diverged")
         return await super().push(entry, target, report)
 
@@ -108,32 +111,44 @@ class CollectionTransfer(ImportExport):
         self, entry: DatasetEntry, shards: Sequence[DatasetId], target: Target, report: Report
     ) -> Transfer:
         """Pushes all shards, and then what says that they belong together. Raises as ``push``; Refused."""
-        if target.place.kind not in HOLDING:
-            hint = "push it to a folder, a bucket or an SFTP server, or each shard by its id"
-            raise Refused(f"{target} holds single chains alone", rule="shard-whole", hint=hint)
         async with self._pushing.of(str(target), report.waits_to_write(entry.name)):
-            if await self._read(target, HEAD, MAX_STATEMENT) is not None:
+            # At a node a name of several shards has the head of the first, so it tells by itself.
+            if target.place.kind != "node" and await self._pushed(target, HEAD, MAX_STATEMENT) is not None:
                 raise Conflict(f"{target} is one chain, and {entry.name} has several", rule="export-diverged")
             chains = self._home.chains
             # Read first: the blocks of these heads are written by the time that the file names them.
             found, _ = await trio.to_thread.run_sync(collection_state, self._home.database, chains, shards)
+            if target.place.kind == "node":  # asked first, so that one that takes no collections gets no shard
+                await self._remotes.pusher.unite(str(target), found.content)
             all_done = None
             for each in shards:
                 one = DatasetEntry(name=entry.name, id=each, created_at=entry.created_at)
                 part = target._replace(dataset=beside(target.dataset, each))
                 all_done = _added(all_done, await super().push(one, part, report))
             assert all_done is not None, "a collection has shards"
-            await trio.to_thread.run_sync(self._name_together, target, found)
+            await self._name_there(target, found)
         return all_done
 
-    def _name_together(self, target: Target, found: PublishedCollection) -> None:
+    async def _name_there(self, target: Target, found: PublishedCollection) -> None:
+        """Says in a repository which shards belong together. Raises Conflict, Refused, Remote."""
+        match target.place.kind:
+            case "node":
+                if not await self._remotes.pusher.unite(str(target), found.content):
+                    raise Conflict(f"a shard of {target} was lost meanwhile", rule="compare-and-append")
+            case "ipfs":
+                await self._remotes.shelves.write(
+                    shelf_of(target), self._clock.now(), lambda files: self._name_together(files, target, found)
+                )
+            case "folder":
+                files = Folder(target.repository, Path(target.place.root))
+                await trio.to_thread.run_sync(self._name_together, files, target, found)
+            case _:
+                opened = await trio.to_thread.run_sync(self.repositories.files, target.repository)
+                await trio.to_thread.run_sync(self._name_together, opened, target, found)
+
+    @staticmethod
+    def _name_together(files: ConditionalFiles, target: Target, found: PublishedCollection) -> None:
         """Writes which shards belong together, over the version that was read."""
-        in_folder = target.place.kind == "folder"
-        files: ConditionalFiles = (
-            Folder(target.repository, Path(target.place.root))
-            if in_folder
-            else self.repositories.files(target.repository)
-        )
         path, is_tested = f"{target.dataset}/{COLLECTION}", False
         for _ in range(TRIES):
             there = files.get(path, MAX_COLLECTION)
@@ -154,12 +169,15 @@ class CollectionTransfer(ImportExport):
     async def pull(self, target: Target, as_name: str | None, report: Report) -> wire.PullItem:
         try:
             with sole_faults():
-                raw = await self._read(target, COLLECTION, MAX_COLLECTION) if target.place.kind in HOLDING else None
+                is_node = target.place.kind == "node"  # there the name of a collection is no chain, so that comes first
+                if is_node and not _is_missing(item := await super().pull(target, as_name, report)):
+                    return item
+                raw = await self._read(target, COLLECTION, MAX_COLLECTION)
                 if raw is not None:
                     return await self._pull_all(target, collection_in(raw, str(target)), as_name, report)
         except Fault as fault:
             return failed_pull(target, fault)
-        return await super().pull(target, as_name, report)
+        return item if is_node else await super().pull(target, as_name, report)
 
     async def _pull_all(
         self, target: Target, found: PublishedCollection, as_name: str | None, report: Report
@@ -169,9 +187,7 @@ class CollectionTransfer(ImportExport):
             await self._check_there(part, head.dataset, f"{BLOCKS}/{head.head}")
         name = await trio.to_thread.run_sync(self._named, found, as_name or target.dataset.rpartition("/")[2])
         with ExitStack() as attended:
-            for each in found.ids:
-                attended.enter_context(self._board.attend(each))
-            await trio.to_thread.run_sync(self._judge, target, found)
+            await self._judge(str(target), found, attended)
             blocks = 0
             for place, part in enumerate(parts):
                 item = await super().pull(part, inner_name(name, 0, place) if place else name, report)
@@ -189,7 +205,9 @@ class CollectionTransfer(ImportExport):
             return
         is_there = await self._read(part, HEAD, MAX_STATEMENT) is not None
         why = "is stale: it does not hold the block of its signed head" if is_there else "is missing"
-        raise NotFound(f"shard {dataset} {why}: {part}", rule=_RULE, hint="its publisher pushes the collection again")
+        raise NotFound(
+            f"shard {dataset} {why}: {part}", rule=SHARD_MISSING, hint="its publisher pushes the collection again"
+        )
 
     def _named(self, found: PublishedCollection, wished: str) -> str:
         """Returns the local name of a collection. Raises Invalid if it is taken, or a shard is in another one."""
@@ -204,44 +222,80 @@ class CollectionTransfer(ImportExport):
                 catalog.check(inner_name(name, 0, place), each)
         return name
 
-    def _judge(self, target: Target, found: PublishedCollection) -> None:
-        """Passes the statements to the board. Raises Invalid if one does not hold."""
-        for raw in found.raws:
-            if self._board.judge(Topic.HEADS, raw, PeerId(str(target))) is Judgement.REJECT:
-                raise Invalid(f"a statement in {COLLECTION} of {target} does not hold", rule="published-statement")
+    async def take_united(self, found: PublishedCollection, name: str) -> None:
+        """Makes one collection of shards that were pushed here by their ids. Raises Invalid, NotFound."""
+        with ExitStack() as attended:
+            await self._judge(name, found, attended)
+            await trio.to_thread.run_sync(self._unite, found, name)
+        self._changed(found.ids[0])
 
-    def _unite(self, found: PublishedCollection) -> None:
-        """Moves the frontiers to what is signed, and makes the name mean all shards. Raises Invalid, NotFound."""
-        home = self._home
+    async def _judge(self, place: str, found: PublishedCollection, attended: ExitStack) -> None:
+        """Passes the statements to the board, which keeps them while they are attended.
+
+        Raises Invalid if one does not hold.
+        """
+
+        def judge() -> None:
+            for raw in found.raws:
+                if self._board.judge(Topic.HEADS, raw, PeerId(place)) is Judgement.REJECT:
+                    raise Invalid(f"a statement in {COLLECTION} of {place} does not hold", rule="published-statement")
+
         for each in found.ids:
-            if not home.keys.has_dataset_key(each):
-                self._keep_upper(each)
+            attended.enter_context(self._board.attend(each))
+        await trio.to_thread.run_sync(judge)
+
+    def _unite(self, found: PublishedCollection, name: str | None = None) -> None:
+        """Moves the frontiers to what is signed, and makes the name mean all shards. Raises Invalid, NotFound.
+
+        ``name``: a new one for the first shard.
+        """
+        home = self._home
+        for head, raw in zip(found.heads, found.raws[1:], strict=True):
+            if not home.keys.has_dataset_key(head.dataset):
+                self._keep_upper(head, envelope.unseal(raw, statement.MAX_ANY))
         if home.shards_of(found.ids[0]) == found.ids:
             return
         assert found.card.shards is not None, "checked when it was read"
         with home.database.write() as connection:
+            if name is not None:
+                Catalog(connection).rename(found.ids[0], name, home.clock.now())
             waits = unite(connection, found.card.shards, home.clock.now())
         if waits is not None:
-            raise NotFound(waits, rule=_RULE, hint="pull it again; each shard is read by its id")
+            raise NotFound(waits, rule=SHARD_MISSING, hint="pull it again; each shard is read by its id")
 
-    def _keep_upper(self, dataset: DatasetId) -> None:
-        """Moves the frontier of a shard to what its newest head states. Raises Invalid if a block here breaks it."""
-        chains = self._home.chains
+    def _keep_upper(self, head: HeadStatement, signed: Signed) -> None:
+        """Moves the frontier of a shard to what its newest head states whose blocks are here: ``head``, or a later one.
+
+        A newer one may have been heard of than what was taken in. Raises Invalid if a block here breaks it.
+        """
+        chains, dataset = self._home.chains, head.dataset
         with self._home.database.read() as connection:
             newest = Ledger(connection).newest_head(dataset)
+            rights = Authorities(connection).rights(dataset)
         chain = chains.chain(dataset)
         here = chain.head()
-        if newest is None or newest[0].upper is None or here is None or here.size < newest[0].size:
+        known = [] if newest is None else [newest[0]]
+        if any(rights.may_write(key, head.issued) for key in signed.signers):
+            known.append(head)
+        whole = [
+            each for each in sorted(known, key=lambda each: each.order)
+            if here is not None and each.size <= here.size and chain.block_at(each.size - 1).hash == each.head
+        ]  # fmt: skip
+        if here is None or not whole or (upper := whole[-1].upper) is None:
             return
-        said, upper = newest[0], newest[0].upper
-        if chain.block_at(said.size - 1).hash != said.head:
-            return
+        said = whole[-1]
         if here.size > said.size and to_millis(chain.block_at(said.size).system_time) < upper:
             text = f"block #{said.size} of {dataset} has a time that its signed head says is complete"
             raise Invalid(text, rule="trust.upper", hint="ask its publisher")
         if upper > (reached := chains.upper(dataset)):
             move = UpperMove(reached, upper)
             chains.commit([Append(dataset=dataset, expected=here, blocks=(), upper=move)])
+
+    async def _pushed(self, target: Target, file: str, limit: int) -> bytes | None:
+        """Reads as ``_read``, in a repository to which this node pushes."""
+        if target.place.kind == "ipfs":
+            return await self._remotes.shelves.read(shelf_of(target), file, limit)
+        return await self._read(target, file, limit)
 
     async def _read(self, target: Target, file: str, limit: int) -> bytes | None:
         """Reads a small file of a dataset in a repository; ``None``: there is none. Raises Remote, Refused."""
@@ -250,9 +304,13 @@ class CollectionTransfer(ImportExport):
             folder = Folder(target.repository, Path(target.place.root))
             found = await trio.to_thread.run_sync(partial(folder.get, f"{target.dataset}/{file}", limit))
             return None if found is None else found.content
-        place = target.at if kind == "web" else str(target)
+        place = target.at if kind in ("web", "ipfs") else str(target)
         async with outside(place):
             return await self._remotes.file_at(place, file, limit)
+
+
+def _is_missing(item: wire.PullItem) -> bool:
+    return item.fault is not None and item.fault.rule == "repository-dataset"
 
 
 def _added(before: Transfer | None, more: Transfer) -> Transfer:

@@ -148,8 +148,7 @@ class ImportExport:
         shelves, home = self._remotes.shelves, self._home
         missing = await trio.to_thread.run_sync(self._whole, dataset)
         signed = await trio.to_thread.run_sync(signed_state, home.database, home.chains, dataset)
-        place = ShelfPlace(target.place.root, target.dataset, target.repository)
-        return await shelves.push(missing, signed, place, self._clock.now(), report.advance)
+        return await shelves.push(missing, signed, shelf_of(target), self._clock.now(), report.advance)
 
     def _whole(self, dataset: DatasetId) -> Missing:
         """Returns all of a dataset, as the difference to an empty copy."""
@@ -269,9 +268,7 @@ class ImportExport:
         seed = chain.block_at(0).event
         if not isinstance(seed, Seed):
             raise Invalid("the first block of a chain is its Seed", rule="first-block-seed")
-        if self._home.keys.has_dataset_key(seed.dataset_id):
-            hint = "its blocks are made where its key is: ingest there"
-            raise Refused(f"{name} is written by this node, and takes no blocks of others", rule="push-own", hint=hint)
+        check_not_own(self._home, seed.dataset_id, name)
         with self._home.catalog() as catalog:
             catalog.check(name, seed.dataset_id, account)
         return seed.dataset_id
@@ -467,6 +464,17 @@ async def _statements(shown: LastSeen) -> Sequence[bytes]:
         if fault.rule != "published-unsigned":
             raise
         return ()
+
+
+def check_not_own(home: StateDirectory, dataset: DatasetId, name: str) -> None:
+    """Raises Refused for a dataset that this node writes itself."""
+    if home.keys.has_dataset_key(dataset):
+        hint = "its blocks are made where its key is: ingest there"
+        raise Refused(f"{name} is written by this node, and takes no blocks of others", rule="push-own", hint=hint)
+
+
+def shelf_of(target: Target) -> ShelfPlace:
+    return ShelfPlace(target.place.root, target.dataset, target.repository)
 
 
 def _show(report: Report, so_far: Transfer) -> None:

@@ -17,7 +17,7 @@ from odfd.kamu.ports import PublicAnswers
 from odfd.network.library import ServingLibrary
 from odfd.published.collection import CARD, COLLECTION, collection_state
 from odfd.published.packs import MAX_PACK, PACK, packed
-from odfd.published.signed import signed_state
+from odfd.published.signed import TRUST, signed_state
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger
 from odfd.site.application import Site
@@ -55,10 +55,12 @@ class NodeSiteLibrary:
             cards = [(each.name, kept.of(DatasetId.parse(each.id))) for each in shown]
         return [(name, card) for name, card in cards if card is not None]
 
-    def find(self, ref: str) -> DatasetId | None:
-        """Returns the dataset of a name; ``None`` also for a private one."""
+    def find(self, ref: str, file: str = "") -> DatasetId | None:
         found = self._find(ref)
-        return found if found is not None and self._is_readable(found) else None
+        if found is None or not self._is_readable(found):
+            return None
+        is_one = found.multibase in ref or file.startswith(TRUST) or len(self._home.shards_of(found)) == 1
+        return found if is_one else None
 
     def _find(self, ref: str) -> DatasetId | None:
         for text in (ref, DID_ODF + ref):

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import trio
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from unit.odfd.node.test_client_repositories import ARCHIVE, pushed
-from unit.odfd.node.test_mirrored_shards import brought, sharded, signed
+from unit.odfd.node.test_mirrored_shards import CITIES, brought, sharded, signed
 from unit.odfd.node.test_published_shards import known, over
-from unit.odfd.node.test_remote_repositories import SFTP
+from unit.odfd.node.test_remote_repositories import SFTP, SHELF
 from unit.odfd.node.test_repositories import BUCKET
 from unit.odfd.node.test_shards import shard, standing
+from unit.odfd.node.test_smart import REPOSITORY, TAKES, token_of, url_of
 
-from chain import instant
+from chain import errors, instant
 from chain.errors import Conflict
 from chain.statements import envelope, statement
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.api.network.site_library import NodeSiteLibrary
 from odfd.control import wire
 from odfd.published.collection import COLLECTION, collection_in
+from odfd.smart.server import SmartApplication
 from odfd.verify.verify import VerificationRequest, verify_chain
 from odfd_client import Invalid, NotFound, Progress, Refused, Repository, Snapshot, Update, open_repository
 from odfd_client.places import StorePlace
+from p2p.ipfs import record
 from p2p.wire.frames import frame
+from worlds.memory_ipfs import MemoryIpfs, Swarm
 from worlds.s3_server import new_bucket, s3_server
 from worlds.served_node import away
 from worlds.sftp import PASSWORD, sftp_served
@@ -241,7 +249,7 @@ async def test_a_late_push_takes_no_frontier_back(world: Any, worlds: Any, tmp_p
         assert [each.upper for each in newer.heads] > [each.upper for each in older.heads]
         assert older.newer(newer).content == newer.content == newer.newer(older).content
         at = alice.api.pushing._repositories.to_push("archive", "cities")
-        alice.parts.import_export._name_together(at, older)
+        await alice.parts.import_export._name_there(at, older)
         assert facts.read_bytes() == newer.content
         site = NodeSiteLibrary(alice.home, alice.parts.library, alice.parts.visibility.is_public)
         assert collection_in(site.statement(newer.ids[0], COLLECTION) or b"", "the site").heads == newer.heads
@@ -353,3 +361,139 @@ async def test_a_collection_that_went_on_elsewhere_is_never_read_in_part(
         assert await away(lambda: open_repository(store).open("cities.r2").to_arrow().num_rows) == 5
         with pytest.raises(Refused, match="when it was 2 shards"):
             await away(lambda: open_repository(store).open("cities.r2").at(before).to_arrow())
+
+
+DOORS = ("ipfs", "node")
+
+
+class Party(NamedTuple):
+    """Who pushes to ``repository``, and who pulls from there."""
+
+    alice: Any
+    bob: Any
+    house: Any
+    """The node that takes pushes; ``None`` on IPFS."""
+
+
+@asynccontextmanager
+async def party(world: Any, door: str) -> AsyncIterator[Party]:
+    swarm = Swarm()
+    async with (
+        world.running("alice", ipfs=MemoryIpfs(swarm)) as alice,
+        world.running("bob", private=True, ipfs=MemoryIpfs(swarm)) as bob,
+    ):
+        if door == "ipfs":
+            name = record.name_of(alice.home.keys.node_key().dataset_id)
+            for each in (alice, bob):
+                await each.apply(SHELF % f"ipns://{name}")
+            yield Party(alice, bob, None)
+            return
+        async with world.running("house", private=True, http=TAKES) as house:
+            manifest = REPOSITORY % (await token_of(house), url_of(house))
+            for each in (alice, bob):
+                await each.apply(manifest.replace("headers: {name: house}", "headers: {name: shelf}"))
+            yield Party(alice, bob, house)
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_all_shards_go_to_a_node_and_to_ipfs(world: Any, worlds: Any, door: str) -> None:
+    async with party(world, door) as (alice, bob, house):
+        await sharded(world, worlds, alice)
+        shards = alice.home.shards_of(alice.dataset("cities"))
+        (item,) = (await alice.done(alice.api.pushing.push(wire.PushRequest(refs=("cities",), to="shelf")))).items
+        assert (item.fault, item.outcome, item.blocks) == (None, "pushed", sum(map(alice.size, map(str, shards))))
+        await pushed(alice, "cities", "shelf")
+        (come,) = await bob.pull("shelf/cities")
+        assert (come.ref, come.outcome, come.fault) == ("cities", "updated", None), come
+        for each in (bob, house) if house is not None else (bob,):
+            assert each.home.shards_of(each.dataset("cities")) == shards
+            assert await standing(each, "cities") == await standing(alice, "cities")
+            assert [view.name for view in await each.api.datasets.list()] == ["cities"]
+            assert not each.parts.visibility.is_public(each.dataset("cities"))
+        if house is not None:
+            view = await house.api.declarations.get("Dataset", "cities")
+            assert view.headers["account"]["name"] == "carol"
+            (hidden,) = await bob.pull(f"odf+{url_of(house)}/cities", as_name="again")
+            assert hidden.fault is not None, "without the token it is not there"
+        await over(alice, (await shard(alice, 2, "city")).number)
+        late = (await alice.done(alice.api.pushing.push(wire.PushRequest(refs=("cities",), to="shelf")))).items[0]
+        assert late.fault is not None, "another rendition has other shards"
+        await pushed(alice, "cities", "shelf/later")
+        (come,) = await bob.pull("shelf/later")
+        assert (come.ref, come.fault) == ("later", None)
+        assert await standing(bob, "later") == await standing(alice, "cities")
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("bring"), st.integers(1, 5)),
+    st.tuples(st.just("one"), st.integers(0, 2)),
+    st.tuples(st.just("push"), st.just(0)),
+    st.tuples(st.just("pull"), st.just(0)),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, min_size=2, max_size=8))
+@example([("bring", 3), ("one", 1), ("pull", 0), ("bring", 1), ("one", 0), ("one", 2), ("pull", 0), ("push", 0)])
+def test_what_is_pulled_there_was_pushed_whole(
+    worlds: Any, tmp_path_factory: pytest.TempPathFactory, door: str, steps: list[tuple[str, int]]
+) -> None:
+    """It is a state of the publisher, that of the last push or a later one, whatever shards were pushed alone."""
+    world = worlds.World(tmp_path_factory.mktemp("world"))
+    trio.run(play, world, worlds, door, steps)
+    world.close()
+
+
+async def play(world: Any, worlds: Any, door: str, steps: list[tuple[str, int]]) -> None:
+    async with party(world, door) as (alice, bob, _):
+        await sharded(world, worlds, alice)
+        shards, day, least = alice.home.shards_of(alice.dataset("cities")), 1, 0
+        states = [await standing(alice, "cities")]
+        for kind, value in (("push", 0), *steps, ("push", 0), ("pull", 0)):
+            match kind:
+                case "bring":
+                    day += 1
+                    await brought(world, alice, day, *CITIES[day % 3 : day % 3 + value])
+                    states.append(await standing(alice, "cities"))
+                case "one":
+                    await pushed(alice, str(shards[value]), f"shelf/{shards[value].multibase}")
+                case "push":
+                    await pushed(alice, "cities", "shelf")
+                    least = len(states) - 1
+                case "pull":
+                    (item,) = await bob.pull("shelf/cities")
+                    if item.fault is not None:  # the node has heard of heads whose blocks are not all there yet
+                        assert (door, item.fault.rule) == ("node", "repository-dataset"), item
+                    else:
+                        assert await standing(bob, "cities") in states[least:]
+
+
+async def test_a_name_on_ipfs_is_of_all_shards(world: Any, worlds: Any) -> None:
+    async with party(world, "ipfs") as (alice, bob, _):
+        await sharded(world, worlds, alice)
+        shards = alice.home.shards_of(alice.dataset("cities"))
+        view = await alice.done(alice.api.publications.publish(wire.PublishRequest(ref="cities")))
+        assert view.dataset_id == str(shards[0])
+        assert {each.dataset_id for each in await alice.api.publications.list()} == set(map(str, shards))
+        with pytest.raises(errors.Refused) as refused:
+            await alice.api.publications.publish(wire.PublishRequest(ref="cities", delegation="x"))
+        assert refused.value.rule == "shard-whole"
+        for each in shards:
+            request = wire.ImportRequest(source=f"/ipns/{record.name_of(each)}", as_name=f"one-{each.multibase[-4:]}")
+            assert (await bob.done(bob.api.flow.import_(request))).blocks == alice.size(str(each))
+        await alice.api.publications.withdraw("cities")
+        assert await alice.api.publications.list() == []
+
+
+async def test_a_node_that_takes_single_chains_alone_gets_no_shard(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with party(world, "node") as (alice, _, house):
+        await sharded(world, worlds, alice)
+        monkeypatch.setattr(SmartApplication, "_unite", SmartApplication._upload)  # as in earlier versions
+        (item,) = (await alice.done(alice.api.pushing.push(wire.PushRequest(refs=("cities",), to="shelf")))).items
+        assert item.fault is not None
+        assert (item.fault.rule, "each shard by its id" in (item.fault.hint or "")) == ("shard-whole", True)
+        assert not house.home.chains.datasets()

@@ -50,7 +50,7 @@ class Shelf:
     def cards(self, limit: int) -> Sequence[tuple[str, Card]]:
         return [("a b/ü", CARD), ("gone", msgspec.structs.replace(CARD, chain=None, claims=None, sample=None))][:limit]
 
-    def find(self, ref: str) -> DatasetId | None:
+    def find(self, ref: str, _file: str = "") -> DatasetId | None:
         return DATASET if ref == "x" else None
 
     def head(self, dataset: DatasetId) -> Multihash | None:
