@@ -16,6 +16,7 @@ from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.types import TYPES
 from odfd.api.resources.views import manifest_of
 from odfd.control import wire
+from odfd.flows.tasks import RUN
 from odfd.resources import plan
 from odfd.resources.manifest import Draft
 from odfd.resources.registry import VERSION
@@ -256,7 +257,7 @@ async def delete(services: Services, kind: ResourceType, ref: str, how: Deletion
     view = await services.declarations.get(kind.name, ref)
     if how.generation is not None:
         plan.check_generation(view, how.generation, view.name)
-    if "ownerReferences" in view.headers and not how.force:
+    if "ownerReferences" in view.headers and not how.force and kind.name != RUN:  # a run is no part of its flow
         raise await services.declarations.owned_fault(kind.name, view.id)
     if kind.delete is None:
         await services.declarations.delete(kind.name, view.id, how.generation, force=how.force)

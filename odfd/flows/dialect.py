@@ -48,11 +48,8 @@ def prepare(parts: _Fields, remarks: Remarks) -> _Fields:
     if "tasks" not in fields:
         fields["tasks"] = Node(spec.line, [Node(spec.line, {"kind": Node(spec.line, PULL)})])
         remarks.warnings.append(f"spec.tasks is missing, and read as [{{kind: {PULL}}}]")
-    for kept in ("recentBindingsRetention", "recentRunsRetention"):
-        if kept in fields:
-            del fields[kept]
-            text = f"spec.{kept} is passed over: the node keeps the last run for each dataset, and all that it is for"
-            remarks.warnings.append(text)
+    if fields.pop("recentBindingsRetention", None) is not None:
+        remarks.warnings.append("spec.recentBindingsRetention is passed over: odfctl get flows lists all bindings")
     target, labels = fields.get("target"), fields.get("targetLabels")
     if target is not None and isinstance(target.value, dict):
         fields |= _target(target, remarks)

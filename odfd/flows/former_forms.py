@@ -9,8 +9,10 @@ from typing import Final
 import msgspec
 
 from chain.errors import Environment
+from chain.wording import plural
 from odfd.flows.dialect import prepare, prepare_task, presented
 from odfd.flows.plan import Outcome
+from odfd.flows.tasks import MOST_FINISHED, RUN
 from odfd.flows.tasks import TYPE as TASK
 from odfd.resources.references import FinalState, reference_key
 from odfd.resources.resource import Resource, handle_of
@@ -40,6 +42,23 @@ def outcomes(connection: sqlite3.Connection) -> Sequence[str]:
             status = msgspec.structs.replace(each.status, conditions={**each.status.conditions, OUTCOME: said})
             store.observe(each.id, each.generation, [status], each.updated_at)
     return ()
+
+
+def bounded(connection: sqlite3.Connection) -> Sequence[str]:
+    """Forgets finished Tasks and FlowRuns but for the newest of each account; returns a line for each type."""
+    store, told = ResourceStore(connection), []
+    for type_ in (TASK, RUN):
+        gone = [
+            old
+            for account in {each.account for each in store.all(type_)}
+            for old in store.surplus(type_, None, account, MOST_FINISHED)
+            if {OUTCOME, f"Run{OUTCOME}"} & old.status.conditions.keys()
+        ]
+        for each in gone:
+            store.forget(each, each.updated_at)
+        if gone:
+            told.append(f"{plural(len(gone), f'finished {type_}')} forgotten: the newest {MOST_FINISHED} stay")
+    return told
 
 
 def _found(store: ResourceStore) -> Iterator[tuple[Resource, str]]:

@@ -58,6 +58,7 @@ from odfd.flows.spec import (
     OnSchedule,
     OnSourceUpdated,
     RetryLimit,
+    RunsRetention,
     TriggerSpec,
 )
 from odfd.flows.tasks import MOST_TASKS, check_service, read_retry, read_task, source_key
@@ -72,6 +73,7 @@ from odfd.resources.types import ResourceType, TypeRegistry, annotated
 
 _TARGET: Final = "Dataset:"
 _MOST_RECORDS: Final = 10_000_000
+MOST_RUNS: Final = 100
 ACCOUNT_INTERVAL: Final = MINUTE
 """Shortest interval and cooldown that an account may declare: each run takes a turn of the node's engine."""
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
@@ -269,6 +271,7 @@ class _Reading:
         on_update, inputs = self._events(tasks)
         follows, derived = self._follows(tasks)
         schedule, cooldowns = self._schedule()
+        self._check_retention()
         cooldowns |= self._target_cooldown()
         return DesiredFlow(
             name=self._draft.headers.name,
@@ -437,6 +440,13 @@ class _Reading:
             cooldown=min(news, default=usual.cooldown),
             retry=read_retry(self._draft, "spec.retryPolicy", self._spec.retry_policy, most),
         )
+
+    def _check_retention(self) -> None:
+        kept, path = self._spec.recent_runs_retention or RunsRetention(), "spec.recentRunsRetention"
+        if kept.max_runs is not None and not 1 <= kept.max_runs <= MOST_RUNS:
+            hint = f"RFC-019, Flow: 1 to {MOST_RUNS}"
+            self._note(f"{path}.maxRuns", f"{kept.max_runs} is out of range", "number-range", hint)
+        self._length_at(f"{path}.maxAge", kept.max_age, None)
 
     def _length_at(self, place: str, text: str | None, usual: Any) -> Any:
         length = self._try(place, parse_duration, text)

@@ -334,6 +334,17 @@ BAD: Final = frozenset({Outcome.FAILED, Outcome.REFUSED})
 
 
 MOST_OWED: Final = 1_000
+RECORDS: Final = "records"
+REQUEST: Final = "request"
+"""Stand for records that are awaited in number, and for a person, where what caused a run is told."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """A trigger of a run: a time, news, or a person."""
+
+    at: Instant
+    what: str
+    """``TIMES``, ``RECORDS``, ``REQUEST``, or the did of a dataset with news."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -349,6 +360,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The time that a run began for which has not ended well and is not given up."""
     attempts: int = 0
     """Failed attempts for the pending time."""
+    causes: tuple[Cause, ...] = ()
+    """What caused the run for the pending time; the same for each attempt."""
+    run: str = ""
+    """Id of the run under way, which one that was cut off goes on with; empty between two."""
+    retried: str = ""
+    """Id of the failed run for the pending time that the next one repeats; empty if it failed not yet."""
     owed: tuple[Instant, ...] = ()
     """Past times that a person asked to make up for, oldest first; they count as fired."""
     retry_at: Instant | None = None

@@ -19,8 +19,22 @@ import msgspec
 from chain.backoff import Chance
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from odfd.flows.plan import BAD, MINUTE, MOST_OWED, TIMES, CatchUp, FlowPlan, Outcome, Record, Retry
+from odfd.flows.plan import (
+    BAD,
+    MINUTE,
+    MOST_OWED,
+    RECORDS,
+    REQUEST,
+    TIMES,
+    CatchUp,
+    Cause,
+    FlowPlan,
+    Outcome,
+    Record,
+    Retry,
+)  # fmt: skip
 from odfd.flows.schedule import latest_time, next_time, passed_over
+from odfd.resources.resource import derived_id
 
 SETTLE: Final = SECOND
 """Nanoseconds between new data and a run, so that a user's pull of inputs and outputs runs first."""
@@ -204,7 +218,7 @@ class Scheduler:
             entry = self._entries[key]
             if self._waits(key, entry) or self._held(key, entry, now):
                 continue
-            if self._claim(entry, now):
+            if self._claim(key, entry, now):
                 found.append(Firing(key, entry.plan, entry.record))
                 if entry.plan.selection is not None:
                     self._busy.setdefault(entry.plan.id, set()).add(key)
@@ -280,22 +294,30 @@ class Scheduler:
         is_bounded = entry.plan.schedule is not None or retry.is_declared
         if outcome is Outcome.FAILED and was.pending is not None and not (is_bounded and attempts >= retry.attempts):
             wait = retry.wait(attempts, self._chance)
-            return msgspec.structs.replace(record, attempts=attempts, retry_at=Instant(now + wait))
-        return msgspec.structs.replace(record, pending=None, attempts=0, retry_at=None)
+            again = Instant(now + wait)
+            return msgspec.structs.replace(record, attempts=attempts, retry_at=again, run="", retried=was.run)
+        return msgspec.structs.replace(
+            record, pending=None, attempts=0, retry_at=None, causes=(), run="", retried=""
+        )  # fmt: skip
 
-    def _claim(self, entry: Entry, now: Instant) -> bool:
+    def _claim(self, key: str, entry: Entry, now: Instant) -> bool:
         """Begins a run if one is due; returns whether it does."""
         record, plan = entry.record, entry.plan
         if entry.running or entry.is_paused:
             return False
         if record.pending is None:
             record = self._fired(entry, now)
-            cooled = bool(entry.touched) and _cooled(entry, now) <= now
-            came = entry.awaited is not None and _awaited(entry, now) <= now
-            if record.pending is None and (cooled or came):
+            causes: tuple[Cause, ...] = () if record.pending is None else (Cause(at=record.pending, what=TIMES),)
+            if entry.touched and _cooled(entry, now) <= now:
+                causes += tuple(Cause(at=at, what=str(each)) for each, at in sorted(entry.touched.items()))
+            if entry.awaited is not None and _awaited(entry, now) <= now:
+                causes += (Cause(at=entry.awaited, what=RECORDS),)
+            if record.pending is None and causes:
                 record = msgspec.structs.replace(record, pending=now)
             if record.pending is None and record.owed:
+                causes = (Cause(at=record.owed[0], what=REQUEST),)
                 record = msgspec.structs.replace(record, pending=record.owed[0], owed=record.owed[1:])
+            record = msgspec.structs.replace(record, causes=causes)
         entry.record = record
         if record.pending is None:
             return False
@@ -303,7 +325,8 @@ class Scheduler:
         if plan.watched:
             entry.touched = {}
         entry.awaited = None
-        entry.record = msgspec.structs.replace(record, began_at=now, retry_at=None)
+        run = record.run or derived_id("FlowRun", key, str(now))
+        entry.record = msgspec.structs.replace(record, began_at=now, retry_at=None, run=run)
         return True
 
     def _fired(self, entry: Entry, now: Instant) -> Record:

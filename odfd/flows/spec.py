@@ -287,6 +287,15 @@ class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retry: RetryLimit | None = None
 
 
+class RunsRetention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How long finished FlowRuns of a flow stay."""
+
+    max_runs: Annotated[U32, described("Most finished runs: 1 to 100. Default: 10.")] | None = None
+    max_age: Annotated[str, described("Longest time after a run began: at most 366d. Default: 30d."), LENGTH] | None = (
+        None
+    )
+
+
 class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Tasks for datasets, and what triggers them."""
 
@@ -307,6 +316,7 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retry_policy: (
         Annotated[RetryPolicy, described("Retries of runs that failed for a reason that may pass.")] | None
     ) = None
+    recent_runs_retention: Annotated[RunsRetention, described("Which finished runs stay.")] | None = None
 
 
 class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

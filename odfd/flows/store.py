@@ -1,12 +1,14 @@
-"""Reads flows, which are resources of the type Flow, as plans; and stores the records of their runs.
+"""Reads flows, which are resources of the type Flow, as plans; and stores their runs, and how far each of them is.
 
-A flow whose dataset is not here has no plan: it waits. The record of its runs is one row, replaced before and after
-each run. A derived dataset that follows its inputs has a record too, under its id. Blocking, on a given connection.
+A flow whose dataset is not here has no plan: it waits. Each run is a FlowRun; what is to be known without it, such as
+the times that have fired, is in one row for each dataset of a flow, replaced before and after each run. A derived
+dataset that follows its inputs has such a row too, under its id. Blocking, on a given connection.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -14,15 +16,17 @@ import msgspec
 
 from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.store.seals import Sealed
 from odfd.access.relations import Action
 from odfd.access.uses import Uses
-from odfd.flows import former_forms
+from odfd.flows import former_forms, runs
 from odfd.flows.manifest import DesiredFlow, declared_flow
 from odfd.flows.plan import FlowPlan, Record, acted_on, of_the_node
 from odfd.flows.selection import EVERY, is_template
+from odfd.flows.tasks import RUN
 from odfd.resources.resource import ACCOUNT, Resource, canonical
-from odfd.resources.status import UNRESOLVED
+from odfd.resources.status import UNRESOLVED, ResourceStatus
 from odfd.resources.store import ResourceStore
 
 TYPE: Final = "Flow"
@@ -38,6 +42,7 @@ STEPS: Final = (
     """,
     former_forms.converted,
     former_forms.outcomes,
+    former_forms.bounded,
 )
 RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply it again: odfctl delete flow NAME")
 _RECORD: Final = msgspec.json.Decoder(Record)
@@ -181,3 +186,45 @@ def records(connection: sqlite3.Connection) -> dict[str, Record]:
 
 def keep_record(connection: sqlite3.Connection, key: str, record: Record) -> None:
     RUNS.put(connection, key, msgspec.json.encode(record))
+
+
+def begin_run(connection: sqlite3.Connection, plan: FlowPlan, record: Record, now: Instant) -> None:
+    """Stores the run of a flow that begins, unless it goes on with one that was cut off."""
+    store = ResourceStore(connection)
+    flow = store.get(plan.id)
+    if flow is None or store.row(record.run) is not None:
+        return
+    target = None if plan.target == EVERY else store.row_with_did("Dataset", str(plan.target))
+    name = ""
+    if target is not None:
+        is_own = target.account in (None, flow.account)
+        name = target.name if is_own else f"{store.account_name(target.account or '')}/{target.name}"
+    before = store.get(record.retried)
+    store.bring(runs.begun(flow, plan, record, f"Dataset:{name}" if name else None, before, now), None)
+
+
+def end_run(
+    connection: sqlite3.Connection, run: str, status: Callable[[Resource], ResourceStatus], now: Instant
+) -> None:
+    """Stores how a run ended, and forgets those that its flow keeps no longer; costs as much as these are."""
+    store = ResourceStore(connection)
+    held = store.get(run)
+    if held is None:
+        return
+    store.observe(run, held.generation, [status(held)], now)
+    flow = store.get(held.owners[0].id)
+    if flow is not None:
+        most, age = runs.retained(flow)
+        for old in store.surplus(RUN, flow.id, flow.account, most, Instant(now - age)):
+            if old.id != run and old.status.phase != "Reconciling":
+                store.forget(old, now)
+
+
+def cut_off(connection: sqlite3.Connection) -> list[Resource]:
+    """Lists the runs of flows that no record goes on with: their flow is for another dataset since."""
+    going_on = {each.run for each in records(connection).values()}
+    return [
+        each
+        for each in ResourceStore(connection).all(RUN)
+        if each.owners and each.status.phase == "Reconciling" and each.id not in going_on
+    ]

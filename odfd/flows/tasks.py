@@ -64,6 +64,8 @@ from odfd.resources.types import Deletion, ResourceType
 TYPE: Final = "Task"
 RUN: Final = "FlowRun"
 MOST_TASKS: Final = 8
+MOST_FINISHED: Final = 100
+"""Finished ones of one type and account that stay, of those that people declared."""
 SPECS: Final = typing.get_args(TaskSpec)
 REPOSITORY: Final = "Repository"
 """The type that a task ``Push`` refers to."""
@@ -264,6 +266,7 @@ FLOW_RUN_TYPE: Final = ResourceType(
     uris=(f"{ODF}/flows/{VERSION}/FlowRun",),
     own_kinds=OWN_KINDS,
     check=check_run,
+    delete=lambda services, view, how: services.declarations.delete(RUN, view.id, how.generation, force=True),
     example="""\
 $schema: FlowRun
 headers: {name: sensors-tidied}

@@ -181,6 +181,8 @@ def _flows(
         parts.webhooks,
         pushing,
         SourceReader(home),
+        context.clock.now,
+        {},
     )
     parts.flows.perform = performing.run
     flows = FlowService(home, parts.flows, context)

@@ -42,7 +42,8 @@ class PartKeeper:
 
     def keep(self, store: ResourceStore, owner: Resource, now: Instant) -> None:
         """Writes the parts of an owner, and removes those it no longer has. Raises Invalid."""
-        held = {(each.type, part): each for each in store.owned(owner.id) for part in [_part(each, owner.id)]}
+        owned = ((each, _part(each, owner.id)) for each in store.owned(owner.id))
+        held = {(each.type, part): each for each, part in owned if part is not None}
         for part in self._parts(owner):
             before = held.pop((part.type, part.part), None)
             child = _child(part, owner, before, self._new_id, now)
@@ -90,5 +91,5 @@ def _child(
     return msgspec.structs.replace(after, generation=before.generation + has_changed, updated_at=now)
 
 
-def _part(child: Resource, owner: str) -> str:
+def _part(child: Resource, owner: str) -> str | None:
     return next(each.part for each in child.owners if each.id == owner)

@@ -311,7 +311,9 @@ def _gives_up_its_name(other: Resource, final: FinalState, parts: Parts) -> bool
         for maker, identity in makers:
             if maker.account != other.account:
                 return True  # it goes to another account with its maker
-            made = {part.part: part.name.casefold() for part in parts(maker) if part.type == other.type}
+            made: dict[str | None, str] = {
+                part.part: part.name.casefold() for part in parts(maker) if part.type == other.type
+            }
             if made.get(identity) == other.name.casefold():
                 return False
             is_renamed |= identity in made

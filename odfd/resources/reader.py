@@ -177,6 +177,22 @@ class ResourceReader:
         """Lists the resources of an owner, by an index."""
         return self._several("id IN (SELECT child FROM res_owners WHERE owner = ?) ORDER BY id", (owner,))
 
+    def surplus(
+        self, type_: str, owner: str | None, account: str | None, most: int, since: Instant | None = None
+    ) -> list[Resource]:
+        """Lists the resources of a type, an account and an owner, beside the newest, and those made before a time.
+
+        ``owner``: an id; ``None``: of no owner.
+        """
+        where = (
+            "id IN (SELECT id FROM (SELECT id, created_at, row_number() OVER (ORDER BY created_at DESC, id) AS nth"
+            " FROM declarations WHERE account = ? AND type = ? AND id {}) WHERE nth > ? OR created_at < ?)"
+        )
+        owned = "NOT IN (SELECT child FROM res_owners WHERE owner != ?)"
+        if owner is not None:
+            owned = "IN (SELECT child FROM res_owners WHERE owner = ?)"
+        return self._several(where.format(owned), (account or "", type_, owner or "", most, since or 0))
+
     def dangling(self, resource_id: str) -> list[str]:
         """Lists the unresolved references of a resource, by key."""
         rows = self._db.execute(

@@ -91,8 +91,7 @@ class Registration(NamedTuple):
 
 def told(row: Row, condition: str) -> Any:
     """Returns the value of a condition by the last part of its URI; ``None`` if it is not told."""
-    conditions = row.status.get("conditions", {})
-    return next((each.get("value") for key, each in conditions.items() if key.rpartition("/")[2] == condition), None)
+    return _fields(row, condition).get("value")
 
 
 def state(row: Row) -> Mapping[str, Any]:
@@ -151,6 +150,23 @@ def _relations(row: Row) -> str:
 def _tasks(row: Row) -> str:
     """Returns the kinds of the tasks of a FlowRun, in order."""
     return ", ".join(each["kind"].rpartition("/")[2] for each in row.spec["tasks"])
+
+
+def _outcome(row: Row) -> Any:
+    """Returns how a FlowRun ended; ``None`` if it has not."""
+    return _fields(row, "RunOutcome").get("kind")
+
+
+def _cause(row: Row) -> str:
+    """Returns the kinds of the triggers that caused a FlowRun."""
+    causes = _fields(row, "FlowRunActivationCauses").get("activationCauses", ())
+    return ", ".join(dict.fromkeys(each["trigger"]["kind"] for each in causes))
+
+
+def _fields(row: Row, condition: str) -> Mapping[str, Any]:
+    """Returns a condition by the last part of its URI."""
+    conditions: Mapping[str, Mapping[str, Any]] = row.status.get("conditions", {})
+    return next((each for key, each in conditions.items() if key.rpartition("/")[2] == condition), {})
 
 
 _PHASE: Final = PrintedColumn("PHASE", "status.phase", "phase")
@@ -265,7 +281,8 @@ TASK: Final = Registration("Task", "flow", "tasks", "odfd.flows.tasks:TASK_TYPE"
 FLOW_RUN: Final = Registration(
     "FlowRun", "flow", "flowruns", "odfd.flows.tasks:FLOW_RUN_TYPE", is_of_accounts=True, acts=True,
     columns=(
-        PrintedColumn("TARGET", "spec.target", "reference"), PrintedColumn("TASKS", _tasks), _PHASE, _CHANGED, _MESSAGE,
+        PrintedColumn("TARGET", "spec.target", "reference"), PrintedColumn("TASKS", _tasks),
+        PrintedColumn("CAUSE", _cause), PrintedColumn("OUTCOME", _outcome), _PHASE, _CHANGED, _MESSAGE,
     ),
 )  # fmt: skip
 TRUST_POLICY: Final = Registration(

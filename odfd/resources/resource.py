@@ -38,8 +38,8 @@ class OwnerReference(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     type: str
     name: str
-    part: str = ""
-    """Identifies the part of the owner that the resource is."""
+    part: str | None = ""
+    """Identifies the part of the owner that the resource is; ``None`` if it is none, as a run of a flow."""
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):

@@ -140,14 +140,16 @@ def shown(status: ResourceStatus, uri: Mapping[str, str]) -> dict[str, Any]:
     found |= {key: value for key in ("code", "message", "hint", "failures") if (value := getattr(status, key))}
     found |= {} if status.retry_at is None else {"retryAt": instant.render(status.retry_at)}
     if status.conditions:
-        found["conditions"] = {uri.get(key, key): _shown(each) for key, each in sorted(status.conditions.items())}
+        found["conditions"] = {uri.get(key, key): _shown(key, each) for key, each in sorted(status.conditions.items())}
     return found
 
 
-def _shown(each: Condition) -> dict[str, Any]:
+def _shown(key: str, each: Condition) -> dict[str, Any]:
     found: dict[str, Any] = {"value": each.value}
     found |= {key: value for key in ("code", "message") if (value := getattr(each, key))}
-    if isinstance(each.value, Mapping) and "kind" in each.value:  # RFC-019's TaskOutcome
+    if key.startswith("FlowRun"):  # RFC-019's have no value, but fields
+        found = dict(each.value)
+    elif isinstance(each.value, Mapping) and "kind" in each.value:  # RFC-019's TaskOutcome
         error = {"error": {"kind": each.code}} if each.code else {}
         found = {**each.value, **({"message": each.message} if each.message else {}), **error}
     return found | {"updatedAt": instant.render(each.updated_at), "observedGeneration": each.observed_generation}

@@ -155,6 +155,11 @@ class ResourceStore(ResourceReader):
             self.disown(each, resource.id, now)
         return rv
 
+    def forget(self, resource: Resource, now: Instant) -> None:
+        """Deletes a resource of which nothing is to be undone."""
+        self.delete(resource, now)
+        self.end(resource.id)
+
     def disown(self, child: Resource, owner: str, now: Instant) -> None:
         """Removes an owner of a resource; deletes a resource that has no other."""
         others = tuple(each for each in child.owners if each.id != owner)
@@ -207,7 +212,7 @@ class ResourceStore(ResourceReader):
                 self._write("Observed", msgspec.structs.replace(referrer, references=references), now)
 
     def bring(self, resource: Resource, before: Resource | None) -> None:
-        """Writes a resource of an older store, with an event only if it is not as it was."""
+        """Writes a resource with its status, such as one of an older store; with an event only if it changed."""
         if resource != before:
             self._write("Added" if before is None else "Observed", resource, resource.updated_at)
             return

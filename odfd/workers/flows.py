@@ -26,9 +26,10 @@ from odfd.control.assembly import Context
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
-from odfd.flows import selection, store
+from odfd.flows import runs, selection, store
 from odfd.flows.manifest import DerivationPolicy, derivation_policy
 from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record, Retry
+from odfd.flows.runs import TaskEnd
 from odfd.flows.scheduler import Firing, Scheduler
 from odfd.resources.resource import Json, Resource
 from odfd.resources.store import ResourceStore
@@ -55,7 +56,7 @@ _TRANSFORM: Final = SetTransform.__name__
 
 
 class Ended(NamedTuple):
-    """The end of a run."""
+    """The end of a run, or of one of its tasks."""
 
     outcome: Outcome
     message: str
@@ -63,6 +64,10 @@ class Ended(NamedTuple):
     """The hash of the head that it wrote; ``None``: it wrote none."""
     retry: Retry | None = None
     """Retries of the task that failed; ``None`` for those of the flow."""
+    steps: tuple[TaskEnd, ...] = ()
+    """How the tasks of a run ended, in order."""
+    task: str = ""
+    """The name of the task that ended so."""
 
 
 Perform: TypeAlias = Callable[[FlowPlan, Record], Awaitable[Ended]]
@@ -178,9 +183,8 @@ class FlowWorker:
             return UNTIL_POKED
         now = self._clock.now()
         firings = self.scheduler.due(now, RUNNING - self._running)
-        claimed = [(each.key, each.record) for each in firings if each.plan.schedule is not None]
-        if claimed:
-            await trio.to_thread.run_sync(self._keep, claimed)
+        if declared := [each for each in firings if each.plan.declared]:
+            await trio.to_thread.run_sync(self._begin, declared)
         for each in firings:
             self._running += 1
             self._nursery.start_soon(self._run, each)
@@ -193,6 +197,8 @@ class FlowWorker:
     async def _evaluate(self, datasets: Collection[DatasetId]) -> None:
         async with self._looking:
             everything, self._is_loaded = not self._is_loaded, True
+            if everything:
+                await trio.to_thread.run_sync(self._end_cut_off)
             if everything or selection.EVERY in datasets:
                 read = partial(self._read_all, everything=everything)
             else:
@@ -219,6 +225,17 @@ class FlowWorker:
         record = self.scheduler.put(each.key, each.plan, after, now, touched=each.behind)
         self._arrivals.note(each.key, each.plan)
         return [(each.key, record)] if each.plan.declared and record != before else []
+
+    def _end_cut_off(self) -> None:
+        """Ends the runs that a crash cut off, and that nothing goes on with."""
+        now = self._clock.now()
+        with self._home.database.read() as connection:
+            found = store.cut_off(connection)
+        for each in found:
+            with self._home.database.write() as connection:
+                store.end_run(
+                    connection, each.id, lambda run: runs.ended(run, Outcome.CANCELLED, "it was cut off", (), now), now
+                )
 
     def _read_all(self, *, everything: bool) -> dict[DatasetId, list[_Found]]:
         with self._home.database.read() as connection:
@@ -356,7 +373,8 @@ class FlowWorker:
         try:
             watched = firing.plan.target if firing.plan.on_update else None
             before = await self._head_of(watched)
-            outcome, message, written, retry = await self._ended(firing)
+            ended = await self._ended(firing)
+            outcome, message, written, retry, *_ = ended
             if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
                 return
             if watched is not None:
@@ -365,8 +383,7 @@ class FlowWorker:
             now = self._clock.now()
             record = self.scheduler.finish(firing.key, outcome, message, now, seen, touched=after != seen, retry=retry)
             self._arrivals.note(firing.key, firing.plan)
-            if record is not None:
-                await trio.to_thread.run_sync(self._keep, [(firing.key, record)])
+            await trio.to_thread.run_sync(self._end, firing, record, ended)
             if outcome in BAD:
                 failures = record.failures if record is not None else 1
                 told = await trio.to_thread.run_sync(about_flow, self._home, firing.plan)
@@ -405,6 +422,25 @@ class FlowWorker:
             flow = ResourceStore(connection).get(plan.id)
             if flow is not None:
                 store.check_uses(connection, flow, plan, self._home.uses)
+
+    def _begin(self, firings: Sequence[Firing]) -> None:
+        with self._home.database.write() as connection:
+            for each in firings:
+                store.keep_record(connection, each.key, each.record)
+                store.begin_run(connection, each.plan, each.record, self._clock.now())
+
+    def _end(self, firing: Firing, record: Record | None, ended: Ended) -> None:
+        """Stores the end of a run, also of one whose flow is for another dataset since."""
+        now = self._clock.now()
+        with self._home.database.write() as connection:
+            is_here = not firing.plan.declared or ResourceStore(connection).row(firing.plan.id) is not None
+            if record is not None and is_here:
+                store.keep_record(connection, firing.key, record)
+            if firing.plan.declared:
+                store.end_run(
+                    connection, firing.record.run,
+                    lambda run: runs.ended(run, ended.outcome, ended.message, ended.steps, now), now,
+                )  # fmt: skip
 
     def _keep(self, records: Sequence[tuple[str, Record]]) -> None:
         """Stores records, except those of flows that were deleted meanwhile."""

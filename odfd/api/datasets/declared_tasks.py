@@ -25,13 +25,14 @@ from odfd.api.resources.node_types import live_id
 from odfd.control import wire
 from odfd.control.board import BoardTasks, finding
 from odfd.datasets.catalog import TYPE as DATASET
-from odfd.flows import store
+from odfd.flows import runs, store
 from odfd.flows.dialect import PULL, PUSH
 from odfd.flows.former_forms import OUTCOME
 from odfd.flows.plan import FlowPlan, Outcome, Record
+from odfd.flows.runs import GOOD, Told
 from odfd.flows.selection import EVERY
 from odfd.flows.spec import OWN_TASKS
-from odfd.flows.tasks import RUN, TYPE, target_of, tasks_of
+from odfd.flows.tasks import MOST_FINISHED, RUN, TYPE, target_of, tasks_of
 from odfd.obs.events import EventLog
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import FinalState, reference_key
@@ -42,10 +43,9 @@ from odfd.runtime.clock import Clock
 from odfd.runtime.subjects import Sees, about
 from odfd.runtime.tasks import Task, TaskBoard, TaskState, named
 from odfd.state.directory import StateDirectory
-from odfd.workers.flows import ended_by
+from odfd.workers.flows import Ended, ended_by
 
 _CANCELLED: Final = "cancelled"
-_GOOD: Final = (Outcome.UPDATED, Outcome.UP_TO_DATE)
 _ENDS: Final = {TaskState.DONE: Outcome.UPDATED, TaskState.CANCELLED: Outcome.CANCELLED}
 _STOPPED: Final = ("draining", "interrupted")
 """Rules of the faults of a task that the stop of the daemon cut off; it is begun again after the next start."""
@@ -85,8 +85,14 @@ class TaskController(Controller):
         held = resource.status.conditions.get(self.outcome)
         if held is not None:
             self._begun.pop(resource.id, None)
-            kept = ConditionValue(value=held.value, code=held.code, message=held.message)
-            return self._seen(kept, resource.status.hint)
+            kept = {
+                key: ConditionValue(value=each.value, code=each.code, message=each.message)
+                for key, each in resource.status.conditions.items()
+                if key in self.conditions
+            }
+            # Refused, so that the controller does not begin it again.
+            failed = Refused(held.message, rule=held.code, hint=resource.status.hint) if held.code else None
+            return ObservedState(told=kept, fault=failed)
         task = self._begun.get(resource.id)
         if task is None:
             return ObservedState(steps=("begin the task",), is_drift=False)
@@ -100,23 +106,35 @@ class TaskController(Controller):
         if fault is not None and fault.rule == UNRESOLVED:  # something it needs is gone: it waits for that
             self._begun.pop(resource.id)
             return ObservedState(fault=fault, goes_on=False)
-        seen = self._seen(_outcome(task, fault), "" if fault is None else fault.hint)
-        return msgspec.structs.replace(seen, goes_on=False)
+        told, refused = self._ended(resource, task, fault)
+        return ObservedState(told=told, fault=refused, goes_on=False)
 
-    def _seen(self, outcome: ConditionValue, hint: str) -> ObservedState:
-        told = {self.outcome: outcome}
-        if not outcome.code:
-            return ObservedState(told=told)
-        # Refused, so that the controller does not begin it again.
-        return ObservedState(told=told, fault=Refused(outcome.message, rule=outcome.code, hint=hint))
+    def _ended(self, resource: Resource, task: Task, fault: Fault | None) -> tuple[Told, Refused | None]:  # noqa: ARG002
+        """Returns what is stored of a finished task, and its fault unless it ended well."""
+        outcome = _outcome(task, fault)
+        hint = "" if fault is None else fault.hint
+        return {OUTCOME: outcome}, Refused(outcome.message, rule=outcome.code, hint=hint) if outcome.code else None
 
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         plan = await trio.to_thread.run_sync(self._plan, resource)
+        await trio.to_thread.run_sync(self._forget_old, resource)
         with named(_board_id(resource)):
-            self._begun[resource.id] = await self._tasks.begin(plan, Record(since=self._clock.now()))
+            self._begun[resource.id] = await self._begin(plan, Record(since=self._clock.now(), run=resource.id))
+
+    async def _begin(self, plan: FlowPlan, record: Record) -> Task:
+        return await self._tasks.begin(plan, record)
+
+    def _forget_old(self, resource: Resource) -> None:
+        """Forgets finished ones of the same account, but for the newest. Blocking."""
+        with self._home.database.write() as connection:
+            held = ResourceStore(connection)
+            for each in held.surplus(self.type, None, resource.account, MOST_FINISHED):
+                if self.outcome in each.status.conditions:
+                    held.forget(each, self._clock.now())
 
     async def finalize(self, resource: Resource) -> None:
         self._begun.pop(resource.id, None)
+        self._tasks.cancel(resource.id)
         with suppress(NotFound):
             self._tasks.board.cancel(_board_id(resource)).is_declared = False
 
@@ -163,11 +181,30 @@ class TaskController(Controller):
 
 
 class FlowRunController(TaskController):
-    """Does the tasks of each declared FlowRun once, in order, and reports how they ended."""
+    """Does the tasks of each declared FlowRun once, in order, and reports how they ended.
+
+    Those of a flow are done by ``odfd.workers.flows``, which stores how they ended.
+    """
 
     type = RUN
-    outcome = "RunOutcome"
-    conditions: Collection[str] = (outcome,)
+    outcome = runs.OUTCOME
+    conditions: Collection[str] = (runs.STATUS, runs.CAUSES, runs.RETRY, runs.OUTCOME)
+
+    def __init__(self, home: StateDirectory, tasks: FlowTasks, clock: Clock) -> None:
+        super().__init__(home, tasks, clock)
+        self._ends: dict[str, Ended] = {}
+
+    async def observe(self, resource: Resource) -> ObservedState:
+        if resource.owners and self.outcome not in resource.status.conditions:
+            return ObservedState(goes_on=True)
+        return await super().observe(resource)
+
+    def _ended(self, resource: Resource, task: Task, fault: Fault | None) -> tuple[Told, Refused | None]:  # noqa: ARG002
+        ended = self._ends.pop(resource.id, None) or end_of(task)
+        return runs.outcome_of(ended.outcome, ended.message, ended.steps)
+
+    async def _begin(self, plan: FlowPlan, record: Record) -> Task:
+        return await self._tasks.begin_run(plan, record, self._ends)
 
 
 def _board_id(resource: Resource) -> str:
@@ -178,7 +215,7 @@ def _board_id(resource: Resource) -> str:
 def _outcome(task: Task, fault: Fault | None) -> ConditionValue:
     """Returns the condition that is stored for a finished task."""
     end = end_of(task)
-    if end.outcome in _GOOD:
+    if end.outcome in GOOD:
         return ConditionValue(value=end.outcome.told, message=end.message)
     code = _CANCELLED if end.outcome is Outcome.CANCELLED else fault.rule if fault is not None else ""
     message = end.message if fault is None else fault.message

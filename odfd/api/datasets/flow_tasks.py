@@ -36,6 +36,7 @@ from odfd.flows.plan import (
     Verify,
     WebhookCall,
 )
+from odfd.flows.runs import TaskEnd, task_name
 from odfd.flows.schedule import offset_at
 from odfd.flows.selection import EVERY
 from odfd.ingest.trigger import TriggerTime
@@ -66,18 +67,38 @@ class FlowTasks(NamedTuple):
     webhooks: WebhookWorker
     pushing: PushService
     sources: SourceReader
+    now: Callable[[], Instant]
+    at_work: dict[str, trio.CancelScope]
+    """The runs under way, by the ids that their records have."""
 
     async def run(self, plan: FlowPlan, record: Record) -> Ended:
-        """Performs one run of a flow and returns how it ended.
+        """Performs one run of a flow, until it is cancelled, and returns how it ended."""
+        with trio.CancelScope() as scope:
+            self.at_work[record.run] = scope
+            try:
+                return await self._in_order(plan, record)
+            finally:
+                del self.at_work[record.run]
+        return Ended(Outcome.CANCELLED, "somebody deleted it")
+
+    def cancel(self, run: str) -> None:
+        """Cancels a run and its task, if it is under way."""
+        if (scope := self.at_work.get(run)) is not None:
+            scope.cancel()
+
+    async def _in_order(self, plan: FlowPlan, record: Record) -> Ended:
+        """Performs the tasks of a run.
 
         It ends with the first task that fails, unless that says ``onFailure: Continue``, or that had nothing to do and
         says ``onNoOp: Break``.
         """
         ended: list[Ended] = []
+        steps: list[TaskEnd] = []
         failed: Ended | None = None
         for place, each in enumerate(plan.tasks):
             done = await self._done(plan, record, each, place)
             ended.append(done)
+            steps.append(TaskEnd(task_name(plan, place), done.task, done.outcome, done.message, self.now()))
             if done.outcome not in _GOES_ON and (not each.is_optional or done.outcome is Outcome.CANCELLED):
                 failed = done
                 break
@@ -89,6 +110,7 @@ class FlowTasks(NamedTuple):
             "; ".join(each.message for each in ended if each.message),
             next((each.head for each in reversed(ended) if each.head is not None), None),
             None if failed is None else failed.retry,
+            tuple(steps),
         )
 
     async def _done(self, plan: FlowPlan, record: Record, task: FlowTask, place: int) -> Ended:
@@ -103,12 +125,7 @@ class FlowTasks(NamedTuple):
             return ended._replace(retry=task.retry) if isinstance(task, WebhookCall) else ended
 
     async def begin(self, plan: FlowPlan, record: Record) -> Task:
-        """Begins the tasks of a plan and returns the one, or one that does several in order.
-
-        Raises what the submission raises.
-        """
-        if len(plan.tasks) != 1:
-            return await self._begin_run(plan, record)
+        """Begins the task of a plan that has one. Raises what the submission raises."""
         (task,) = plan.tasks
         if not isinstance(task, WebhookCall):
             return self.board.get((await (await self._submission(plan, record, task))()).id)
@@ -118,10 +135,12 @@ class FlowTasks(NamedTuple):
 
         return self.board.submit("webhook", task.target.partition(":")[2], call)
 
-    async def _begin_run(self, plan: FlowPlan, record: Record) -> Task:
+    async def begin_run(self, plan: FlowPlan, record: Record, ends: dict[str, Ended]) -> Task:
+        """Begins the tasks of a plan, in order, as one task. ``ends``: gets how the run ended, by its id."""
+
         async def work(_: Report) -> str:
             async with waiting(connected=False):  # its tasks have slots of their own
-                ended = await self.run(plan, record)
+                ended = ends[record.run] = await self.run(plan, record)
             if ended.outcome in _GOES_ON:
                 return ended.message
             hint = "odfctl get tasks shows what its tasks did"
@@ -133,7 +152,7 @@ class FlowTasks(NamedTuple):
         return self.board.submit("run", target, work, about(*(each.dataset or plan.target for each in plan.tasks)))
 
     async def _task(self, plan: FlowPlan, record: Record, task: _Submitted) -> Ended:
-        return await self._ended(await self._submission(plan, record, task))
+        return await self._ended(record.run, await self._submission(plan, record, task))
 
     async def _submission(self, plan: FlowPlan, record: Record, task: _Submitted) -> _Submit:
         dataset = task.dataset or plan.target
@@ -176,12 +195,17 @@ class FlowTasks(NamedTuple):
                 hint="RFC-019, Transform: kind: Ingest with a Source brings data into a root",
             )
 
-    async def _ended(self, submit: _Submit) -> Ended:
+    async def _ended(self, run: str, submit: _Submit) -> Ended:
         with routine():
             begun = await submit()
         task = self.board.get(begun.id)
-        await task.finished.wait()
-        return end_of(task)
+        try:
+            await task.finished.wait()
+        except trio.Cancelled:
+            if self.at_work[run].cancel_called:
+                self.board.cancel(task.id)
+            raise
+        return end_of(task)._replace(task=task.id)
 
 
 def _trigger(plan: FlowPlan, record: Record) -> TriggerTime | None:

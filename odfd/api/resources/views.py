@@ -22,7 +22,9 @@ _COMMON: Final = f"{OURS}/resource/{VERSION}"
 _OWNERS: Final = "ownerReferences"
 _STATUS: Final = ("phase", "observedGeneration", "reconciledAt")
 """Fields of a status that the format has, beside the conditions."""
-_FORMATS: Final = {"Outcome": f"{ODF}/tasks/{VERSION}/TaskOutcome"}
+_FORMATS: Final = {"Outcome": f"{ODF}/tasks/{VERSION}/TaskOutcome"} | {
+    each: f"{ODF}/flows/{VERSION}/{each}" for each in ("FlowRunStatus", "FlowRunActivationCauses", "FlowRunRetry")
+}
 """Conditions that the format has, by their names."""
 _PROBLEM: Final = ("code", "message", "hint", "failures", "retryAt")
 """Fields of a status that say why the last attempt failed."""

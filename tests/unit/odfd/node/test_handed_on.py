@@ -93,6 +93,7 @@ def said(node: Any) -> dict[tuple[str, str], Any]:
         key: (each.id, each.account, each.spec, dict(each.labels), dict(each.annotations),
               {ref: held and held.id for ref, held in each.references.items()})
         for key, each in resources(node).items()
+        if each.type != "FlowRun"
     }  # fmt: skip
 
 
