@@ -52,7 +52,6 @@ from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.endpoints import EndpointService
 from odfd.api.resources.history import HistoryService
-from odfd.api.resources.pruning import Pruning
 from odfd.api.resources.set_controllers import SecretController, SetController
 from odfd.api.resources.sources import SourceController, SourceReader
 from odfd.api.resources.types import TYPES, SchemaService
@@ -377,14 +376,16 @@ def _judging(parts: NodeParts) -> TrustService:
 def _applying(
     parts: NodeParts, flows: FlowService, declarations: DeclarationService, controllers: Controllers
 ) -> ApplyOperation:
-    applying = ApplyOperation(
+    return ApplyOperation(
         parts.home,
         parts.committer,
         parts.transform_deps.engines,
         parts.context,
         lambda: parts.ingest_deps.settings,
-        (flows.changed, partial(_renamed, parts)),
-        (declarations, controllers, Pruning(declarations).prune),
+        (
+            flows.changed,
+            partial(_renamed, parts),
+            UnmanagedService(parts.home, parts.import_export, parts.context).adopt,
+        ),
+        (declarations, controllers),
     )
-    applying.adopt = UnmanagedService(parts.home, parts.import_export, parts.context).adopt
-    return applying

@@ -16,7 +16,7 @@ import msgspec
 from chain.errors import Conflict, Invalid
 from chain.instant import Instant
 from odfd.resources.changes import changes_of, difference
-from odfd.resources.owners import OwnedPart, Parts, name_fault, owned_fault
+from odfd.resources.owners import Parts, name_fault, owned_fault
 from odfd.resources.references import FinalState, Reference, ResourceLookup, find_cycle
 from odfd.resources.registry import OF_ACCOUNTS, OWNER
 from odfd.resources.resource import ACCOUNT, Json, Resource, ResourceHandle, derived_id
@@ -100,34 +100,14 @@ def check_generation(held: Generated | None, generation: int, name: str) -> None
     )  # fmt: skip
 
 
-def as_written(desired: DesiredResource, before: Resource | None, resource_id: str) -> Json:  # noqa: ARG001
-    """Returns the spec as written: the default of ``Rules.kept``."""
-    return desired.spec
-
-
-def no_parts(owner: Resource) -> Iterable[OwnedPart]:  # noqa: ARG001
-    """Returns nothing, for types that own nothing."""
-    return ()
-
-
-def no_references(type_: str, spec: Json) -> Iterable[Reference]:  # noqa: ARG001
-    """Returns nothing, for types without references."""
-    return ()
-
-
-def no_object(type_: str, spec: Json) -> str | None:  # noqa: ARG001
-    """Returns nothing, for types whose resources stand for nothing else."""
-    return None
-
-
 class Rules(NamedTuple):
-    """The rules of types on references, owned parts and stored specs."""
+    """The rules of types on references, owned parts and stored specs; by default none, and specs stay as written."""
 
-    kept: PreApply = as_written
+    kept: PreApply = lambda desired, *_: desired.spec
     """Returns the spec to store, given the desired resource, the present one and the id. Raises Invalid."""
-    walk: Walk = no_references
-    parts: Parts = no_parts
-    object: Callable[[str, Json], str | None] = no_object
+    walk: Walk = lambda *_: ()
+    parts: Parts = lambda _: ()
+    object: Callable[[str, Json], str | None] = lambda *_: None
     """Returns what a resource of a type stands for, where its spec says that."""
     account: str | None = None
     """Id of the account that gets new resources that name no account."""

@@ -18,8 +18,7 @@ from odfd.access.manifest import RelationsSpec
 from odfd.access.relations import ADMIN, Action, Role
 from odfd.api.access.calls import Call
 from odfd.api.access.guard import Guard
-from odfd.api.resources.apply_terms import ApplyTerms
-from odfd.api.resources.desired_state import DesiredState
+from odfd.api.resources.desired_state import ApplyTerms, DesiredState
 from odfd.control import wire
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows.manifest import flow_of, paces

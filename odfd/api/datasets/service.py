@@ -27,8 +27,8 @@ from odfd.api.datasets.blocks import BlockReader
 from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import ApplyOperation
-from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.dataset_batch import BASE_KIND
+from odfd.api.resources.desired_state import OWNERS, ApplyTerms
 from odfd.api.resources.types import TYPES
 from odfd.api.views.data_sizes import PAUSE_SECONDS, DataSizes
 from odfd.api.views.holder_counts import HolderCounts

@@ -8,10 +8,10 @@ all of them or none. A refused dataset is an item of the result, and then nothin
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -19,13 +19,28 @@ import trio
 from chain.errors import Conflict, Fault, Invalid
 from chain.ids import DatasetId
 from chain.wording import plural
-from odfd.api.resources.apply_items import declared_item, refused, successful, with_headers, with_warnings
-from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
+from odfd.api.resources.apply_items import (
+    PreparedIntent,
+    declared_item,
+    prepared,
+    refused,
+    successful,
+    taken_up,
+    with_headers,
+    with_warnings,
+)
 from odfd.api.resources.dataset_batch import DatasetBatch
 from odfd.api.resources.dataset_planning import DatasetPlanning
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
-from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
-from odfd.api.resources.prepared_intents import PreparedIntent, prepared, taken_up
+from odfd.api.resources.desired_state import (
+    OWNERS,
+    ApplyTerms,
+    DesiredSnapshot,
+    DesiredState,
+    in_order,
+    read_desired_state,
+)
+from odfd.api.resources.pruning import prune
 from odfd.api.resources.skipping import Plan, Possible, possible, terms_of
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -52,34 +67,12 @@ ATTEMPTS: Final = 5
 """Times that an apply is planned at most, as when a pull moved the head in between."""
 
 
-class FlowsChanged(Protocol):
-    """Puts flows in force as they are declared now, and tells of them."""
-
-    async def __call__(self, planned: Sequence[PlannedResource]) -> None: ...
-
-
-class Renamed(Protocol):
-    """Lets what runs for a dataset go on under its new name."""
-
-    async def __call__(self, dataset: DatasetId) -> None: ...
-
-
-class Prune(Protocol):
-    """Deletes the resources with given labels that a manager wrote and that are not named in the apply."""
-
-    async def __call__(
-        self, selector: str, named: Collection[tuple[str, str]], *, manager: str, dry_run: bool
-    ) -> list[wire.ApplyItem]: ...
-
-
-class Adopt(Protocol):
-    """Takes back a deleted dataset whose data is kept. Raises NotFound, Invalid, Conflict."""
-
-    async def __call__(self, ref: str, request: wire.AdoptRequest) -> object: ...
-
-
-async def _cannot_adopt(ref: str, request: wire.AdoptRequest) -> object:
-    raise Invalid(f"{ref} cannot be taken back here", rule="dataset-did", hint=f"odfctl adopt {ref} {request.name}")
+FlowsChanged: TypeAlias = Callable[[Sequence[PlannedResource]], Awaitable[None]]
+"""Puts flows in force as they are declared now, and tells of them."""
+Renamed: TypeAlias = Callable[[DatasetId], Awaitable[None]]
+"""Lets what runs for a dataset go on under its new name."""
+Adopt: TypeAlias = Callable[[str, wire.AdoptRequest], Awaitable[object]]
+"""Takes back a deleted dataset whose data is kept. Raises NotFound, Invalid, Conflict."""
 
 
 class ApplyOperation:
@@ -92,23 +85,21 @@ class ApplyOperation:
         engines: Engines,
         context: Context,
         ingestion: Callable[[], IngestSettings],
-        followers: tuple[FlowsChanged, Renamed],
-        declarations: tuple[DeclarationService, Controllers, Prune],
+        followers: tuple[FlowsChanged, Renamed, Adopt],
+        declarations: tuple[DeclarationService, Controllers],
     ) -> None:
         """``ingestion`` returns what sources may do here, and is called each time.
 
-        ``followers`` put applied flows in force, and follow new names. ``declarations``: keeps resources, prepares
-        what they intend, and deletes what an apply leaves out.
+        ``followers`` put applied flows in force, follow new names, and take back what was deleted. ``declarations``:
+        keeps resources, and prepares what they intend.
         """
-        self._declarations, self._controllers, self._prune = declarations
-        self._flows_changed, self._renamed = followers
+        self._declarations, self._controllers = declarations
+        self._flows_changed, self._renamed, self._adopt = followers
         self._home = home
         self._committer = committer
         self._planning = DatasetPlanning(home, engines, ingestion, self._declarations.names_of_values)
         self._conditional = trio.Lock()
         """Held by applies that state a generation, of which one runs at a time."""
-        self.adopt: Adopt = _cannot_adopt
-        """Takes back a deleted dataset whose data is kept; set where the services are joined."""
         self._board = context.board
         self._events = context.events
         self._clock = context.clock
@@ -151,8 +142,7 @@ class ApplyOperation:
                 await self._tell(brought, planned)
             if request.prune is not None:
                 named = {(each.after.type, each.after.name.casefold()) for each in planned}
-                manager = terms_of(request).manager
-                items += await self._prune(request.prune, named, manager=manager, dry_run=request.dry_run)
+                items += await prune(self._declarations, request, named)
             warnings = {(each.after.type.lower(), each.after.name.casefold()): each.warnings for each in planned}
             told = [with_warnings(with_warnings(each, warnings), wanted.warnings) for each in items]
             return wire.ApplyResult(items=(*told, *found.failed), dry_run=request.dry_run)
@@ -322,7 +312,7 @@ class ApplyOperation:
         for one in batch.planned:
             if one.is_kept:
                 try:
-                    await self.adopt(str(one.dataset), wire.AdoptRequest(name=one.desired.name))
+                    await self._adopt(str(one.dataset), wire.AdoptRequest(name=one.desired.name))
                 except Fault as fault:
                     raise _Refusals({one.desired.name: fault}) from fault
         for each in intents:

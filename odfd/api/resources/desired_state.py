@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -227,3 +228,19 @@ def in_order(snapshots: Sequence[DesiredSnapshot]) -> list[DesiredSnapshot]:
             if not missing[reader]:
                 heapq.heappush(ready, reader)
     return list(ordered.values())
+
+
+def _anything(_: DesiredState) -> None:
+    """Allows everything, as for the node's owner."""
+
+
+class ApplyTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of one apply: on whose behalf it is, and what it may declare."""
+
+    account: str | None = None
+    """Id of the account that gets new resources that name no account; ``None`` for the node's owner."""
+    judge: Callable[[DesiredState], None] = _anything
+    """Raises a fault if the desired state may not be applied. Called in worker threads."""
+
+
+OWNERS: Final = ApplyTerms()

@@ -11,43 +11,36 @@ from collections.abc import Collection
 import trio
 
 from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.skipping import terms_of
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 
 
-class Pruning:
-    """Finds and deletes the resources of the node's owner that an apply left out."""
+async def prune(
+    declarations: DeclarationService, request: wire.ApplyRequest, named: Collection[tuple[str, str]]
+) -> list[wire.ApplyItem]:
+    """Deletes what has the labels of a request and its manager wrote for the node's owner; returns an item for each.
 
-    def __init__(self, declarations: DeclarationService) -> None:
-        self._declarations = declarations
-
-    async def prune(
-        self, selector: str, named: Collection[tuple[str, str]], *, manager: str, dry_run: bool
-    ) -> list[wire.ApplyItem]:
-        """Deletes resources with these labels that this manager wrote; returns an item for each found.
-
-        ``named``: types and names in lower case of those that the apply names. Raises Invalid for a bad selector.
-        """
-        items = []
-        writers = await self._declarations.writers()
-        owner = await trio.to_thread.run_sync(lambda: self._declarations.owner["id"])
-        for each in await self._declarations.list(None, selector):
-            if (each.type, each.name.casefold()) in named or each.spec is None:
-                continue
-            if each.account["id"] != owner:  # what an account has is not in the owner's manifests
-                continue
-            if "ownerReferences" in each.headers:  # it is deleted with its owner
-                continue
-            kind = each.type.lower()
-            wrote = writers.get(each.id, manager)
-            if not TYPES.named(each.type).is_pruned or wrote != manager:
-                by = f"{wrote} wrote it, and not {manager}: " if wrote != manager else ""
-                text = f"{by}it is not pruned: odfctl delete {kind} {each.name}"
-                items.append(
-                    wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(text,))
-                )
-                continue
-            if not dry_run:
-                await self._declarations.delete(each.type, each.id)
-            items.append(wire.ApplyItem(kind=kind, name=each.name, action="deleted", id=each.id))
-        return items
+    ``named``: types and names in lower case of those that the apply names. Raises Invalid for a bad selector.
+    """
+    items, manager = [], terms_of(request).manager
+    writers = await declarations.writers()
+    owner = await trio.to_thread.run_sync(lambda: declarations.owner["id"])
+    for each in await declarations.list(None, request.prune):
+        if (each.type, each.name.casefold()) in named or each.spec is None:
+            continue
+        if each.account["id"] != owner:  # what an account has is not in the owner's manifests
+            continue
+        if "ownerReferences" in each.headers:  # it is deleted with its owner
+            continue
+        kind = each.type.lower()
+        wrote = writers.get(each.id, manager)
+        if not TYPES.named(each.type).is_pruned or wrote != manager:
+            by = f"{wrote} wrote it, and not {manager}: " if wrote != manager else ""
+            text = f"{by}it is not pruned: odfctl delete {kind} {each.name}"
+            items.append(wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(text,)))
+            continue
+        if not request.dry_run:
+            await declarations.delete(each.type, each.id)
+        items.append(wire.ApplyItem(kind=kind, name=each.name, action="deleted", id=each.id))
+    return items
