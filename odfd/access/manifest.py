@@ -238,18 +238,6 @@ def attributes_of(resource: Resource) -> tuple[Statement, ...]:
     )
 
 
-def objects_of(resource: Resource) -> dict[str, str | None]:
-    """Returns the objects of Relations as they were written, each with its id, or ``None`` if it is not here."""
-    spec = resource.spec or {}
-    said = [each["object"] for part in ("relations", "attributes") for each in spec.get(part) or ()]
-    return {text: _target(resource, text, ANY) for text in said}
-
-
-def admins_in(resource: Resource) -> bool:
-    """Whether a Relations resource makes an administrator."""
-    return any(each["name"] == ADMIN and each["value"] for each in (resource.spec or {}).get("attributes") or ())
-
-
 def _target(resource: Resource, text: str, type_: str) -> str | None:
     held = resource.references.get(reference_key(text, type_))
     return None if held is None else held.id

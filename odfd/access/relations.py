@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -86,18 +86,11 @@ class Statement(msgspec.Struct, frozen=True):
     author: str | None = None
 
 
-class Allow(msgspec.Struct, frozen=True):
-    """The action is permitted."""
-
-
 class Deny(msgspec.Struct, frozen=True):
     """The action is refused. ``role``: the subject's role; ``None``: it may not learn that the resource exists."""
 
     role: Role | None
     needed: Role
-
-
-Decision: TypeAlias = Allow | Deny
 
 
 class Relations:
@@ -113,10 +106,6 @@ class Relations:
             for each in counting:
                 self._take(each)
             waiting = [each for each in waiting if each not in counting]
-
-    def says_as(self, other: Relations) -> bool:
-        """Whether the same statements are valid in both."""
-        return (self._roles, self._members, self._attributes) == (other._roles, other._members, other._attributes)
 
     def role(self, subject: Principal, thing: Thing) -> Role | None:
         """Returns the subject's role on a resource; ``None`` without one."""
@@ -172,7 +161,10 @@ class Relations:
                 self._attributes.add((said.object, said.name))
 
 
-def authorize(subject: Principal, action: Action, thing: Thing, relations: Relations) -> Decision:
-    """Decides one action on one resource; a resource that may not be read is refused like one that does not exist."""
+def authorize(subject: Principal, action: Action, thing: Thing, relations: Relations) -> Deny | None:
+    """Returns why one action on one resource is refused; ``None`` if it is permitted.
+
+    A resource that may not be read is refused like one that does not exist.
+    """
     role = relations.role(subject, thing)
-    return Allow() if role is not None and role >= action.value else Deny(role, action.value)
+    return None if role is not None and role >= action.value else Deny(role, action.value)

@@ -38,8 +38,19 @@ from odfd.api.resources.pages import MOST, PAGE
 from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.control.client import MANIFESTS
-from odfd.control.responses import NDJSON, answer, body, decoded, flag, lines, problem, since_of, stream_of, whole_body
-from odfd.control.shared_encoding import SharedValue
+from odfd.control.responses import (
+    NDJSON,
+    SharedValue,
+    answer,
+    body,
+    decoded,
+    flag,
+    lines,
+    problem,
+    since_of,
+    stream_of,
+    whole_body,
+)
 from odfd.errors import Usage, http_status
 from odfd.resources.registry import VERSION
 from odfd.resources.selectors import selecting

@@ -24,7 +24,6 @@ from urllib.parse import quote, urlencode
 from chain.errors import Environment, Invalid, Refused
 from odfd.control import wire
 from odfd.control.exchange import CutOff, Exchange
-from odfd.control.lazy_msgspec import import_msgspec
 from odfd.errors import Bug, Unreachable, Usage, from_problem
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Answer(Generic[T]):
     @classmethod
     def of(cls, sent: Any, kind: type[T]) -> Answer[T]:
         """Decodes an answer. Raises Bug if ``sent`` is not of type ``kind``."""
-        import_msgspec()
+        wire.import_msgspec()
         import msgspec
 
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -13,9 +13,30 @@ from starlette.types import Receive, Scope, Send
 
 from chain.errors import Fault, Invalid
 from engines.query.frames import FAULT, MEDIA_TYPE, frame
-from odfd.control.shared_encoding import SharedValue
 from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_faults, to_problem
 from odfd.runtime.http import CHUNKS, chunk
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class SharedValue(Generic[T]):
+    """A value, with everything that was computed from it. For the tasks of one event loop."""
+
+    __slots__ = ("_made", "value")
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self._made: dict[Callable[[T], Any], Any] = {}
+
+    def once(self, make: Callable[[T], R]) -> R:
+        """Returns ``make(value)``, computed once for each ``make``, a function that lives as long as its module."""
+        try:
+            found: R = self._made[make]
+        except KeyError:
+            found = self._made[make] = make(self.value)
+        return found
+
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Largest JSON request, in bytes; manifests take kilobytes. Uploads stream and have limits of their own."""
@@ -25,7 +46,6 @@ EVENT_STREAM: Final = "text/event-stream"
 View: TypeAlias = Callable[[Any], SharedValue[Any]]
 """Converts a value to the one that is sent; a function that lives as long as its module."""
 _encoder: Final = msgspec.json.Encoder()
-_T = TypeVar("_T")
 
 
 def answer(value: object, status: int = 200) -> Response:
@@ -169,12 +189,12 @@ async def whole_body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-async def body(request: Request, kind: type[_T]) -> _T:
+async def body(request: Request, kind: type[T]) -> T:
     """Decodes the request's JSON as ``kind``; an empty body is an empty object. Raises Invalid with the place."""
     return decoded(await whole_body(request) or b"{}", kind)
 
 
-def decoded(data: bytes, kind: type[_T]) -> _T:
+def decoded(data: bytes, kind: type[T]) -> T:
     """Decodes JSON as ``kind``. Raises Invalid with the place."""
     try:
         return msgspec.json.decode(data, type=kind)

@@ -19,12 +19,14 @@ import msgspec
 from chain.errors import Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId, DatasetName, parse_local_alias, parse_own_name
 from chain.instant import Instant
+from odfd.flows import store as flows
 from odfd.renditions import tables
-from odfd.renditions.tables import CollectionState
+from odfd.renditions.tables import CollectionState, Member
 from odfd.resources.reader import NamedRow
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource, derived_id
 from odfd.resources.store import ResourceStore
+from odfd.webhooks import store as webhooks
 
 TYPE: Final = "Dataset"
 _INNER: Final = re.compile(
@@ -318,3 +320,10 @@ def _entry_of(resource: Resource | None) -> DatasetEntry | None:
 def _entry(row: NamedRow) -> DatasetEntry:
     assert row.did is not None
     return DatasetEntry(name=DatasetName(row.name), id=DatasetId.parse(row.did), created_at=row.created_at)
+
+
+def hand_on(connection: sqlite3.Connection, old: Member, new: Member, now: Instant) -> None:
+    """Lets the resource of a collection, and what flows and webhooks remember of it, be of the new rendition."""
+    Catalog(connection).hand_on(old.dataset, new.dataset, now)
+    flows.hand_on(connection, old.dataset, new.dataset)
+    webhooks.hand_on(connection, str(old.dataset), str(new.dataset))

@@ -6,7 +6,7 @@ a chain never says anything whose meaning depends on this node. Spec: DatasetSna
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -245,3 +245,25 @@ def _neutral(transform: TransformSql) -> TransformSql:
 
 def input_ids(transform: SetTransform) -> Sequence[DatasetId]:
     return [DatasetId.parse(each.dataset_ref) for each in transform.inputs]
+
+
+def inputs_first(
+    asked: Iterable[DatasetId], inputs: Callable[[DatasetId], Sequence[DatasetId]], among: Container[DatasetId]
+) -> list[DatasetId]:
+    """Orders the requested datasets and those of their inputs that are in ``among``, so that inputs come first.
+
+    Chains of other nodes may derive from each other in a ring; such a ring is cut where it closes.
+    """
+    ordered: dict[DatasetId, None] = {}
+    begun: set[DatasetId] = set()
+    for first in asked:
+        path = [first]
+        while path:
+            last = path[-1]
+            begun.add(last)
+            following = next((each for each in inputs(last) if each in among and each not in begun), None)
+            if following is not None:
+                path.append(following)
+            else:
+                ordered[path.pop()] = None
+    return list(ordered)

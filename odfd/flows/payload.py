@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from chain.errors import Invalid
-from odfd.resources.variables import VARIABLE
+from odfd.resources.manifest import VARIABLE
 
 MAX_PAYLOAD: Final = 64 * 1024
 _EVENT: Final = "trigger.event"

@@ -55,8 +55,7 @@ from odfd.flows.spec import (
     WebhookCallTask,
 )
 from odfd.resources import registry
-from odfd.resources.manifest import Draft
-from odfd.resources.quantities import parse_size
+from odfd.resources.manifest import Draft, parse_size
 from odfd.resources.references import reference_key
 from odfd.resources.registry import ODF, VERSION
 from odfd.resources.types import Deletion, ResourceType

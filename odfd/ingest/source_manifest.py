@@ -23,10 +23,9 @@ from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks, check_he
 from odfd.ingest.renaming import ENGINE, named, of_any_engine, ours, renamed_columns
 from odfd.ingest.trigger import check_trigger
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import VARIABLE, Draft, described
 from odfd.resources.references import ANY, SETS, reference_key, refers_to
 from odfd.resources.types import OWN, Remarks, ResourceType
-from odfd.resources.variables import VARIABLE
 
 MAX_CONFIG: Final = 64
 ENDPOINT: Final = "RestEndpoint"

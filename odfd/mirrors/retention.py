@@ -14,7 +14,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.instant import DAY, SECOND, Instant
-from odfd.resources.quantities import SIZE, parse_size
+from odfd.resources.manifest import SIZE, parse_size
 
 ALL: Final = "all"
 UNCAPPED: Final = "none"

@@ -272,3 +272,19 @@ def wrong_entries(
 def _near(key: str) -> str:
     near = difflib.get_close_matches(key[:40], PARTS[1:], n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(PARTS)}"
+
+
+VARIABLE: Final = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+"""The pattern of ``${{ NAME }}`` in texts of resources; each kind defines the names."""
+SIZE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(B|[kKMGTP]i?B)\Z")
+_POWERS: Final = "kMGTP"
+
+
+def parse_size(text: str) -> int:
+    """Returns the bytes that a text such as ``10GiB``, ``1.5GB`` or ``500B`` states. Raises Invalid."""
+    found = SIZE.match(text)
+    if found is None:
+        raise Invalid(f"{text[:60]!r} is not a size", rule="size", hint="write it like 500MB or 10GiB")
+    unit = found[2]
+    power = 0 if unit == "B" else _POWERS.index(unit[0].replace("K", "k")) + 1
+    return int(float(found[1]) * (1024 if "i" in unit else 1000) ** power)

@@ -133,16 +133,12 @@ class _Making:
             self.defs[name] = self._object(cls)
         return {"$ref": _DEFS + name}
 
-    def of(self, kind: Kind) -> JsonSchema:
-        """Returns the schema of a layout."""
-        return self._of(kind)
-
     def _object(self, cls: type[msgspec.Struct]) -> JsonSchema:
         tag = cls.__struct_config__.tag
         properties: JsonSchema = {} if tag is None else {TAG: {"const": tag}}
         notes, required = notes_of(cls), [] if tag is None else [TAG]
         for each in layout.fields_of(cls):
-            properties[each.key] = self._of(each.kind) | notes.get(each.name, {})
+            properties[each.key] = self.of(each.kind) | notes.get(each.name, {})
             required += [each.key] if each.required else []
         if tag is not None:
             properties |= self._options(cls, str(tag))
@@ -192,14 +188,15 @@ class _Making:
             self.defs[name] = other | {"properties": {key: _plain(each) for key, each in other["properties"].items()}}
         return {key: _plain(each) for key, each in properties.items() if key in names}
 
-    def _of(self, kind: Kind) -> JsonSchema:
+    def of(self, kind: Kind) -> JsonSchema:
+        """Returns the schema of a layout."""
         match kind:
             case Table(of):
                 return self.ref(of)
             case Union(variants):
                 return {"oneOf": [*map(self.ref, variants), *self._more_kinds(variants)]}
             case Vector(item):
-                return {"type": "array", "items": self._of(item)}
+                return {"type": "array", "items": self.of(item)}
             case Number():
                 return {"type": "integer", "minimum": kind.low, "maximum": kind.high}
             case Flag():

@@ -14,8 +14,7 @@ from chain.model.wire import Scalar
 from odfd.datasets.manifest import VOLUME
 from odfd.repositories.manifest import Place, place_of
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
-from odfd.resources.quantities import parse_size
+from odfd.resources.manifest import Draft, described, parse_size
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
 from odfd.resources.types import OWN, ResourceType, annotated

@@ -18,8 +18,7 @@ import trio
 from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from odfd.control.assembly import Context
-from odfd.datasets.catalog import Catalog
-from odfd.datasets.rendition_names import hand_on
+from odfd.datasets.catalog import Catalog, hand_on
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec

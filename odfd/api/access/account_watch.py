@@ -16,9 +16,9 @@ import trio
 
 from odfd.api.access.calls import Call
 from odfd.api.access.guard import Guard
-from odfd.api.resources.versions import number_of
+from odfd.api.resources.watches import number_of
 from odfd.control import wire
-from odfd.control.shared_encoding import SharedValue
+from odfd.control.responses import SharedValue
 from odfd.state.access_state import AccessState
 
 TASK: Final = "Task"

@@ -228,11 +228,11 @@ class Guard:
         sought = entry.id if entry is not None else _NOBODYS
         thing = _thing(state, sought, is_published=bool(self._reader.public_of([sought])))
         decision = authorize(self.subject, action, thing, state.relations)
-        if entry is None or (isinstance(decision, Deny) and decision.role is None):
+        if entry is None or (decision is not None and decision.role is None):
             raise NotFound(
                 f"no dataset {ref[:120]!r} here", rule="dataset-ref", hint="odfctl get datasets lists what you may read"
             )
-        if isinstance(decision, Deny):
+        if decision is not None:
             raise self.denied(decision, f"Dataset:{entry.name}")
         return entry
 
@@ -270,7 +270,7 @@ class Guard:
         """Raises Refused if ``action`` is not allowed on a resource that the subject can read."""
         state = self._reader.read()
         decision = authorize(self.subject, action, _resource(state, view.id), state.relations)
-        if isinstance(decision, Deny):
+        if decision is not None:
             raise self.denied(decision, f"{view.type}:{view.name}")
 
     def handles(self, ids: Iterable[str]) -> Collection[str]:
@@ -308,7 +308,7 @@ class Guard:
     def denial(self, state: AccessState, id_: str, action: Action, what: str) -> Refused | None:
         """Returns the fault if ``action`` on a readable resource is not allowed; ``None`` if it is."""
         decision = authorize(self.subject, action, self._thing(state, id_), state.relations)
-        return self.denied(decision, what) if isinstance(decision, Deny) else None
+        return None if decision is None else self.denied(decision, what)
 
     def account(self, account: str) -> str | None:
         """Returns the id of a named account that is the subject's, or one of its organisations. Blocking."""

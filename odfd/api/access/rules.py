@@ -26,7 +26,7 @@ from odfd.api.network.search import MAX_FOUND
 from odfd.api.queries.public_queries import check_public
 from odfd.api.resources.pages import ResourcePage, no_page, rest_after
 from odfd.api.resources.types import TYPES
-from odfd.api.resources.versions import number_of
+from odfd.api.resources.watches import number_of
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry, NamedId, is_one_chain
 from odfd.errors import sole_faults

@@ -51,8 +51,7 @@ from odfd.control.board import task_ref
 from odfd.datasets import captures
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import CommitExtras, block_time
-from odfd.datasets.creation import input_ids
-from odfd.datasets.derivation_order import inputs_first
+from odfd.datasets.creation import input_ids, inputs_first
 from odfd.datasets.pushes import PushTable
 from odfd.datasets.row_counts import NOTHING_READ, added
 from odfd.errors import sole_faults

@@ -22,8 +22,7 @@ from chain.store.shards import SEALED
 from odfd.api.datasets.rendition_effects import Move, RenditionEffects
 from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.datasets.catalog import Catalog
-from odfd.datasets.creation import declaration, input_ids, is_same_query
-from odfd.datasets.derivation_order import inputs_first
+from odfd.datasets.creation import declaration, input_ids, inputs_first, is_same_query
 from odfd.datasets.visibility import Mark, Marks
 from odfd.renditions import tables
 from odfd.renditions.sharded_inputs import over

@@ -27,10 +27,10 @@ from odfd.api.datasets.own_roots import check_own_root
 from odfd.api.resources.sources import SourceReader
 from odfd.datasets import captures, pushes, visibility
 from odfd.datasets.captures import BoundCapture, CapturedPart
+from odfd.datasets.catalog import hand_on
 from odfd.datasets.commit import SideCommit
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.read_holds import ReadHold, ReadHolds
-from odfd.datasets.rendition_names import hand_on
 from odfd.datasets.row_counts import NOTHING_READ
 from odfd.datasets.visibility import Visibility
 from odfd.ingest import segments

@@ -51,7 +51,7 @@ from odfd.queries import folds
 from odfd.queries.sharded_cuts import complete_sizes
 from odfd.renditions import tables as renditions
 from odfd.resources import records
-from odfd.resources.label_query import labels_by_did, labels_of
+from odfd.resources.reader import labels_by_did, labels_of
 from odfd.resources.store import ResourceStore
 from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop

@@ -37,7 +37,7 @@ from odfd.api.resources.views import view_of, with_state
 from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.control.shared_encoding import SharedValue
+from odfd.control.responses import SharedValue
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.datasets.catalog import Catalog, DatasetResources
 from odfd.mirrors.mirror_spec import TYPE as MIRROR

@@ -10,8 +10,7 @@ import trio
 from chain import instant
 from chain.errors import NotFound
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.versions import position
-from odfd.api.resources.watches import PAGE
+from odfd.api.resources.watches import PAGE, position
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.resources.changes import told

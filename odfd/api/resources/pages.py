@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from odfd.api.resources.versions import position
+from odfd.api.resources.watches import position
 from odfd.control import wire
 from odfd.errors import Usage
 from odfd.resources.resource import Resource

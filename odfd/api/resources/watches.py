@@ -14,10 +14,9 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import msgspec
 import trio
 
-from chain.errors import Refused
-from odfd.api.resources.versions import position
+from chain.errors import Invalid, Refused
 from odfd.control import wire
-from odfd.control.shared_encoding import SharedValue
+from odfd.control.responses import SharedValue
 from odfd.obs.events import EventLog
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.store import ResourceStore
@@ -196,3 +195,22 @@ class ResourceWatches:
         return SharedValue(
             wire.ResourceNews(version=f"{epoch}-{event.rv}", op=op, resource=self._view(event.resource))
         )  # fmt: skip
+
+
+def position(store: ResourceStore, since: str) -> int:
+    """Returns the position of a version in this log. Raises Invalid for one of another log, or no longer kept."""
+    epoch, floor = store.epoch(), store.floor()
+    said, _, number = since.rpartition("-")
+    hint = "list anew: odfctl get KIND -w without --since"
+    if said != epoch or not number.isdecimal() or int(number) > store.newest():
+        text = f"{since[:60]!r} is no version of this node's log of resources"
+        raise Invalid(text, rule="resource-version", hint=hint)
+    if int(number) < floor:
+        text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
+        raise Invalid(text, rule="resource-version-too-old", hint=hint)
+    return int(number)
+
+
+def number_of(version: str) -> int:
+    """Returns the number of a version of the log."""
+    return int(version.rpartition("-")[2])

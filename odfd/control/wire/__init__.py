@@ -11,7 +11,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from odfd.control.lazy_msgspec import import_msgspec
+from chain.libraries import kept_out
+
+
+def import_msgspec() -> None:
+    """Imports ``msgspec`` without ``typing_extensions``, which takes as long as ``msgspec`` itself.
+
+    It would use functions of it in place of those of ``typing``, which are equal from Python 3.11 on.
+    """
+    with kept_out(("typing_extensions",)):
+        import msgspec  # noqa: F401
+
 
 if TYPE_CHECKING:
     from odfd.control.wire.alteration import *

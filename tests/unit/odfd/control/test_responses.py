@@ -12,8 +12,7 @@ from starlette.requests import Request
 
 from chain.errors import Invalid
 from odfd.control import wire
-from odfd.control.responses import EventStream, LineStream, lines, since_of, stream_of
-from odfd.control.shared_encoding import SharedValue
+from odfd.control.responses import EventStream, LineStream, SharedValue, lines, since_of, stream_of
 from odfd.runtime.http import CHUNKS
 
 

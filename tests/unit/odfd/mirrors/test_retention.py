@@ -10,7 +10,7 @@ from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from odfd.mirrors.data_retention import RetainedRange, replanned
 from odfd.mirrors.retention import Keep, Piece, oldest_kept, parse_keep, trimmed
-from odfd.resources.quantities import parse_size
+from odfd.resources.manifest import parse_size
 
 DAY = 86_400 * SECOND
 
