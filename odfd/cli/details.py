@@ -37,7 +37,6 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("head", f"#{view.blocks - 1}  {view.head or ''}" if view.blocks else "none: no block of it is here yet"),
             ("license", _license(detail.license)),
             ("records", formatting.count(view.records)),
-            ("values", "of columns: odfctl describe dataset ID of a shard" if view.shards and not profile else ""),
             ("size", size_text(profile, view.records) if profile and profile.slices else ""),
             ("growth", growth_text(profile.growth) if profile and profile.slices else ""),
             *_portal(detail.portal),

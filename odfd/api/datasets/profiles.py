@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -10,6 +12,7 @@ from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
 from chain.data.parquet import open_slice
 from chain.errors import Environment, Invalid, NotFound
+from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.model.events import DataSlice
 from chain.state import load_state
@@ -17,6 +20,7 @@ from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.data_profile import ColumnFacts, ProfileBuilder
 from odfd.datasets.previews import columns_of, slices_back
+from odfd.queries.sharded_cuts import complete_sizes
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.state.directory import StateDirectory
 
@@ -34,19 +38,26 @@ class _Timed(NamedTuple):
     at: Instant
 
 
-def profile_of(home: StateDirectory, entry: DatasetEntry) -> wire.DataProfile:
-    """Describes the data of a dataset by its newest slices. Raises Invalid for a schema that cannot be read."""
-    chain = home.chains.chain(entry.id)
-    state = load_state(chain)
+def profile_of(home: StateDirectory, entry: DatasetEntry, shards: Sequence[DatasetId]) -> wire.DataProfile:
+    """Describes the data of a dataset by the newest slices of its shards, up to one time.
+
+    Raises Invalid for a schema that cannot be read.
+    """
+    state = load_state(home.chains.chain(entry.id))
     if state.schema is None:
         return wire.DataProfile(message="it has no data yet")
-    first = home.held_from(entry.id)
-    newest = list(islice(slices_back(chain, first), MOST_SLICES + 1))
+    first = max(map(home.held_from, shards))
+    slices = [
+        slices_back(home.chains.chain(each), home.held_from(each), size)
+        for each, size in zip(shards, complete_sizes(home, shards), strict=True)
+    ]
+    newest = list(islice(heapq.merge(*slices, key=lambda each: each[1], reverse=True), MOST_SLICES + 1))
     read = [_Timed(*each) for each in newest[:MOST_SLICES]]
     builder = ProfileBuilder(to_arrow(schema_of(state.schema)).remove_metadata())
     unread, message = 0, f"the data before block #{first} is not kept here" if first else ""
     try:
-        home.need_data(entry.id, entry.name)
+        for each in shards:
+            home.need_data(each, entry.name)
         unread = sum(not _added(home, builder, each.slice) for each in read)
     except NotFound as fault:
         message, unread = fault.message, len(read)

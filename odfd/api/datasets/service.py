@@ -118,17 +118,13 @@ class DatasetService:
         )  # fmt: skip
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
-        """Describes a dataset; with ``profile`` also the values of its columns, if it is one chain.
-
-        The values come from the files of its slices.
-        """
+        """Describes a dataset; with ``profile`` also the values of its columns, from the files of its slices."""
 
         def look() -> wire.DatasetDetail:
             entry = self._home.resolve(ref)
             detail = self._views.detail(entry)
-            if not profile or (detail.dataset.shards and not is_one_chain(ref)):
-                return detail
-            return msgspec.structs.replace(detail, profile=profile_of(self._home, entry))
+            shards = (entry.id,) if is_one_chain(ref) else self._home.shards_of(entry.id)
+            return msgspec.structs.replace(detail, profile=profile_of(self._home, entry, shards) if profile else None)
 
         detail = await trio.to_thread.run_sync(look)
         (view,) = await self._completed(lambda: [detail.dataset])

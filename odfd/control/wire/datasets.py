@@ -165,7 +165,7 @@ class DataProfile(Value, frozen=True, kw_only=True):
     unread: int = 0
     """Number of these whose files are damaged or not here, and so are in no column's statistics."""
     is_whole: bool = True
-    """Whether they are all slices of the chain."""
+    """Whether they are all slices of the dataset."""
     records: int = 0
     """Records of the examined slices."""
     bytes: int = 0

@@ -256,10 +256,37 @@ async def test_what_is_of_one_chain_is_of_all_shards_by_their_name_or_refused(wo
             )
         assert refused.value.rule == "shard-member"
         assert len(await alice.api.datasets.log(made.shards[1], (), 50, None)) > 2
-        assert (await alice.api.datasets.describe("cities", profile=True)).profile is None
-        assert (await alice.api.datasets.describe(made.shards[1], profile=True)).profile is not None
         for each in made.shards:
             assert (await alice.done(alice.api.verification.verify(each, wire.VerifyRequest()))).ok
+
+
+async def test_the_values_of_columns_are_those_of_all_shards(world: Any, worlds: Any) -> None:
+    """As one chain had them, and with rows that came since; an id means one shard."""
+
+    async def profile(ref: str = "cities") -> wire.DataProfile:
+        found = (await alice.api.datasets.describe(ref, profile=True)).profile
+        assert found is not None
+        return found
+
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        before = await profile()
+        made = await shard(alice, 3, "city")
+        await hand_over(alice, 1)
+        now = await profile()
+        assert (now.records, now.is_whole, now.unread) == (before.records, True, 0) == (3, True, 0)
+        own = {"event_time", "city", "population"}
+        compared = [
+            [(each.name, each.nulls, each.minimum, each.maximum) for each in side.columns if each.name in own]
+            for side in (before, now)
+        ]
+        assert compared[0] == compared[1]
+        assert len(compared[0]) == 3
+        await pulled(world, alice, 9, "Steyr", 99)
+        now = await profile()
+        assert [each.maximum for each in now.columns if each.name == "population"] == [99]
+        parts = [await profile(each) for each in made.shards]
+        assert [sum(each.records for each in parts), sum(each.slices for each in parts)] == [now.records, now.slices]
 
 
 async def test_a_name_means_all_shards_to_accounts_and_to_others_too(world: Any, worlds: Any) -> None:
