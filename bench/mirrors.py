@@ -20,6 +20,7 @@ from bench import chains
 from bench.measure import MILLION, Row, Side, Size
 from bench.network import Link, connected, download
 from bench.node import daemon, settle
+from bench.peers import is_connected
 from chain import instant
 from chain.data.arrow_schema import from_arrow
 from chain.data.logical_hash import logical_hash_file
@@ -100,7 +101,7 @@ def _mirror(folder: Path, link: Link, case: _Case) -> float:
     with daemon(folder) as node:
         client = Client(node.socket)
         node.do("network", "join", "bench", "--bootstrap", link.where["address"])
-        until("the giver is met", lambda: any(peer["connected"] for peer in node.do("peer", "list")), 60)
+        until("the giver is met", lambda: any(map(is_connected, node.do("peer", "list"))), 60)
         time.sleep(_MET)
         settle(node)
         begun = time.perf_counter()

@@ -15,8 +15,14 @@ from bench.machine import resident, spent
 from bench.measure import Row, Side, Size
 from bench.node import TREE, daemon, settle
 from demo.nodes import Node, until
+from odfd.cli.kinds import with_state
 
 _MET_SECONDS: Final = 60.0
+
+
+def is_connected(peer: Any) -> bool:
+    """Whether a Peer, as it is printed, is connected."""
+    return bool(with_state(peer).get("connected"))
 
 
 def measure_gossip(size: Size, folder: Path) -> list[Row]:
@@ -92,7 +98,7 @@ def _use(node: Node, window: float) -> tuple[float, float]:
 
 
 def _peers(node: Node) -> int:
-    return sum(peer["connected"] for peer in node.do("peer", "list"))
+    return sum(map(is_connected, node.do("peer", "list")))
 
 
 @contextmanager

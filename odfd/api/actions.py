@@ -31,7 +31,7 @@ from odfd.api.endpoints import (
     path_part,
     with_body,
 )
-from odfd.api.resources.network_types import NETWORK_TYPE
+from odfd.api.resources.network_types import NETWORK_TYPE, PEER_TYPE
 from odfd.control import wire
 from odfd.control.board import known_kinds
 from odfd.control.endpoint import CALLER
@@ -112,9 +112,11 @@ async def _drop(services: Services, request: Request) -> object:
     return await services.endpoints.drop(_name(request, "name"), number(request, "number", None, 1))
 
 
-@asks(takes=wire.ConnectRequest, operation=lambda s: s.peers.connect)
+@asks(takes=wire.ConnectRequest, operation=lambda s: s.peers.connect, answers=wire.ResourceManifest)
 async def _connect(services: Services, request: Request) -> object:
-    return await services.peers.connect((await body(request, wire.ConnectRequest)).multiaddr)
+    """Connects to a peer at a multiaddress, and returns the Peer."""
+    peer = await services.peers.connect((await body(request, wire.ConnectRequest)).multiaddr)
+    return await operations.read(services, PEER_TYPE, peer)
 
 
 @asks(takes=wire.InvitationRequest, operation=lambda s: s.networks.invite)
@@ -274,9 +276,6 @@ _describe = asks(Parameter("profile", "flag", "With statistics of its columns.")
     lambda s, r: s.datasets.describe(_name(r), profile=flag(r, "profile"))
 )
 _tail = asks(LIMIT)(lambda s, r: s.datasets.tail(_name(r), _rows(r)))
-_peers = asks(Parameter("holds", "flag", "With the datasets that each serves."))(
-    lambda s, r: s.peers.list(holds=flag(r, "holds"))
-)
 
 NODE: Final = f"/node/{VERSION}"
 _DATASET: Final = f"/dataset/{VERSION}/datasets/{{ref}}"
@@ -394,11 +393,9 @@ OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", "/invitations", with_body(wire.InvitationText, lambda s: s.networks.invitation)),
     ("POST", "/invitations/accept", _accept),
     ("DELETE", "/invitations/{id}", lambda s, r: s.networks.revoke(_name(r, "id"))),
-    ("GET", "/peers", _peers),
     ("POST", "/peers", _connect),
-    ("GET", "/peers/{peer}", lambda s, r: s.peers.show(_name(r, "peer"))),
+    ("GET", "/holders", lambda s, _: s.peers.holders()),
     ("GET", "/netcheck", lambda s, _: s.peers.netcheck()),
-    ("GET", "/validators", lambda s, _: s.trust.validators()),
     ("POST", "/validators/lift", with_body(wire.LiftRequest, lambda s: s.trust.lift)),
     ("POST", "/signers", with_body(wire.SignRequest, lambda s: s.journal_recovery.sign_again)),
     ("GET", "/policy", lambda s, _: s.policies.policy()),

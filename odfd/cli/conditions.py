@@ -34,8 +34,8 @@ class Exists:
 
     wanted: bool
 
-    def check(self, view: type[msgspec.Struct]) -> None:
-        """Accepts any view."""
+    def check(self, *views: type[msgspec.Struct]) -> None:
+        """Accepts any views."""
 
     def holds(self, value: Mapping[str, Any] | None) -> bool:
         return (value is not None) is self.wanted
@@ -58,9 +58,9 @@ class Compares:
             found = found[step]
         return _OPERATORS[self.sign](*self._pair(found))
 
-    def check(self, view: type[msgspec.Struct]) -> None:
-        """Raises Usage if no value of this type can have such a field, or such a word in it."""
-        found: Sequence[inspect.Type] = (inspect.type_info(view),)
+    def check(self, *views: type[msgspec.Struct]) -> None:
+        """Raises Usage if no value of these types can have such a field, or such a word in it."""
+        found: Sequence[inspect.Type] = tuple(map(inspect.type_info, views))
         for step in self.field.split("."):
             parts = list(_parts(found))
             if any(isinstance(each, inspect.AnyType | inspect.DictType) for each in parts):

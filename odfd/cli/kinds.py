@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from chain.errors import Invalid, NotFound
 from chain.instant import Instant
 from odfd import output
 from odfd.cli import formatting
@@ -18,9 +19,13 @@ from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
 from odfd.resources import registry
-from odfd.resources.registry import OWNER, VERSION, Registration
+from odfd.resources.registry import OWNER, STATE, VERSION, Registration
 
 V = TypeVar("V", bound=wire.Value)
+_STATE: Final = f"/resource/{VERSION}/{STATE}"
+_PEER_ID: Final = "12D3KooW"
+_PEER_ID_LENGTH: Final = 52
+"""Characters of a whole peer id; a shorter text is the beginning of one."""
 PAGE: Final = 5_000
 """Resources that are requested at a time: the most that the API returns."""
 _Named: TypeAlias = "wire.DatasetView | wire.FlowView | wire.MirrorView | wire.ResourceManifest"
@@ -43,11 +48,18 @@ class Kind(Generic[V]):
     """Whether the API answers for a single resource; else it is picked from the list."""
     declared: str = ""
     """The API path of the kind's manifests, if it has resources; else empty."""
+    state: str = ""
+    """The class in ``wire`` of what only the running node knows of a resource, if the kind's JSON has that."""
 
     @property
     def plural(self) -> str:
         """The name of several resources of the kind: its first alias, if it has any."""
         return self.aliases[0] if self.aliases else self.name
+
+    @property
+    def fields(self) -> tuple[type[wire.Value], ...]:
+        """The types whose fields a condition names: of a resource, and of its state."""
+        return (self.view, getattr(wire, self.state)) if self.state else (self.view,)
 
     @property
     def view(self) -> type[V]:
@@ -97,6 +109,31 @@ def account_of(row: wire.Value) -> str:
         return getattr(row, "account", None) or OWNER
     found = row.headers.get("account")
     return OWNER if found is None else str(found.get("name", found["id"]))
+
+
+def with_state(sent: Any) -> Any:
+    """Returns the JSON of a resource in which fields of its state stand beside its own."""
+    conditions = sent.get("status", {}).get("conditions", {}) if isinstance(sent.get("status"), dict) else {}
+    return {**next((each["value"] for key, each in conditions.items() if key.endswith(_STATE)), {}), **sent}
+
+
+def whole_peer(session: Session, peer: str) -> str:
+    """Returns the id of the known peer of a name, or whose id begins so. Raises NotFound, Invalid.
+
+    A whole id or a key is returned as it is, since a peer may be blocked before it is met.
+    """
+    if peer.startswith("did:key:") or (peer.startswith(_PEER_ID) and len(peer) == _PEER_ID_LENGTH):
+        return peer
+    if peer.startswith("/"):
+        hint = "odfctl peer connect ADDRESS; then name it by its id, the part after /p2p/"
+        raise Invalid(f"{peer[:120]!r} is an address, and a peer is named by its id", rule="peer", hint=hint)
+    rows = PEER.all(session).value
+    found = [row.spec["peerId"] for row in rows if row.name == peer or row.spec["peerId"].startswith(peer)]
+    if len(found) > 1:
+        raise Invalid(f"several peers begin with {peer!r}", rule="peer", hint="write more of it")
+    if not found:
+        raise NotFound(f"no peer {peer[:60]!r} is known here", rule="peer", hint="odfctl peer list")
+    return str(found[0])
 
 
 def id_of(sent: Any) -> str:
@@ -193,30 +230,6 @@ def _kept(row: wire.MirrorView) -> str:
         return "chain"
     first = row.held_from
     return (row.keep or "all") + (f", from #{first}" if first else "")
-
-
-def _peers(now: Instant) -> tuple[TableColumn[wire.PeerInfo], ...]:
-    return (
-        TableColumn("PEER", lambda row: row.peer_id),
-        TableColumn("NAME", lambda row: row.name or formatting.NOTHING, most=64, optional=True),
-        TableColumn("STATE", lambda row: "blocked" if row.blocked else "connected" if row.connected else "away"),
-        TableColumn("SCORE", lambda row: f"{row.score:.1f}", right=True),
-        TableColumn("DATASETS", lambda row: formatting.count(row.datasets), right=True),
-        TableColumn("IN", lambda row: formatting.rate(row.received_rate), right=True, optional=True),
-        TableColumn("OUT", lambda row: formatting.rate(row.sent_rate), right=True, optional=True),
-        TableColumn("SEEN", lambda row: formatting.ago(row.last_seen, now)),
-        TableColumn("ADDRESS", lambda row: next(iter(row.addresses), formatting.NOTHING), most=80),
-    )
-
-
-def _validators(now: Instant) -> tuple[TableColumn[wire.ValidatorView], ...]:
-    return (
-        TableColumn("VALIDATOR", lambda row: row.key),
-        TableColumn("GROUP", lambda row: row.group),
-        TableColumn("ATTESTATIONS", lambda row: formatting.count(row.attestations), right=True),
-        TableColumn("SEEN", lambda row: formatting.ago(row.last_seen, now)),
-        TableColumn("", lambda row: f"suspended: {row.reason}" if row.suspended else "", most=WHOLE),
-    )
 
 
 def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
@@ -318,7 +331,7 @@ def _declared(names: Registration) -> Kind[wire.ResourceManifest]:
     columns, path = partial(tables.columns, names), f"/{names.context}/{VERSION}/{names.plural}"
     return Kind(
         names.name.lower(), (names.plural, *names.aliases), path, _name, columns, lambda: wire.ResourceManifest,
-        declared=path,
+        declared=path, state=names.state,
     )  # fmt: skip
 
 
@@ -344,10 +357,8 @@ ENGINE: Final = _viewed(
     single=False, at="engine-processes",
 )  # fmt: skip
 NETWORK: Final = _declared(registry.NETWORK)
-PEER: Final = _viewed(registry.PEER, lambda row: row.peer_id, _peers, lambda: wire.PeerInfo)
-VALIDATOR: Final = _viewed(
-    registry.VALIDATOR, lambda row: row.key, _validators, lambda: wire.ValidatorView, single=False
-)
+PEER: Final = _declared(registry.PEER)
+VALIDATOR: Final = _declared(registry.VALIDATOR)
 TASK: Final = _viewed(registry.TASK, lambda row: row.id, _tasks, lambda: wire.TaskView)
 REPOSITORY: Final = _declared(registry.REPOSITORY)
 ACCOUNT: Final = _declared(registry.ACCOUNT)

@@ -14,11 +14,12 @@ from odfd.control import wire
 from odfd.resources.registry import ANY, PrintedColumn, Registration
 
 _NAME = PrintedColumn("NAME", "name")
+_NUMBERS = ("count", "size", "rate")
 
 
 def columns(names: Registration, now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     """Returns the columns of a type at the current time, as some show how long ago something was."""
-    has_name = any(each.title == _NAME.title for each in names.columns)
+    has_name = any(each.title in (_NAME.title, names.name.upper()) for each in names.columns)
     return _shown(names.columns if has_name else (_NAME, *names.columns), now)
 
 
@@ -29,7 +30,7 @@ def resources(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
 
 def _shown(columns: Iterable[PrintedColumn], now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     return tuple(
-        TableColumn(each.title, partial(_cell, each, now), each.form in ("count", "size"), each.most or WHOLE)
+        TableColumn(each.title, partial(_cell, each, now), each.form in _NUMBERS, each.most or WHOLE, each.optional)
         for each in columns
     )
 
@@ -42,9 +43,11 @@ def _cell(column: PrintedColumn, now: Instant, row: wire.ResourceManifest) -> st
         return column.absent or ("" if not column.title else formatting.NOTHING)
     match column.form:
         case "count":
-            return formatting.count(value)
+            return value if isinstance(value, str) else formatting.count(value)
         case "size":
             return formatting.size(value)
+        case "rate":
+            return formatting.rate(value)
         case "moment":
             return formatting.moment(value)
         case "ago":

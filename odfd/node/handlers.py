@@ -96,7 +96,7 @@ def services_of(parts: NodeParts) -> Services:
     mirrors.suggested_names, mirrors.adopt = search.suggested_names, parts.import_export.adopt
     networks, peers = _networks(parts, holders, search, mirrors)
     judging, seen = _judging(parts), _visibility(parts)
-    controllers = _controllers(parts, declarations, (flows, performing), (networks, judging, mirrors, portals))
+    controllers = _controllers(parts, declarations, (flows, performing), ((networks, peers), judging, mirrors, portals))
     _reconciling(parts, declarations, controllers)
     applying = _applying(parts, flows, declarations, controllers)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, _remote_state(parts, holders))
@@ -234,14 +234,14 @@ def _controllers(
     parts: NodeParts,
     declarations: DeclarationService,
     working: tuple[FlowService, FlowTasks],
-    services: tuple[NetworkService, TrustService, MirrorService, PortalService],
+    services: tuple[tuple[NetworkService, PeerService], TrustService, MirrorService, PortalService],
 ) -> Controllers:
     """Makes the controllers; peers, then trust, then mirrors, as an apply prepares them."""
-    (flows, performing), (networks, judging, mirrors, portals) = working, services
+    (flows, performing), ((networks, peers), judging, mirrors, portals) = working, services
     return Controllers(
         [
             NetworkController(networks),
-            PeerController(networks),
+            PeerController(networks, peers),
             ValidatorController(judging),
             MirrorController(mirrors, parts.scheduler),
             AccountController(parts.home),

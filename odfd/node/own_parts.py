@@ -1,16 +1,25 @@
-"""Makes the functions that list undeclared resources: the node, its engines and tasks."""
+"""Makes the functions that list undeclared resources: the node, its engines, tasks, peers, validators of settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from chain.ids import DID_KEY
 from odfd.api.datasets.declared_tasks import live_tasks
 from odfd.api.maintenance.own_resources import OwnResources
-from odfd.api.resources.node_types import ENGINE, NODE
+from odfd.api.resources.network_types import PeerResourceSpec
+from odfd.api.resources.node_types import ENGINE, NODE, live_id, live_resource
 from odfd.flows.tasks import TYPE
+from odfd.network.joined_networks import PEER
 from odfd.node.parts import NodeParts
 from odfd.resources.resource import Resource
+from odfd.resources.status import ResourceStatus
+from odfd.state.effective_policy import VALIDATOR
+from odfd.trust.policy.manifest import ValidatorResourceSpec
+from odfd.trust.policy.profiles import policy_of
 
 
 def own_resources_of(parts: NodeParts) -> Mapping[str, Callable[[], Sequence[Resource]]]:
@@ -20,7 +29,29 @@ def own_resources_of(parts: NodeParts) -> Mapping[str, Callable[[], Sequence[Res
         parts.settings, node, now, parts.engine.view,
         lambda: parts.readers.sandbox, lambda: _reached(parts),
     )  # fmt: skip
-    return {NODE: own.nodes, ENGINE: own.engines, TYPE: live_tasks(context.board, node, now)}
+
+    def peers() -> Sequence[Resource]:
+        """Lists the known peers of which nothing is declared."""
+        met = [each.peer for each in parts.membership.peers() if not each.blocked]
+        return [live(PEER, each, each, PeerResourceSpec(peer_id=each, blocked=False)) for each in met]
+
+    def validators() -> Sequence[Resource]:
+        """Lists the validators that the settings name."""
+        groups = policy_of(parts.settings.policy).groups
+        named = [(group.name, str(key)) for group in groups for key in sorted(group.keys)]
+        return [
+            live(VALIDATOR, did.removeprefix(DID_KEY), did, ValidatorResourceSpec(did=did, group=group))
+            for group, did in named
+        ]
+
+    def live(type_: str, name: str, did: str, spec: msgspec.Struct) -> Resource:
+        status = ResourceStatus(phase="Ready", observed_generation=1)
+        return live_resource(type_, name, live_id(node, type_, did), spec, status, now, did)
+
+    return {
+        NODE: own.nodes, ENGINE: own.engines, TYPE: live_tasks(context.board, node, now), PEER: peers,
+        VALIDATOR: validators,
+    }  # fmt: skip
 
 
 def _reached(parts: NodeParts) -> dict[str, Any]:

@@ -16,7 +16,9 @@ OWNER: Final = "node"
 """The name of the account of the node's owner, unless an Account has it. It is no resource, and cannot be changed."""
 STATE: Final = "State"
 """The condition with what only the running node knows of a resource: computed when it is read, and kept nowhere."""
-Form: TypeAlias = Literal["text", "reference", "count", "size", "moment", "ago", "phase", "labels", "conditions"]
+Form: TypeAlias = Literal[
+    "text", "reference", "count", "size", "rate", "moment", "ago", "phase", "labels", "conditions"
+]
 
 
 class Row(Protocol):
@@ -45,6 +47,8 @@ class PrintedColumn(NamedTuple):
     """Characters of a cell; a longer one ends in an ellipsis. ``None``: none is cut short."""
     absent: str = ""
     """Stands for what is not there; empty for a dash."""
+    optional: bool = False
+    """Whether the column is left out where no row has a value."""
 
     def of(self, row: Row) -> object:
         """Returns the value of a row; ``None`` if there is none."""
@@ -78,6 +82,8 @@ class Registration(NamedTuple):
     """Whether a resource of the type acts by itself, with the rights of the account that has it."""
     columns: tuple[PrintedColumn, ...] = ()
     """The columns after the name."""
+    state: str = ""
+    """The class in ``odfd.control.wire`` of what only the running node knows of a resource of the type."""
 
     @property
     def uri(self) -> str:
@@ -102,6 +108,14 @@ def state(row: Row) -> Mapping[str, Any]:
 def _number_announced(row: Row) -> int | None:
     """Returns the number of datasets that are announced in a Network."""
     return len(state(row)["datasets"]) if state(row) else None
+
+
+def _peer_state(row: Row) -> str:
+    return "blocked" if row.spec["blocked"] else "connected" if state(row).get("connected") else "away"
+
+
+def _suspended(row: Row) -> str | None:
+    return f"suspended: {state(row).get('reason')}" if state(row).get("suspended") else None
 
 
 def _endpoint(row: Row) -> object:
@@ -234,12 +248,25 @@ PORTAL: Final = Registration(
 MIRROR: Final = Registration("Mirror", "net", "mirrors", "odfd.api.resources.network_types:MIRROR_TYPE", base=OURS)
 NETWORK: Final = Registration(
     "Network", "net", "networks", "odfd.api.resources.network_types:NETWORK_TYPE", ("net",), base=OURS,
+    state="NetworkState",
     columns=(
         PrintedColumn("PEERS", "told.State.peers", "count"), PrintedColumn("DATASETS", _number_announced, "count"),
         PrintedColumn("BOOTSTRAP", "spec.bootstrap", most=100),
     ),
 )  # fmt: skip
-PEER: Final = Registration("Peer", "net", "peers", "odfd.api.resources.network_types:PEER_TYPE", base=OURS)
+PEER: Final = Registration(
+    "Peer", "net", "peers", "odfd.api.resources.network_types:PEER_TYPE", base=OURS, state="PeerState",
+    columns=(
+        PrintedColumn("PEER", "spec.peerId"), PrintedColumn("NAME", "told.State.name", most=64, optional=True),
+        PrintedColumn("STATE", _peer_state),
+        PrintedColumn("SCORE", lambda row: f"{state(row).get('score', 0):.1f}", "count"),
+        PrintedColumn("DATASETS", "told.State.datasets", "count"),
+        PrintedColumn("IN", "told.State.receivedRate", "rate", optional=True),
+        PrintedColumn("OUT", "told.State.sentRate", "rate", optional=True),
+        PrintedColumn("SEEN", "told.State.lastSeen", "ago"),
+        PrintedColumn("ADDRESS", lambda row: next(iter(state(row).get("addresses", ())), None), most=80),
+    ),
+)  # fmt: skip
 REPOSITORY: Final = Registration(
     "Repository", "net", "repositories", "odfd.repositories.manifest:REPOSITORY_TYPE", ("repo",), base=OURS,
     columns=(
@@ -249,8 +276,12 @@ REPOSITORY: Final = Registration(
     ),
 )  # fmt: skip
 VALIDATOR: Final = Registration(
-    "Validator", "trust", "validators", "odfd.trust.policy.manifest:VALIDATOR_TYPE", base=OURS
-)
+    "Validator", "trust", "validators", "odfd.trust.policy.manifest:VALIDATOR_TYPE", base=OURS, state="ValidatorState",
+    columns=(
+        PrintedColumn("VALIDATOR", "spec.did"), PrintedColumn("GROUP", "spec.group"),
+        PrintedColumn("", _suspended, most=None),
+    ),
+)  # fmt: skip
 ACCOUNT: Final = Registration(
     "Account", "auth", "accounts", "odfd.access.manifest:ACCOUNT_TYPE",
     columns=(

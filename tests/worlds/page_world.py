@@ -320,20 +320,13 @@ def strangers() -> SimpleNamespace:
                 ]
             )
         ),
-        declarations=_Declared({"Network": [_network()]}),
+        declarations=_Declared({"Network": [_network()], "Peer": [_peer(name) for name in ATTACKS]}),
         search=SimpleNamespace(
             search=says(wire.SearchView(found=tuple(_card(name) for name in ATTACKS), more=3, cards=MANY)),
             card=says(_card(ATTACKS[0])),
         ),
         policies=SimpleNamespace(policy=says(_policy())),
-        peers=SimpleNamespace(
-            list=says(
-                [
-                    wire.PeerInfo(peer_id=name, name=name, alike=2, addresses=(LOUD,), connected=True, holds=ATTACKS)
-                    for name in ATTACKS
-                ]
-            )
-        ),
+        peers=SimpleNamespace(holders=says([wire.PeerHoldings(peer_id=name, names=ATTACKS) for name in ATTACKS])),
         queries=SimpleNamespace(answer=_answer),
         events=SimpleNamespace(kept=_kept, follow=_follow),
         flow=SimpleNamespace(pull=says(wire.TaskRef(id="t1", kind="pull", target=LOUD))),
@@ -511,6 +504,11 @@ def _stated(type_: str, name: str, spec: dict[str, Any], state: wire.Value) -> w
         type=type_, name=name, schema=type_, headers=headers, spec=spec, id=name, labels={}, generation=1, updated_at=""
     )
     return with_state(view, state)
+
+
+def _peer(name: str) -> wire.ResourceView:
+    state = wire.PeerState(name=f"{name} ", alike=2, addresses=(LOUD,), connected=True)
+    return _stated("Peer", name, {"peerId": name, "blocked": False}, state)
 
 
 def _network() -> wire.ResourceView:

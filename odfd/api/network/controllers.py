@@ -7,7 +7,7 @@ from typing import Final
 
 from chain.errors import Refused
 from chain.ids import DatasetId
-from odfd.api.network.mirrors import MirrorService
+from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.control import wire
 from odfd.mirrors.mirror_spec import TYPE as MIRROR
@@ -63,8 +63,12 @@ class PeerController(Controller):
 
     type = PEER
 
-    def __init__(self, networks: NetworkService) -> None:
-        self._networks = networks
+    def __init__(self, networks: NetworkService, peers: PeerService) -> None:
+        self._networks, self._peers = networks, peers
+
+    async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
+        found = {} if sees is not None else await self._peers.states()
+        return {each.id: found[each.spec["peerId"]] for each in resources if each.spec["peerId"] in found}
 
     async def prepare(self, planned: PlannedResource) -> Intent:
         peer = PeerId(planned.after.spec["peerId"])

@@ -13,13 +13,12 @@ import trio
 
 from chain import instant
 from chain.errors import Invalid, NotFound, Refused
-from chain.ids import DID_KEY, DID_ODF, DatasetId
+from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
 from odfd.api.datasets.service import known_dataset
 from odfd.api.network import netcheck
 from odfd.api.network.contact_views import dataset_contact
 from odfd.api.network.mirror_wait import MirrorWait
-from odfd.api.network.node_views import named
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
@@ -39,7 +38,7 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.joined_networks import Network
 from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames
-from odfd.network.peer_names import find_peer, peer_named
+from odfd.network.peer_names import peer_named
 from odfd.runtime.subjects import NODE, Sees, about
 from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import StateDirectory
@@ -399,64 +398,46 @@ class PeerService:
         self.names: Callable[[], NodeNames] = lambda: NodeNames({})
         """Returns what nodes call themselves; called in a worker thread."""
 
-    async def list(self, *, holds: bool = False) -> Sequence[wire.PeerInfo]:
-        """Lists peers; with ``holds`` also the names of the local datasets that each holds."""
+    async def states(self) -> Mapping[str, wire.PeerState]:
+        """Returns the state of each known peer, by its id."""
         names = await trio.to_thread.run_sync(self.names)
         traffic = self._membership.peer_traffic()
-        peers = [named(_peer(view, traffic), names) for view in self._membership.peers()]
-        if not holds:
-            return peers
+        return {view.peer: _state(view, traffic.get(view.peer), names) for view in self._membership.peers()}
+
+    async def holders(self) -> Sequence[wire.PeerHoldings]:
+        """Lists the names of the local datasets that each connected peer holds."""
         entries = await trio.to_thread.run_sync(self._home.entries)
         local = {entry.id: entry.name for entry in entries}
         held: dict[str, list[str]] = {}
         for dataset, found in self._holders.peers(local).items():
             for peer in found:
                 held.setdefault(peer, []).append(local[dataset])
-        return [
-            msgspec.structs.replace(one, holds=tuple(sorted(held.get(one.peer_id, ()))[:MAX_HOLDS])) for one in peers
-        ]
-
-    async def show(self, peer: str) -> wire.PeerInfo:
-        """Shows a peer by its id, an unambiguous beginning of it, or its key."""
-        views = self._membership.peers()
-        return await self._named_view(find_peer(views, str(self._named(peer)) if peer.startswith(DID_KEY) else peer))
+        return [wire.PeerHoldings(peer_id=peer, names=tuple(sorted(names)[:MAX_HOLDS])) for peer, names in held.items()]
 
     async def netcheck(self) -> Sequence[wire.Probe]:
         """Checks how others reach this node, and says what to do. Raises Remote while no network is joined."""
         return netcheck.probes(await self._membership.net_facts())
 
-    async def block(self, peer: str) -> wire.PeerInfo:
-        """Blocks a peer, known or not yet met."""
-        return await self._named_view(await self._membership.block(self._named(peer), blocked=True))
-
-    async def unblock(self, peer: str) -> wire.PeerInfo:
+    async def unblock(self, peer: str) -> None:
         """Ends the blocking of a peer."""
-        return await self._named_view(await self._membership.block(self._named(peer), blocked=False))
+        await self._membership.block(peer_named(self._membership.peers(), peer), blocked=False)
 
-    async def connect(self, multiaddr: str) -> wire.PeerInfo:
-        """Connects to a peer at a multiaddress, and shows it. Raises Remote."""
-        peer = await self._membership.connect(multiaddr)
-        return await self.show(peer)
-
-    async def _named_view(self, view: PeerView) -> wire.PeerInfo:
-        traffic = self._membership.peer_traffic()
-        return named(_peer(view, traffic), await trio.to_thread.run_sync(self.names))
-
-    def _named(self, peer: str) -> PeerId:
-        """Returns the id of a known peer, or a whole id, since a peer may be blocked before it is met."""
-        return peer_named(self._membership.peers(), peer)
+    async def connect(self, multiaddr: str) -> str:
+        """Connects to a peer at a multiaddress, and returns its id. Raises Remote."""
+        return await self._membership.connect(multiaddr)
 
 
-def _peer(view: PeerView, traffic: Mapping[PeerId, PeerTraffic]) -> wire.PeerInfo:
+def _state(view: PeerView, line: PeerTraffic | None, names: NodeNames) -> wire.PeerState:
+    """Returns the state of a peer, with what its node card says."""
     seen = None if view.last_seen is None else instant.render(Instant(view.last_seen))
-    line = traffic.get(view.peer)
-    return wire.PeerInfo(
-        peer_id=view.peer,
+    said = names.of_peer(view.peer)
+    card = {} if said is None else {key: getattr(said, key) for key in ("name", "contact", "about", "alike")}
+    return wire.PeerState(
+        **card,
         addresses=view.addresses,
         connected=view.connected,
         score=view.score,
         last_seen=seen,
-        blocked=view.blocked,
         datasets=view.datasets,
         received=line.received if line is not None else None,
         sent=line.sent if line is not None else None,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from chain.ids import KeyDid
 from chain.statements.card import Card
 from odfd.control import wire
@@ -22,11 +20,3 @@ def publisher_node(card: Card | None, names: NodeNames) -> wire.PeerName | None:
     """Returns the node that signed on its card that it publishes a dataset; ``None`` if no node did."""
     node: KeyDid | None = None if card is None or card.claims is None else card.claims.node
     return None if node is None else peer_name(peer_of_did(node), names)
-
-
-def named(info: wire.PeerInfo, names: NodeNames) -> wire.PeerInfo:
-    """Adds what a peer's node card says."""
-    said = names.of_peer(info.peer_id)
-    if said is None:
-        return info
-    return msgspec.structs.replace(info, name=said.name, contact=said.contact, about=said.about, alike=said.alike)

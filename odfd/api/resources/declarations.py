@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final, Literal
 
 import msgspec
@@ -323,7 +323,7 @@ class DeclarationService:
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """Returns a resource by name, id or did. Raises NotFound."""
         kind = self._type(word)
-        live = self._alive(kind, name)
+        live = await self._alive(kind, name)
         return await trio.to_thread.run_sync(lambda: self._view(live or self._find(kind, name)))
 
     async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
@@ -332,7 +332,7 @@ class DeclarationService:
         Raises NotFound, Invalid; Refused for one that is not declared.
         """
         kind = self._type(word)
-        self._check_declared(kind, name, "has no labels of yours")
+        await self._check_declared(kind, name, "has no labels of yours")
         view = await trio.to_thread.run_sync(lambda: self._view(self._label(kind, name, request)))
         self._events.emit("resource.labelled", view.name, view.type, about=about(view.id))
         return view
@@ -352,7 +352,7 @@ class DeclarationService:
         Conflict as ``plan`` does.
         """
         kind = self._type(word)
-        self._check_declared(kind, name, "is not deleted")
+        await self._check_declared(kind, name, "is not deleted")
         if kind.name in ELSEWHERE:
             hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
             raise Refused(
@@ -422,13 +422,19 @@ class DeclarationService:
         find = self.live.get(kind.name)
         return () if find is None else find()
 
-    def _alive(self, kind: ResourceType, name: str) -> Resource | None:
-        key = name.casefold()
-        return next((each for each in self._live(kind) if key in (each.key, each.id)), None)
+    async def _alive(self, kind: ResourceType, name: str) -> Resource | None:
+        """Returns the undeclared resource that is meant, unless what it stands for is declared."""
+        live, keys = self._live(kind), {name.casefold(), name, kind.object_named(name)}
+        found = next((each for each in live if keys & {each.key, each.id, each.did}), None)
+        if found is not None and found.did is not None:
+            with suppress(NotFound):
+                await trio.to_thread.run_sync(self._find, kind, found.did)
+                return None
+        return found
 
-    def _check_declared(self, kind: ResourceType, name: str, text: str) -> None:
+    async def _check_declared(self, kind: ResourceType, name: str, text: str) -> None:
         """Raises Refused for a resource that is not declared. ``text``: what it cannot have, or be."""
-        if self._alive(kind, name) is not None:
+        if await self._alive(kind, name) is not None:
             what = f"{kind.name} {name[:80]} {text}: {a(kind.name)} is made by {kind.made_by}"
             raise Refused(what, rule="derived-type", hint=kind.instead)
 
@@ -472,7 +478,8 @@ class DeclarationService:
             found = ResourceStore(connection).all(None if kind is None else kind.name, indexed)
         told = [each for each in found if self._is_listed(each.type, None if kind is None else kind.name)]
         if live:
-            told = sorted([*told, *live], key=lambda each: each.key)
+            held = {each.did for each in told if each.did is not None}
+            told = sorted([*told, *(each for each in live if each.did not in held)], key=lambda each: each.key)
         labels_of = self._system_labels.all_of
         return [self._view(each) for each in told if selector is None or matches(selector, each.name, labels_of(each))]
 

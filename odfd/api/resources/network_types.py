@@ -156,7 +156,8 @@ PEER_TYPE: Final = ResourceType(
     names=registry.PEER,
     about="This node's rule for a peer: blocked or not. A peer without a rule is no resource.",
     spec=PeerResourceSpec,
-    kept=kept_peer, stands_for="peerId", object_named=peer_id,
+    kept=kept_peer, stands_for="peerId", object_named=peer_id, made_by="the node that meets it",
+    instead="odfctl peer block PEER declares it",
     delete=lambda services, view, _: services.peers.unblock(view.spec["peerId"]),
     example="""\
 $schema: Peer

@@ -68,11 +68,19 @@ def live_status(
 
 
 def live_resource(
-    type_: str, name: str, id_: str, spec: msgspec.Struct | Mapping[str, Any], status: ResourceStatus, since: Instant
+    type_: str,
+    name: str,
+    id_: str,
+    spec: msgspec.Struct | Mapping[str, Any],
+    status: ResourceStatus,
+    since: Instant,
+    stands_for: str | None = None,
 ) -> Resource:
     """Returns a resource that the node shows but does not store."""
     plain = {key: value for key, value in msgspec.to_builtins(spec).items() if value is not None}
-    return Resource(id=id_, type=type_, name=name, spec=plain, status=status, created_at=since, updated_at=since)
+    return Resource(
+        id=id_, type=type_, name=name, did=stands_for, spec=plain, status=status, created_at=since, updated_at=since
+    )
 
 
 ENGINE_TYPE: Final = ResourceType(

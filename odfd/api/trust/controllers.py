@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from chain.errors import NotFound, Refused
 from chain.ids import KeyDid
 from odfd.api.trust.service import TrustService
+from odfd.control import wire
 from odfd.resources.controller import Controller, Intent, ObservedState
 from odfd.resources.plan import PlannedResource
 from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
+from odfd.runtime.subjects import Sees
 from odfd.state.effective_policy import VALIDATOR
 from odfd.trust.policy.manifest import TYPE as TRUST_POLICY
 from odfd.trust.policy.manifest import unreachable
@@ -31,11 +33,14 @@ class ValidatorController(Controller):
         return Intent(lambda connection: self._trust.record_validator(connection, key, group), self._trust.take_up)
 
     async def observe(self, resource: Resource) -> ObservedState:
-        did = resource.spec["did"]
-        for each in await self._trust.validators():
-            if each.key == did:
-                return ObservedState(told={"Counts": ConditionValue(value=not each.suspended, message=each.reason)})
-        raise NotFound("no policy names it", rule="validator", hint="apply it again")
+        found = (await self._trust.validators()).get(resource.spec["did"])
+        if found is None:
+            raise NotFound("no policy names it", rule="validator", hint="apply it again")
+        return ObservedState(told={"Counts": ConditionValue(value=not found.suspended, message=found.reason)})
+
+    async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
+        found = {} if sees is not None else await self._trust.validators()
+        return {each.id: found[each.spec["did"]] for each in resources if each.spec["did"] in found}
 
 
 class TrustPolicyController(Controller):

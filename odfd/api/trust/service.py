@@ -108,27 +108,20 @@ class TrustService:
         """Asks connected peers for a bundle that is not kept here. Result: EvidenceFetched."""
         return self._evidence.fetch(evidence_id)
 
-    async def validators(self) -> Sequence[wire.ValidatorView]:
-        """Lists the validators of the policy in force, and says which are suspended."""
+    async def validators(self) -> Mapping[str, wire.ValidatorState]:
+        """Returns the state of each validator of the policy in force, by its did."""
         policy = self._evaluator.policy
         out = await trio.to_thread.run_sync(self._suspended, policy)
-        return [
-            wire.ValidatorView(
-                key=str(key),
-                group=group.name,
-                suspended=group.name in out,
-                reason=out[group.name].reason if group.name in out else "",
-            )
-            for group in policy.groups
-            for key in sorted(group.keys)
-        ]
+        states = {name: wire.ValidatorState(suspended=True, reason=each.reason) for name, each in out.items()}
+        counting = wire.ValidatorState()
+        return {str(key): states.get(group.name, counting) for group in policy.groups for key in group.keys}
 
     def _suspended(self, policy: Policy) -> dict[str, Suspended]:
         with self._home.database.read() as connection:
             return {each.group: each for each in Suspensions(connection).all(policy)}
 
-    async def lift(self, request: wire.LiftRequest) -> Sequence[wire.ValidatorView]:
-        """Lets a suspended group count again. Refused if it counts."""
+    async def lift(self, request: wire.LiftRequest) -> Sequence[str]:
+        """Lets a suspended group count again, and returns the dids of its validators. Refused if it counts."""
         policy = self._evaluator.policy
 
         def lift() -> None:
@@ -137,9 +130,9 @@ class TrustService:
 
         await trio.to_thread.run_sync(lift)
         self._changed()
-        return [view for view in await self.validators() if view.group == request.group]
+        return [str(key) for group in policy.groups if group.name == request.group for key in sorted(group.keys)]
 
-    async def add_validator(self, request: wire.ValidatorRequest) -> wire.ValidatorView:
+    async def add_validator(self, request: wire.ValidatorRequest) -> None:
         """Adds a validator to a group, whose keys have one vote. Raises Invalid."""
         key = KeyDid.parse(request.key)
 
@@ -149,7 +142,6 @@ class TrustService:
 
         await trio.to_thread.run_sync(add)
         await self.take_up()
-        return wire.ValidatorView(key=str(key), group=request.group)
 
     def record_validator(self, connection: sqlite3.Connection, key: KeyDid, group: str) -> None:
         """Records a validator in the transaction of others; ``take_up`` follows. Raises Invalid."""
@@ -162,7 +154,7 @@ class TrustService:
         """Brings into force what was recorded."""
         self._changed()
 
-    async def remove_validator(self, key: str) -> wire.ValidatorView:
+    async def remove_validator(self, key: str) -> None:
         """Removes a validator that was added here. Raises Invalid for any other."""
         parsed = KeyDid.parse(key)
 
@@ -181,7 +173,6 @@ class TrustService:
             )
             raise Invalid(f"{parsed.short} was not added here", rule="validator", hint=hint)
         self._changed()
-        return wire.ValidatorView(key=str(parsed), group=group or "")
 
     def _group(self, key: KeyDid) -> str | None:
         """Returns the group whose vote a key casts here; this node's own word counts without a listing."""

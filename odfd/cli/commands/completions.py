@@ -122,7 +122,8 @@ class Node:
         return [Candidate(field.name, str(field.type)) for field in schema.fields]
 
     def _conditions(self, plain: Sequence[str]) -> list[Candidate]:
-        fields = kinds.find(plain[0]).view.__struct_encode_fields__ if plain else ()
+        types = kinds.find(plain[0]).fields if plain else ()
+        fields = [field for each in types for field in each.__struct_encode_fields__]
         return [Candidate("exists"), Candidate("deleted"), *(Candidate(f"{each}=") for each in fields)]
 
     def _holds(self, _: Sequence[str]) -> list[Candidate]:

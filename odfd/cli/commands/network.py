@@ -12,11 +12,12 @@ from odfd import output
 from odfd.cli import details, formatting, kinds
 from odfd.cli.command import YES, Commands, argument, confirm, seconds
 from odfd.cli.commands.node import doctor_text
+from odfd.cli.commands.resources import one
 from odfd.cli.manifest_commands import declare
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire
-from odfd.control.client import Answer, part
+from odfd.control.client import part
 from odfd.errors import Usage
 from odfd.usage import how_many
 
@@ -79,11 +80,11 @@ def _join(session: Session, args: argparse.Namespace) -> None:
         failed = [] if state.peers or not joined.value.spec["bootstrap"] else ["none of them answered"]
     else:
         declare(session, "Network", args.name, {"bootstrap": args.bootstrap})
-        trouble = _network(session, args.name).value.state(wire.NetworkState).trouble
+        trouble = one(session, kinds.NETWORK, args.name).value.state(wire.NetworkState).trouble
         if trouble is not None:  # it is declared, and joined as soon as that is mended
             raise trouble.fault()
         failed = _dialled(session, args.bootstrap)
-        joined = _network(session, args.name)
+        joined = one(session, kinds.NETWORK, args.name)
         state = joined.value.state(wire.NetworkState)
     kinds.NETWORK.show(session, joined)
     if state.note:
@@ -96,10 +97,6 @@ def _join(session: Session, args: argparse.Namespace) -> None:
         session.remark("its policy as it is heard: odfctl trust policy show")
 
 
-def _network(session: Session, name: str) -> Answer[wire.ResourceManifest]:
-    return session.client.get(f"{kinds.NETWORK.path}/{part(name)}", wire.ResourceManifest)
-
-
 def _dialled(session: Session, addresses: Sequence[str]) -> list[str]:
     """Dials first peers, all at once. Returns those that were not reached, and why; the node dials them again."""
     if not addresses:
@@ -108,7 +105,7 @@ def _dialled(session: Session, addresses: Sequence[str]) -> list[str]:
 
     def dial(address: str) -> str | None:
         try:
-            session.client.post("/node/v1alpha1/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=address))
+            session.client.post("/node/v1alpha1/peers", wire.ResourceManifest, wire.ConnectRequest(multiaddr=address))
         except Remote as fault:
             return fault.message
         return None
@@ -266,7 +263,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         TableColumn("MET BY", lambda row: kinds.met(row.contact)),
     )
     name = args.name or _only_network(session)
-    found = _network(session, name)
+    found = one(session, kinds.NETWORK, name)
     shown = found.value.state(wire.NetworkState)
     session.answer(found, lambda _: render(columns, shown.datasets))
     rates = f", {formatting.rate(shown.received_rate)} in, {formatting.rate(shown.sent_rate)} out"
@@ -317,7 +314,7 @@ def _members(shown: wire.NetworkState) -> str:
     return f": {', '.join(texts)}{more}" if texts else ""
 
 
-def _warn_of_alike(session: Session, rows: Sequence[wire.PeerName | wire.PeerInfo]) -> None:
+def _warn_of_alike(session: Session, rows: Sequence[wire.PeerName | wire.PeerState]) -> None:
     alike = [row for row in rows if row.alike]
     if alike:
         session.remark(f"several nodes are called {alike[0].name}, or nearly so: tell them apart by their ids")
@@ -332,20 +329,15 @@ def _list_peers(session: Session, _: argparse.Namespace) -> None:
     kinds.PEER.show_all(
         session, peers, "no peers yet: odfctl peer connect MULTIADDR, odfctl network join NAME --bootstrap MULTIADDR"
     )
-    _warn_of_alike(session, peers.value)
+    _warn_of_alike(session, [each.state(wire.PeerState) for each in peers.value])
 
 
 _PEER = argument("peer", metavar="PEER")
-_PEER_ID: Final = "12D3KooW"
-_PEER_ID_LENGTH: Final = 52
-"""Characters of a whole peer id; a shorter text is the beginning of one, which the daemon completes."""
-_KEY: Final = "did:key:"
-"""Prefix of keys, whose peer only the daemon knows."""
 
 
 @peer.add("show", _PEER, help="print all about one peer", example="12D3KooWQ…")
 def _show_peer(session: Session, args: argparse.Namespace) -> None:
-    session.show(session.client.get(f"/node/v1alpha1/peers/{part(args.peer)}", wire.PeerInfo).sent, details.plain)
+    session.show(one(session, kinds.PEER, args.peer).sent, details.plain)
 
 
 @peer.add(
@@ -362,23 +354,16 @@ def _netcheck(session: Session, _: argparse.Namespace) -> None:
 
 @peer.add("block", _PEER, help="refuse all connections with a peer", example="12D3KooWQ…")
 def _block(session: Session, args: argparse.Namespace) -> None:
-    peer = _whole(session, args.peer)
-    declare(session, "Peer", peer.removeprefix(_KEY), {"peerId": peer, "blocked": True}, key="peerId")
-    kinds.PEER.show(session, session.client.get(f"/node/v1alpha1/peers/{part(peer)}", wire.PeerInfo))
+    peer = kinds.whole_peer(session, args.peer)
+    declare(session, "Peer", peer.removeprefix("did:key:"), {"peerId": peer, "blocked": True}, key="peerId")
+    kinds.PEER.show(session, one(session, kinds.PEER, peer))
 
 
 @peer.add("unblock", _PEER, help="allow a blocked peer again", example="12D3KooWQ…")
 def _unblock(session: Session, args: argparse.Namespace) -> None:
-    peer = _whole(session, args.peer)
+    peer = kinds.whole_peer(session, args.peer)
     gone = session.client.delete(f"/net/v1alpha1/peers/{part(peer)}", wire.ResourceManifest)
     session.answer(gone, lambda row: f"{row.spec['peerId']} is not blocked any more")
-
-
-def _whole(session: Session, peer: str) -> str:
-    """Returns the id or the key of a peer; the daemon completes the beginning of an id."""
-    if peer.startswith(_KEY) or (peer.startswith(_PEER_ID) and len(peer) == _PEER_ID_LENGTH):
-        return peer
-    return session.client.get(f"/node/v1alpha1/peers/{part(peer)}", wire.PeerInfo).value.peer_id
 
 
 @peer.add(
@@ -389,5 +374,6 @@ def _whole(session: Session, peer: str) -> str:
 )
 def _connect(session: Session, args: argparse.Namespace) -> None:
     with session.waiting("dialling"):
-        met = session.client.post("/node/v1alpha1/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr))
+        request = wire.ConnectRequest(multiaddr=args.multiaddr)
+        met = session.client.post("/node/v1alpha1/peers", wire.ResourceManifest, request)
     kinds.PEER.show(session, met)

@@ -34,6 +34,8 @@ commands = Commands()
 def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     """Returns the resource of a kind by its name or id. Raises NotFound."""
     of, slash, rest = name.partition("/")
+    if kind is kinds.PEER:
+        name = kinds.whole_peer(session, name)
     if kind is kinds.RESOURCE and slash and (typed := kinds.find(of)).declared:  # a list of all leaves some out
         return session.client.get(f"{typed.declared}/{part(rest)}", kind.view)
     if kind.single:

@@ -37,8 +37,8 @@ _PARTS: Final = {
     "flows.json": "/node/v1alpha1/flows",
     "publications.json": "/node/v1alpha1/publications",
     "networks.json": "/net/v1alpha1/networks",
-    "peers.json": "/node/v1alpha1/peers",
-    "validators.json": "/node/v1alpha1/validators",
+    "peers.json": "/net/v1alpha1/peers?limit=5000",
+    "validators.json": "/trust/v1alpha1/validators",
     "policy.json": "/node/v1alpha1/policy",
 }
 """Names of files in the archive, with the requests that fill them."""

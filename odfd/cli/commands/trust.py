@@ -9,14 +9,16 @@ from odfd import output
 from odfd.cli import formatting, kinds
 from odfd.cli.command import REF, REPLACE, Commands, OneOf, argument
 from odfd.cli.commands import authority, policy
+from odfd.cli.commands.resources import one
 from odfd.cli.manifest_commands import declare
 from odfd.cli.new_file import NewFile
 from odfd.cli.progress import submit
+from odfd.cli.selection import several
 from odfd.cli.session import Session
 from odfd.cli.table import Stack, TableColumn, clean, render
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
-from odfd.control.client import Answer, part
+from odfd.control.client import part
 from odfd.errors import Usage
 
 commands = Commands()
@@ -125,9 +127,7 @@ validator = trust.group("validator", help="whose verdicts count", example="add d
 def _add(session: Session, args: argparse.Namespace) -> None:
     spec = {"did": args.key, "group": args.group}
     declare(session, "Validator", args.key.removeprefix("did:key:"), spec, key="did")
-    rows = session.client.get("/node/v1alpha1/validators", list[wire.ValidatorView])
-    places = [place for place, row in enumerate(rows.value) if row.key == args.key]
-    kinds.VALIDATOR.show(session, Answer(rows.value[places[0]], rows.sent[places[0]]))
+    kinds.VALIDATOR.show(session, one(session, kinds.VALIDATOR, args.key))
 
 
 @validator.add("remove", argument("key", metavar="DID"), help="remove a validator", example="did:key:z6Mk…")
@@ -148,10 +148,8 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     example="uni-graz",
 )
 def _lift(session: Session, args: argparse.Namespace) -> None:
-    rows = session.client.post(
-        "/node/v1alpha1/validators/lift", list[wire.ValidatorView], wire.LiftRequest(group=args.group)
-    )
-    kinds.VALIDATOR.show_all(session, rows)
+    lifted = session.client.post("/node/v1alpha1/validators/lift", list[str], wire.LiftRequest(group=args.group))
+    kinds.VALIDATOR.show_all(session, several([one(session, kinds.VALIDATOR, each) for each in lifted.value]))
 
 
 @validator.add("list", help="list validators")

@@ -44,10 +44,14 @@ def _wait(session: Session, args: argparse.Namespace) -> int:
     if args.condition is None:
         raise Usage("say what to wait for", hint="--for exists, --for deleted, --for state=fresh, --for 'blocks>=15'")
     condition = conditions.parse(args.condition)
-    condition.check(kind.view)
+    condition.check(*kind.fields)
     if kind.name == "task":
         one(session, kind, args.name)  # raises NotFound: an absent task never appears
-    holds, value = _until(session, kind, args, condition.holds, Outage())
+
+    def is_true(value: Any) -> bool:
+        return condition.holds(None if value is None else kinds.with_state(value))
+
+    holds, value = _until(session, kind, args, is_true, Outage())
     if not holds:
         session.remark(
             f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}{_now(value)}"

@@ -18,6 +18,7 @@ from odfd.cli import formatting, kinds
 from odfd.cli.table import WHOLE, TableColumn, clean, shown
 from odfd.cli.top.polling import Look, Need, needs, rates
 from odfd.control import wire
+from odfd.resources import registry
 
 MOST: Final = 200
 """Rows of a table; the heading has the number of all."""
@@ -92,7 +93,7 @@ class TopApp(App[None]):
     def show(self, look: Look) -> None:
         moved, now = rates(self._last, look), self._now()
         tasks = sorted(look.tasks, key=_running_first, reverse=True)
-        peers = sorted(look.peers, key=lambda one: not one.connected)
+        peers = sorted(look.peers, key=lambda one: not registry.state(one).get("connected"))
         self._head(look.status)
         self._table("needs", needs(look), _NEEDS)
         self._table("tasks", tasks, _with_rate(kinds.TASK.columns(now), lambda one: moved.get(one.id)))

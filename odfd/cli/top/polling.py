@@ -45,7 +45,7 @@ class Look(NamedTuple):
     status: wire.Status
     tasks: Sequence[wire.TaskView]
     mirrors: Sequence[wire.MirrorView]
-    peers: Sequence[wire.PeerInfo]
+    peers: Sequence[wire.ResourceManifest]
     datasets: Sequence[wire.DatasetView]
     probes: Sequence[wire.Probe]
 
@@ -74,7 +74,7 @@ class NodePoller:
             status=get("/node/v1alpha1/status", wire.Status).value,
             tasks=get("/node/v1alpha1/tasks", list[wire.TaskView], {"brief": "1"}).value,
             mirrors=get("/node/v1alpha1/mirrors", list[wire.MirrorView]).value,
-            peers=get("/node/v1alpha1/peers", list[wire.PeerInfo]).value,
+            peers=get("/net/v1alpha1/peers", wire.ResourceList).value.items,
             datasets=datasets,
             probes=probes,
         )

@@ -323,8 +323,9 @@ class PeerName(Value, frozen=True, kw_only=True):
     """Number of other nodes known here whose names look the same: compare the ids."""
 
 
-class PeerInfo(Value, frozen=True, kw_only=True):
-    peer_id: str
+class PeerState(Value, frozen=True, kw_only=True):
+    """The present state of a Peer, as this node sees it."""
+
     name: str | None = None
     """Name that its operator gives it, unchecked; absent: no card of it is known here."""
     contact: str = ""
@@ -337,7 +338,6 @@ class PeerInfo(Value, frozen=True, kw_only=True):
     connected: bool = False
     score: float = 0.0
     last_seen: str | None = None
-    blocked: bool = False
     datasets: int | None = None
     """Number of datasets that it says it serves; absent: unknown."""
     received: int | None = None
@@ -346,8 +346,14 @@ class PeerInfo(Value, frozen=True, kw_only=True):
     received_rate: float | None = None
     """Bytes received a second, over the last eight seconds; bytes relayed for others count."""
     sent_rate: float | None = None
-    holds: tuple[str, ...] | None = None
-    """Names of local datasets that it says it serves, if requested (``holds``): a thousand at most."""
+
+
+class PeerHoldings(Value, frozen=True, kw_only=True):
+    """The local datasets that a connected peer says it serves."""
+
+    peer_id: str
+    names: tuple[str, ...]
+    """A thousand at most."""
 
 
 class ConnectRequest(Request, frozen=True, kw_only=True):

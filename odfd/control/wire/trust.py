@@ -310,11 +310,9 @@ class ValidatorRequest(Request, frozen=True, kw_only=True):
     group: str
 
 
-class ValidatorView(Value, frozen=True, kw_only=True):
-    key: str
-    group: str
-    attestations: int = 0
-    last_seen: str | None = None
+class ValidatorState(Value, frozen=True, kw_only=True):
+    """The present state of a Validator."""
+
     suspended: bool = False
     """Whether its group does not count until a person lifts that."""
     reason: str = ""

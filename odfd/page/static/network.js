@@ -47,7 +47,7 @@ function Mirrors() {
 function Node({ of }) {
   if (!of) return html`<span class="quiet">–</span>`;
   const id = shown(of.peerId, 80);
-  return html`<code class="id" title=${id}>${id.length > 24 ? `${id.slice(0, 12)}…${id.slice(-8)}` : id}</code>${of.name && html` <${Text} of=${of.name} most=${64} />`}${of.alike > 0 && html` <span class="quiet">(${plural(of.alike, "other")} called alike: compare the id)</span>`}`;
+  return html`<code class="id" title=${id}>${id.length > 24 ? `${id.slice(0, 12)}…${id.slice(-8)}` : id}</code>${of.name && of.name !== of.peerId && html` <${Text} of=${of.name} most=${64} />`}${of.alike > 0 && html` <span class="quiet">(${plural(of.alike, "other")} called alike: compare the id)</span>`}`;
 }
 
 /** How a dataset was met for the first time, with what that means and what to do about it. */
@@ -95,18 +95,20 @@ function Announced({ name, id, several }) {
 }
 
 function Peers({ chosen, me }) {
-  const peers = useAsk("/node/v1alpha1/peers?holds=1", 5);
-  return html`<${Answer} of=${peers}>${(all) => html`<${Holders} peers=${all.filter((one) => one.connected)} chosen=${chosen} me=${me} />`}<//>
+  const peers = useAsk("/net/v1alpha1/peers?limit=5000", 5, flats);
+  const holders = useAsk("/node/v1alpha1/holders", 5, (all) => new Map(all.map((one) => [one.peerId, one.names])));
+  const held = (all) => all.filter((one) => one.connected).map((one) => ({ ...one, holds: (holders.value && holders.value.get(one.peerId)) || [] }));
+  return html`<${Answer} of=${peers}>${(all) => html`<${Holders} peers=${held(all)} chosen=${chosen} me=${me} />`}<//>
     <section aria-labelledby="peers"><h2 id="peers">Peers</h2>
-    <${Answer} of=${peers}>${(all) => html`<${Table} label="Peers" rows=${[...all].sort((one, other) => other.connected - one.connected).slice(0, MOST)} keyed=${(one) => one.peerId} empty="No peer is known." columns=${[
+    <${Answer} of=${peers}>${(all) => html`<${Table} label="Peers" rows=${[...all].sort((one, other) => !!other.connected - !!one.connected).slice(0, MOST)} keyed=${(one) => one.peerId} empty="No peer is known." columns=${[
       { name: "Peer", of: (one) => html`<${Node} of=${one} />` },
       { name: "State", of: (one) => html`<${State} of=${one.blocked ? "blocked" : one.connected ? "connected" : "away"} />` },
-      { name: "Serves", kind: "number", of: (one) => (one.datasets === null ? "–" : plural(one.datasets, "dataset")) },
+      { name: "Serves", kind: "number", of: (one) => (one.datasets === undefined ? "–" : plural(one.datasets, "dataset")) },
       { name: "In", kind: "number", of: (one) => rate(one.receivedRate) },
       { name: "Out", kind: "number", of: (one) => rate(one.sentRate) },
       { name: "Score", kind: "number", of: (one) => count(one.score) },
       { name: "Seen", of: (one) => html`<${When} at=${one.lastSeen} />` },
-      { name: "Addresses", of: (one) => html`<span class="value"><${Text} of=${one.addresses.join(" ")} most=${200} /></span>` },
+      { name: "Addresses", of: (one) => html`<span class="value"><${Text} of=${(one.addresses || []).join(" ")} most=${200} /></span>` },
     ]} />`}<//></section>`;
 }
 

@@ -105,7 +105,8 @@ VALIDATOR_TYPE: Final = ResourceType(
     spec=ValidatorResourceSpec,
     delete=lambda services, view, _: services.trust.remove_validator(view.spec["did"]),
     is_silent=True,
-    kept=kept_validator, judged_at="spec.did", stands_for="did",
+    kept=kept_validator, judged_at="spec.did", stands_for="did", made_by="the settings",
+    instead="[policy.validators] of the settings names it: change it there, then reload",
     example="""\
 $schema: Validator
 headers:

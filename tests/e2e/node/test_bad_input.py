@@ -240,7 +240,7 @@ def test_peers(make_daemon: Callable[..., Any]) -> None:
     peer = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"
     said = daemon.ctl("network", "join", "n", "--bootstrap", "/ip4/127.0.0.1/tcp/1")
     assert (said.code, "/p2p/" in one_error(said.err)) == (5, True)
-    assert daemon.ask("network", "list")[0]["bootstrap"] == []
+    assert daemon.ask("network", "list")[0]["spec"]["bootstrap"] == []
     for behave in (lambda _: None, garbage, hold, flood):
         with listening(behave) as port:
             said = daemon.ctl("peer", "connect", f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from worlds.eventually import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -28,7 +29,7 @@ def named(daemon: Any, text: str) -> Any:
 
 
 def names(daemon: Any) -> dict[str, str | None]:
-    return {each["peerId"]: each.get("name") for each in daemon.ask("peer", "list")}
+    return {each["spec"]["peerId"]: with_state(each).get("name") for each in daemon.ask("peer", "list")}
 
 
 def test_two_daemons_show_each_other_by_name(make_daemon: Callable[..., Any]) -> None:
@@ -43,8 +44,8 @@ def test_two_daemons_show_each_other_by_name(make_daemon: Callable[..., Any]) ->
     bob.ask("network", "join", "village", "--bootstrap", alice.ask("status")["listen"][0])
     me = alice.ask("status")["peerId"]
     until(lambda: names(bob).get(me) == "Graz")
-    assert [each.get("name") for each in alice.ask("peer", "list")] == [None], "bob wrote nothing"
-    assert bob.ask("peer", "show", me)["contact"] == "mail@example.org"
+    assert [with_state(each).get("name") for each in alice.ask("peer", "list")] == [None], "bob wrote nothing"
+    assert with_state(bob.ask("peer", "show", me))["contact"] == "mail@example.org"
     table = bob.said("peer", "list").out.splitlines()
     assert table[0].split()[:3] == ["PEER", "NAME", "STATE"]
     assert f"{me}  Graz" in table[1]

@@ -220,8 +220,8 @@ class Town:
                 self.over.wait(COMMAND)
 
     def connected(self, number: int) -> set[str]:
-        told = self.client(number).get("/node/v1alpha1/peers", list[wire.PeerInfo]).value
-        return {peer.peer_id for peer in told if peer.connected}
+        told = self.client(number).get("/net/v1alpha1/peers", wire.ResourceList).value.items
+        return {peer.name for peer in told if peer.state(wire.PeerState).connected}
 
     def weigh(self) -> None:
         while not self.over.is_set():

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from worlds.eventually import until
 from worlds.manifests import ROOT
 from worlds.nat_world import Internet, NoNat, Place, open_internet
@@ -102,6 +103,6 @@ def test_the_publisher_on_a_slow_line_gives_two_copies_at_most(
             f"\n{size / 1e6:.1f} MB to {MIRRORS} mirrors: {took:.0f} s, a server alone {MIRRORS * size / rate:.0f} s, "
             f"publisher sent {upload / size:.2f} copies"
         )
-    shown = [each.ask("network", "show", "town")["swarm"] for each in mirrors]
+    shown = [with_state(each.ask("network", "show", "town"))["swarm"] for each in mirrors]
     assert sum(each["bytesFromMirrors"] for each in shown) > sum(each["bytesFromPublishers"] for each in shown)
     assert upload < 2 * size, f"{upload / size:.2f} copies in {took:.0f} s"

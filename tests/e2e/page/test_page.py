@@ -459,7 +459,7 @@ def test_who_holds_what_and_who_signed_what_is_listed(seen: Seen, lie: Any) -> N
     seen.go("network")
     holders = seen.tab.get_by_role("region", name="Who holds what")
     assert set(holders.locator("table").get_by_role("link").all_inner_texts()) >= {"austria.cities", "austria.towns"}
-    (peer,) = (each.peer_id for each in lie.told("peers", "list"))
+    (peer,) = lie.told("peers", "states")
     on_map = holders.get_by_role("link", name=f"{peer}: serves")
     on_map.focus()
     seen.tab.keyboard.press("Enter")

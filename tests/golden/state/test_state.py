@@ -101,8 +101,8 @@ async def check_whole(alice: Any) -> None:
     assert "SkyWest" in rows.rows[0]
     (mirror,) = await alice.api.mirrors.list()
     assert (mirror.id, mirror.want, mirror.priority) == (MIRRORED, "chain", 5)
-    (validator,) = await alice.api.trust.validators()
-    assert (validator.key, validator.group) == (f"did:key:{VALIDATOR}", "uni")
+    (validator,) = await alice.api.declarations.list("Validator", None)
+    assert validator.spec == {"did": f"did:key:{VALIDATOR}", "group": "uni"}
     assert (await alice.api.declarations.get("Peer", BLOCKED)).spec == {"peerId": BLOCKED, "blocked": True}
     manifest = await alice.api.datasets.manifest("cities")
     assert [each["kind"] for each in manifest.spec["metadata"]] == ["SetPollingSource", "SetInfo"]

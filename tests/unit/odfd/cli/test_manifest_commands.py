@@ -19,8 +19,16 @@ LISTS = {
 }  # fmt: skip
 VIEWS: dict[str, Any] = {
     "/net/v1alpha1/networks/demo": {"$schema": "Network", "headers": {"name": "demo"}, "spec": {"bootstrap": []}},
-    f"/node/v1alpha1/peers/{PEER}": {"peerId": PEER, "connected": False, "score": 0, "blocked": True},
-    "/node/v1alpha1/validators": [{"key": KEY, "group": "uni"}],
+    f"/net/v1alpha1/peers/{PEER}": {
+        "$schema": "Peer",
+        "headers": {"name": PEER},
+        "spec": {"peerId": PEER, "blocked": True},
+    },
+    f"/trust/v1alpha1/validators/{KEY}": {
+        "$schema": "Validator",
+        "headers": {"name": KEY},
+        "spec": {"did": KEY, "group": "uni"},
+    },
 }
 
 

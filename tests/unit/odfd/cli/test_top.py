@@ -29,6 +29,12 @@ def mirror(have: int, key: str = "did:odf:a", name: str = "a") -> wire.MirrorVie
     return wire.MirrorView(name=name, id=key, state="syncing", bytes=wire.Share(have=have, want=10**9))
 
 
+def peer(key: str, *, connected: bool) -> wire.ResourceManifest:
+    told = {"x/State": {"value": {"connected": connected}}}
+    spec = {"peerId": key, "blocked": False}
+    return wire.ResourceManifest(schema="Peer", headers={"name": key}, spec=spec, status={"conditions": told})
+
+
 def task(key: str, state: Any, done: int = 0, unit: str = "bytes") -> wire.TaskView:
     return wire.TaskView(id=key, kind="ingest", target=HOSTILE, state=state, done=done, total=10**7, unit=unit)
 
@@ -89,6 +95,8 @@ class Asked:
 
     def get(self, path: str, kind: Any, query: Any = None) -> Answer[Any]:
         self.paths.append(path)
+        if kind is wire.ResourceList:
+            return Answer(wire.ResourceList(resource_version="", items=()), None)
         return Answer(status() if path == "/node/v1alpha1/status" else [], None)
 
 
@@ -150,7 +158,7 @@ def test_tables_tell_what_moves_and_strangers_text_stays_text() -> None:
 
 
 def test_keys_go_to_tables_rest_and_leave() -> None:
-    peers = [wire.PeerInfo(peer_id=f"12D{n}", connected=n == 7) for n in range(MOST + 50)]
+    peers = [peer(f"12D{n}", connected=n == 7) for n in range(MOST + 50)]
     asked: list[int] = []
 
     def looks() -> Look:

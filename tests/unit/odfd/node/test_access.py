@@ -395,11 +395,11 @@ ELSEWHERE = {
 TELL_NOTHING = {"schemas.types", "schemas.explain", "schemas.schema", "declarations.secret_key"}
 OF_THE_OWNER: dict[str, str] = {
     "tells of the machine, the settings and other nodes, and no right on a dataset covers these":
-        "about.doctor about.engines about.examine about.settings peers.list "
-        "peers.netcheck peers.show",
+        "about.doctor about.engines about.examine about.settings "
+        "peers.holders peers.netcheck",
     "says in the node's name whom it trusts and believes, for all datasets alike":
         "policies.policy policies.accept_rules policies.publish_rules resolving.resolve "
-        "trust.evidence trust.fetch_evidence trust.lift trust.remove_validator trust.show trust.validators",
+        "trust.evidence trust.fetch_evidence trust.lift trust.remove_validator trust.show",
     "uses keys of the node, with which whoever has them speaks as its owner to other nodes":
         "authority.change_authority authority.dataset_key authority.draft_authority authority.show_authority "
         "declarations.rotate_secrets journal_recovery.sign_again proving.prove rewriting.rewrite",

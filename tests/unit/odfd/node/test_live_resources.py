@@ -8,10 +8,13 @@ import pytest
 import trio
 
 from chain.errors import Invalid
+from config import model
 from odfd.api.resources.types import TYPES
 from worlds.accounts_world import ALICE, settled
 from worlds.asking import ask
 from worlds.eventually import PATIENCE
+
+KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
 
 
 async def test_the_node_and_its_engines_are_resources(world: Any) -> None:
@@ -61,6 +64,32 @@ async def test_they_are_changed_in_the_settings_alone(world: Any) -> None:
         ):
             status, (problem,) = await ask(alice, method, path, body=body)
             assert (status, problem["rule"]) == (403, "derived-type"), path
+
+
+async def test_peers_that_were_met_and_validators_of_the_settings_are_listed_beside_those_declared(world: Any) -> None:
+    """With what the node knows of them; what is declared of one stands in place of it."""
+    groups = (model.Group(name="uni", keys=(KEY,)),)
+    settings = model.Policy(validators=model.Validators(groups=groups))
+    async with world.running("alice") as alice, world.running("bob", policy=settings) as bob:
+        peer = alice.member.peer_id
+        _, (listed,) = await ask(bob, "GET", "/net/v1alpha1/peers")
+        (met,) = listed["items"]
+        assert met["spec"] == {"peerId": peer, "blocked": False}
+        assert [each["value"]["connected"] for each in met["status"]["conditions"].values()] == [True]
+        assert await ask(bob, "GET", f"/net/v1alpha1/peers/{peer}") == (200, [met])
+        status, (problem,) = await ask(bob, "PUT", f"/net/v1alpha1/peers/{peer}/labels", body={"labels": {"a": "b"}})
+        assert (status, problem["hint"]) == (403, "odfctl peer block PEER declares it")
+        await bob.apply(f"$schema: Peer\nheaders: {{name: mallory}}\nspec: {{peerId: {peer}, blocked: true}}\n")
+        _, (listed,) = await ask(bob, "GET", "/net/v1alpha1/peers")
+        assert [each["headers"]["name"] for each in listed["items"]] == ["mallory"]
+        _, (declared,) = await ask(bob, "GET", f"/net/v1alpha1/peers/{peer}")
+        assert declared["headers"]["id"] == listed["items"][0]["headers"]["id"]
+        _, (listed,) = await ask(bob, "GET", "/trust/v1alpha1/validators")
+        (validator,) = listed["items"]
+        assert validator["spec"] == {"did": KEY, "group": "uni"}
+        assert await ask(bob, "GET", f"/trust/v1alpha1/validators/{KEY}") == (200, [validator])
+        status, (problem,) = await ask(bob, "DELETE", f"/trust/v1alpha1/validators/{KEY}")
+        assert (status, "it stands in the configuration" in problem["hint"]) == (422, True)
 
 
 async def test_accounts_are_not_told_of_the_node(world: Any) -> None:

@@ -17,6 +17,7 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from config import model
 from odfd.api.network.mirrors import slices_of
+from odfd.api.resources.views import manifest_of
 from odfd.cli.dataset_text import state_text
 from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
@@ -53,14 +54,14 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         cities = await published(world, worlds, alice)
         view = await bob.mirror(cities, "theirs")
         assert (view.state, view.blocks.have, view.peers, view.serving) == ("current", alice.size("cities"), 1, True)
-        (peer,) = await bob.api.peers.list(holds=True)
-        assert peer.holds == ("theirs",)
-        assert [one.holds for one in await bob.api.peers.list()] == [None]
+        ((peer_id, peer),) = (await bob.api.peers.states()).items()
+        assert await bob.api.peers.holders() == [wire.PeerHoldings(peer_id=peer_id, names=("theirs",))]
         line = PeerTraffic(received=9_000, sent=70, down=1_125.04, up=8.75)
-        bob.member.peer_traffic = lambda: {peer.peer_id: line}
-        (told,) = await bob.api.peers.list()
+        bob.member.peer_traffic = lambda: {peer_id: line}
+        (told,) = (await bob.api.peers.states()).values()
         assert (told.received, told.sent, told.received_rate, told.sent_rate) == (9_000, 70, 1_125.0, 8.8)
-        assert await bob.api.peers.show(peer.peer_id) == told
+        (shown,) = await bob.api.declarations.stated([await bob.api.declarations.get("Peer", peer_id)])
+        assert manifest_of(shown).state(wire.PeerState) == told
         network = await bob.api.networks.state("wires")
         assert (network.received_rate, network.sent_rate) == (1_125.0, 8.8)
         assert (peer.received, peer.received_rate) == (None, None)

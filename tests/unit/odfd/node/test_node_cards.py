@@ -36,12 +36,12 @@ async def until(node: Node, asked: Callable[[], Awaitable[T]]) -> T:
             await shown.wait()
 
 
-def sees(node: Node, other: Node, name: str | None) -> Callable[[], Awaitable[wire.PeerInfo | None]]:
+def sees(node: Node, other: Node, name: str | None) -> Callable[[], Awaitable[wire.PeerState | None]]:
     """What ``node`` shows of a connected peer, once that peer is called so here."""
 
-    async def look() -> wire.PeerInfo | None:
-        found = [each for each in await node.api.peers.list() if each.peer_id == other.member.peer_id]
-        return found[0] if found and found[0].name == name else None
+    async def look() -> wire.PeerState | None:
+        found = (await node.api.peers.states()).get(other.member.peer_id)
+        return found if found is not None and found.name == name else None
 
     return look
 
@@ -66,7 +66,7 @@ async def test_a_name_is_told_kept_while_away_changed_and_taken_back(world: Any)
             assert (await bob.api.networks.state("wires")).members == (
                 wire.PeerName(peer_id=alice.member.peer_id, name="Graz"),
             )
-            assert [each.name for each in await alice.api.peers.list()] == [None], "bob told nothing"
+            assert [each.name for each in (await alice.api.peers.states()).values()] == [None], "bob told nothing"
         assert calls(bob, alice) == "Graz", "it is away"
         async with world.running("carol") as carol:
             await until(carol, _is(lambda: calls(carol, alice) == "Graz"))

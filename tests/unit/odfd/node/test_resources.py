@@ -394,15 +394,16 @@ async def test_a_validator_is_listed_by_a_manifest_and_a_command_alike(world: An
         await alice.api.trust.add_validator(wire.ValidatorRequest(key=alice.key, group="self"))
         assert [item.action for item in (await alice.apply(kind.example)).items] == ["created"]
         assert [item.action for item in (await alice.apply(kind.example)).items] == ["unchanged"]
-        assert {each.group for each in await alice.api.trust.validators()} == {"self", "uni"}
+        assert {each.spec["group"] for each in await alice.api.declarations.list("Validator", None)} == {"self", "uni"}
         (item,) = (await alice.apply(kind.example + "  group: others\n")).items
         assert (item.action, item.changes) == ("updated", ('~ spec.group: "uni" -> "others"',))
         other = kind.example.replace("did: did:key:", f"did: {alice.key} # ")
         (item,) = (await alice.apply(other)).items
         assert item.fault is not None
         assert item.fault.rule == "immutable"
-        (gone,) = [each for each in await alice.api.trust.validators() if each.group == "others"]
-        await alice.api.trust.remove_validator(gone.key)
+        named = [each.spec for each in await alice.api.declarations.list("Validator", None)]
+        (gone,) = [each["did"] for each in named if each["group"] == "others"]
+        await alice.api.trust.remove_validator(gone)
         assert await names(alice) == [alice.key.removeprefix("did:key:")]
 
 

@@ -46,7 +46,7 @@ async def standing(node: Any) -> dict[str, Any]:
     keys = sorted(each.name for each in (node.home.directory / "keys").iterdir())
     with node.home.database.read() as connection:
         networks, peers = [each.name for each in joined(connection)], [*blocked(connection)]
-    groups = [each.group for each in await node.api.trust.validators()]
+    groups = [each.spec["group"] for each in await node.api.declarations.list("Validator", None)]
     return {"datasets": datasets, "declared": declared, "keys": keys, "intents": [networks, peers, groups, mirrors]}
 
 
