@@ -239,17 +239,21 @@ class SqliteChains:
     ) -> None:
         """Deletes a chain. ``keep``: sets it aside with its objects; only ``former`` reads it, by ``SET_ASIDE``."""
         with self._database.write() as connection:
-            self._guard(connection, dataset)
-            if keep:
-                former_epochs.set_aside(connection, dataset)
-            else:
-                former_epochs.drop(connection, dataset)
-                connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
+            self.drop_in(connection, dataset, keep=keep)
             self._step("drop-blocks")
             if also is not None:
                 also(connection)
             self._step("drop-also")
         self._step("drop-durable")
+
+    def drop_in(self, connection: sqlite3.Connection, dataset: DatasetId, *, keep: bool = False) -> None:
+        """Deletes a chain as ``drop``, in the transaction of others."""
+        self._guard(connection, dataset)
+        if keep:
+            former_epochs.set_aside(connection, dataset)
+            return
+        former_epochs.drop(connection, dataset)
+        connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
 
 
 class SqliteChain:

@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
+from chain.ids import DID_ODF
 from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.types import TYPES
 from odfd.api.resources.views import manifest_of
@@ -259,8 +260,11 @@ async def delete(services: Services, kind: ResourceType, ref: str, how: Deletion
         plan.check_generation(view, how.generation, view.name)
     if "ownerReferences" in view.headers and not how.force and kind.name != RUN:  # a run is no part of its flow
         raise await services.declarations.owned_fault(kind.name, view.id)
+    if ref.startswith(DID_ODF) and view.headers.get("did", ref) != ref:
+        text = f"{ref} is inside the {kind.name} {view.name}, and goes with it"
+        raise Refused(text, rule="rendition-member", hint=f"odfctl delete {kind.name.lower()} {view.name}")
     if kind.delete is None:
-        await services.declarations.delete(kind.name, view.id, how.generation, force=how.force)
+        await services.declarations.delete(kind.name, view.id, how.generation, force=how.force, purge=how.purge)
         return manifest_of(view)
     gone = await kind.delete(services, view, how)
     return manifest_of(gone if isinstance(gone, wire.ResourceView) else view)

@@ -158,7 +158,6 @@ DATASET_TYPE: Final = ResourceType(
     names=registry.DATASET,
     about="A dataset of this node: a chain of metadata blocks, and the data that they name.",
     spec=DatasetSpec, prepare=prepare,
-    delete=lambda services, view, how: services.datasets.delete(view.headers.get("did", view.name), purge=how.purge),
     annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec, KEEP_RAW: _KEEP_RAW},
     parts=_parts,
     check=check_dataset,

@@ -146,10 +146,14 @@ def said(spec: MirrorSpec) -> Json:
     return {"source": parts.pop("dataset"), **{key: value for key, value in parts.items() if key != "name"}}
 
 
-def drop(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> bool:
-    is_known = records.get(connection, INNER_MIRROR, str(dataset)) is not None
+def drop(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
+    drop_inner(connection, dataset)
+    ResourceStore(connection).withdraw(TYPE, "", now, str(dataset))
+
+
+def drop_inner(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Lets a chain inside a collection be mirrored no longer."""
     records.remove(connection, INNER_MIRROR, str(dataset))
-    return ResourceStore(connection).withdraw(TYPE, "", now, str(dataset)) or is_known
 
 
 def declared(connection: sqlite3.Connection) -> list[MirrorSpec]:

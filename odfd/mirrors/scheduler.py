@@ -149,17 +149,12 @@ class MirrorScheduler:
         self.poke(spec.id)
         return known
 
-    async def remove(self, dataset: DatasetId) -> Mirror:
-        """Stops mirroring a dataset. Raises NotFound."""
-        mirror = self.get(dataset)
-
-        def forget() -> None:
-            with self._database.write() as connection:
-                mirror_specs.drop(connection, dataset, self._clock.now())
-
-        await trio.to_thread.run_sync(forget)
-        await self._stop(mirror)
-        return mirror
+    async def dismiss(self, datasets: Iterable[DatasetId]) -> None:
+        """Stops mirroring those of some datasets of which no mirror is stored any more."""
+        for dataset in datasets:
+            mirror = self._mirrors.get(dataset)
+            if mirror is not None and await trio.to_thread.run_sync(self._spec, dataset) is None:
+                await self._stop(mirror)
 
     async def pause(self, dataset: DatasetId, *, paused: bool) -> Mirror:
         """Pauses a mirror or resumes it; remembered over restarts. Cancels a pass without loss. Raises NotFound."""

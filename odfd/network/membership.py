@@ -15,16 +15,15 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import trio
 
-from chain.errors import Environment, Fault, Refused
+from chain.errors import Environment, Fault
 from chain.ids import KeyDid
 from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.errors import sole_fault
 from odfd.network import joined_networks, peer_book_file
 from odfd.network.host_import import load_libp2p
-from odfd.network.joined_networks import NETWORK, PEER, Network, joined
+from odfd.network.joined_networks import Network, joined
 from odfd.network.joint_replication import JointReplication
-from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
@@ -386,19 +385,25 @@ class Membership(JointReplication):
 
     async def reload(self) -> None:
         """Joins the networks and blocks the peers that were recorded since. Raises Environment as ``join``."""
-        kept, self._blocked = await trio.to_thread.run_sync(self._kept)
-        self._shut_out(self._blocked)
-        recorded = {each.name: each for each in kept}
+        recorded = {each.name: each for each in await self._reread()}
         networks = {each.name: recorded.get(each.name, each) for each in self._networks} | recorded
         if tuple(networks.values()) != self._networks:
             await self._change(tuple(networks.values()))
 
-    async def leave(self, name: str) -> Network:
-        """Leaves a network. Raises Refused if it was not joined."""
+    async def unblock(self) -> None:
+        """Blocks none but the peers that are recorded."""
+        await self._reread()
+
+    async def _reread(self) -> tuple[Network, ...]:
+        kept, self._blocked = await trio.to_thread.run_sync(self._kept)
+        self._shut_out(self._blocked)
+        return kept
+
+    async def leave(self, name: str) -> Network | None:
+        """Leaves a network that is recorded no longer; returns it, if this node was in it. Raises as ``join``."""
         left = self.named(name)
-        if left is None:
-            raise Refused(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
-        await trio.to_thread.run_sync(self._forget, left.name)
+        if left is None or joined_networks.find_joined(await trio.to_thread.run_sync(self._recorded), name) is not None:
+            return None
         if self._running:
             await self._change(tuple(each for each in self._networks if each is not left))
         return left
@@ -416,21 +421,6 @@ class Membership(JointReplication):
         if self.failure is not None:
             raise self.failure
 
-    async def block(self, peer: PeerId, *, blocked: bool) -> PeerView:
-        """Blocks a peer, or unblocks it; kept over restarts."""
-
-        def record() -> None:
-            with self._database.write() as connection:
-                if blocked:
-                    joined_networks.block(connection, peer, self._clock.now())
-                else:
-                    ResourceStore(connection).withdraw(PEER, peer, self._clock.now(), peer)
-
-        await trio.to_thread.run_sync(record)
-        self._blocked = self._blocked | {peer} if blocked else self._blocked - {peer}
-        self._shut_out(self._blocked)
-        return next((view for view in self.peers() if view.peer == peer), PeerView(peer=peer, blocked=blocked))
-
     def bootstrap(self, network: Network) -> tuple[str, ...]:
         """Returns the peers by which an invited node begins, this node first."""
         ours = [each for each in map(parse_address, self.addresses()) if each.peer is not None]
@@ -443,13 +433,13 @@ class Membership(JointReplication):
         set_up = () if self._options.network is None else (self._options.network,)
         return networks or set_up, blocked
 
+    def _recorded(self) -> tuple[Network, ...]:
+        with self._database.read() as connection:
+            return joined(connection)
+
     def _keep(self, network: Network) -> None:
         with self._database.write() as connection:
             joined_networks.keep(connection, network, self._clock.now())
-
-    def _forget(self, name: str) -> None:
-        with self._database.write() as connection:
-            ResourceStore(connection).withdraw(NETWORK, name, self._clock.now())
 
     def share_of(self, peer: PeerId) -> str:
         """Returns the address block whose limits a connected peer shares; the peer itself for others. Any thread."""

@@ -21,6 +21,7 @@ from odfd.api.access.accounts import AccountController, AccountService
 from odfd.api.access.requests import AccessControl
 from odfd.api.datasets.controller import DatasetController
 from odfd.api.datasets.declared_tasks import FlowRunController, TaskController, TaskService
+from odfd.api.datasets.deletion import DatasetDeletion
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowController, FlowService
 from odfd.api.datasets.gaps import GapService
@@ -31,7 +32,7 @@ from odfd.api.datasets.promises import advance_upper
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
 from odfd.api.datasets.raw_chains import RawChains
-from odfd.api.datasets.service import DatasetService, RemoteState
+from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.unmanaged import UnmanagedService
 from odfd.api.datasets.verification import EngineMigrationService, VerificationService
 from odfd.api.datasets.visibility import VisibilityService
@@ -63,6 +64,7 @@ from odfd.api.trust.evidence import EvidenceService
 from odfd.api.trust.policies import PolicyService
 from odfd.api.trust.resolutions import ResolutionService
 from odfd.api.trust.service import HeadState, TrustService
+from odfd.api.views.data_sizes import DataSizes
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import LogEvents, LogService
 from odfd.flows.tasks import RUN
@@ -96,15 +98,17 @@ def services_of(parts: NodeParts) -> Services:
     mirrors.suggested_names, mirrors.adopt = search.suggested_names, parts.import_export.adopt
     networks, peers = _networks(parts, holders, search, mirrors)
     judging, seen = _judging(parts), _visibility(parts)
-    controllers = _controllers(parts, declarations, (flows, performing), ((networks, peers), judging, mirrors, portals))
+    networks.withdraw, sizes = declarations.delete, DataSizes(home)
+    deletion = DatasetDeletion(home, parts.views, sizes, parts.scheduler, context, partial(_visibility_changed, parts))
+    services = (networks, peers), judging, mirrors, portals
+    controllers = _controllers(parts, declarations, (flows, performing, deletion), services)
     _reconciling(parts, declarations, controllers)
     applying = _applying(parts, flows, declarations, controllers)
-    datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, _remote_state(parts, holders))
-    renditions = renditions_of(parts, datasets, seen)
+    renditions = renditions_of(parts, deletion, seen)
     return Services(
         about=_status(parts, flows, mirrors),
         accounts=AccountService(home, parts.tokens, context),
-        datasets=datasets,
+        datasets=DatasetService(home, parts.views, applying, sizes, holders),
         flow=pulling,
         flows=flows,
         portals=portals,
@@ -233,11 +237,11 @@ async def _renamed(parts: NodeParts, dataset: DatasetId) -> None:
 def _controllers(
     parts: NodeParts,
     declarations: DeclarationService,
-    working: tuple[FlowService, FlowTasks],
+    working: tuple[FlowService, FlowTasks, DatasetDeletion],
     services: tuple[tuple[NetworkService, PeerService], TrustService, MirrorService, PortalService],
 ) -> Controllers:
     """Makes the controllers; peers, then trust, then mirrors, as an apply prepares them."""
-    (flows, performing), ((networks, peers), judging, mirrors, portals) = working, services
+    (flows, performing, deletion), ((networks, peers), judging, mirrors, portals) = working, services
     return Controllers(
         [
             NetworkController(networks),
@@ -245,7 +249,7 @@ def _controllers(
             ValidatorController(judging),
             MirrorController(mirrors, parts.scheduler),
             AccountController(parts.home),
-            DatasetController(parts.home, parts.views, parts.volumes, flows),
+            DatasetController(parts.home, parts.views, parts.volumes, flows, deletion),
             FlowController(flows),
             PortalController(parts.home, portals),
             ProjectionController(parts.projections),
@@ -300,7 +304,7 @@ def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers
     parts.flows.ran = partial(reconciler.touch, "Flow")
     board.ended = lambda task: reconciler.touch(RUN if task.kind == "run" else TASK, task.id)
     parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
-    declarations.controllers = controllers
+    declarations.controllers, declarations.undone = controllers, reconciler.undone
 
     def written() -> None:
         parts.views.refresher.loop.poke()
@@ -329,10 +333,6 @@ def _networks(
     mirrors.node_of, mirrors.network_named = search.node_of, parts.membership.named
     search.names = networks.names = peers.names = node_names(parts.board.peer_cards, lambda: parts.node_card.current)
     return networks, peers
-
-
-def _remote_state(parts: NodeParts, holders: HolderCounts) -> RemoteState:
-    return RemoteState(holders, partial(_visibility_changed, parts))
 
 
 def _pulling(parts: NodeParts, declarations: DeclarationService, portals: PortalService) -> IngestPullService:

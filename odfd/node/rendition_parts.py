@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from engines.query.views import quoted
+from odfd.api.datasets.deletion import DatasetDeletion
 from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.rendition_derived import DerivedRenditions
 from odfd.api.datasets.rendition_differences import RenditionDifferences
@@ -21,7 +21,6 @@ from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.datasets.rendition_origins import RenditionOrigins
 from odfd.api.datasets.rendition_upkeep import RenditionUpkeep
 from odfd.api.datasets.renditions import RenditionService
-from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
 from odfd.datasets.engine_pins import ENGINE_CHANGED, way
@@ -45,7 +44,7 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
     return HoldService(parts.home, parts.context, lambda: secrets.token_hex(8), released)
 
 
-def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilityService) -> RenditionService:
+def renditions_of(parts: NodeParts, deletion: DatasetDeletion, seen: VisibilityService) -> RenditionService:
     def readers(dataset: DatasetId) -> list[DatasetId]:
         return [other.id for other in parts.views.readers.of(dataset)]
 
@@ -73,12 +72,11 @@ def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilitySe
     origins = RenditionOrigins(home, deps, committer, clock, effects, standing)
     upkeep = RenditionUpkeep(home, effects, parts.context)
     differences = RenditionDifferences(home, deps.settings.staging, committer, clock, effects, write)
-    delete = partial(datasets.delete, purge=True)
     made = RenditionService(
         home,
         (effects, origins, derived, upkeep, differences),
         parts.context,
-        delete,
+        deletion.delete_rendition,
         lambda: secrets.token_hex(8),
         seen.shown,
     )

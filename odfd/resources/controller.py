@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -55,6 +56,14 @@ class Controller:
 
     def check(self, before: Resource, after: Resource | None) -> None:
         """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused."""
+
+    @contextmanager
+    def deletion(self, connection: sqlite3.Connection, gone: Resource, *, purge: bool) -> Iterator[None]:  # noqa: ARG002
+        """Deletes what is stored of a resource beside its declaration, which is deleted in the block. Blocking.
+
+        ``purge``: with the data of a dataset. ``finalize`` undoes afterwards what is in no database. Raises Fault.
+        """
+        yield
 
     async def prepare(self, planned: PlannedResource) -> Intent | None:  # noqa: ARG002  most types are only declared
         """Prepares what an apply does beside the declaration, and changes nothing. Raises Fault."""

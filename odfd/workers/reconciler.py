@@ -28,6 +28,7 @@ from odfd.resources.registry import ACTING
 from odfd.resources.resource import ACCOUNT, Resource, ResourceEvent
 from odfd.resources.status import (
     DANGLING,
+    DELETING,
     UNRESOLVED,
     ConditionValue,
     ResourceStatus,
@@ -97,6 +98,7 @@ class Reconciler:
                 await self.loop.run(life)
             finally:
                 self._nursery = None
+                self._turn_over()  # nobody waits for what will not be
             nursery.cancel_scope.cancel()
 
     def touch(self, type_: str, name: str) -> None:
@@ -119,6 +121,17 @@ class Reconciler:
             heard = not self._heard and not self._looking and self._position == self._events.last
             if heard and not self._regranted and self.queue.is_idle and newest == self._cursor:
                 return
+
+    async def undone(self, resource_id: str) -> None:
+        """Waits until what a deleted resource made is undone, or could not be; no longer than one attempt may take."""
+        with trio.move_on_after(ATTEMPT_SECONDS):
+            while self._nursery is not None:
+                turned = self.turned
+                gone, *_ = await trio.to_thread.run_sync(self._read, resource_id)
+                if gone is None or DELETING in gone.status.conditions:
+                    return
+                self.loop.poke()
+                await turned.wait()
 
     async def _listen(self) -> None:
         """Follows events of the node, and marks the resources that they may change."""

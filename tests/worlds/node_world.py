@@ -22,7 +22,7 @@ import trio
 
 from chain import instant
 from chain.data.parquet import open_slice, write_slice
-from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from chain.errors import Fault, Invalid, NotFound, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -31,7 +31,7 @@ from config import model
 from odfd.control import wire
 from odfd.control.assembly import Assembly, Context
 from odfd.mirrors.mirror_state import Mirror
-from odfd.network.joined_networks import NETWORK, Network, joined
+from odfd.network.joined_networks import Network, joined
 from odfd.network.joined_networks import blocked as blocked_peers
 from odfd.network.joined_networks import keep as keep_network
 from odfd.node.assembly import assembly_of
@@ -40,7 +40,6 @@ from odfd.node.parts import NodeParts
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
-from odfd.resources.store import ResourceStore
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
@@ -222,6 +221,7 @@ class Member:
         self.traffic = Traffic()
         self.peer_traffic: Callable[[], Mapping[PeerId, PeerTraffic]] = dict
         self.blocked = 0
+        self._shut_out: frozenset[PeerId] = frozenset()
         self.lies = Lies()
         self.block = "10.0.0.0/16"
         """Of its address, as others see it."""
@@ -246,6 +246,7 @@ class Member:
 
     async def run(self, life: Life) -> None:
         self._wires.members[self.peer_id] = self
+        await self.reload()
         life.ready()
         for other in self._others().values():
             with suppress(Remote):  # gone again already
@@ -310,16 +311,15 @@ class Member:
     async def reload(self) -> None:
         """What a transaction recorded is in force."""
         with self._db.read() as connection:
-            self.networks, blocked = joined(connection) or self.networks, blocked_peers(connection)
-        self.blocked = len(blocked)
+            self.networks, self._shut_out = joined(connection) or self.networks, blocked_peers(connection)
+        self.blocked = len(self._shut_out)
 
-    async def leave(self, name: str) -> Network:
-        left = self.named(name)
-        if left is None:
-            raise Refused(f"this node is not in the network {name}", rule="network")
-        self.networks = ()
-        with self._db.write() as connection:
-            ResourceStore(connection).withdraw(NETWORK, name, START)
+    unblock = reload
+
+    async def leave(self, name: str) -> Network | None:
+        with self._db.read() as connection:
+            left = None if name in {each.name for each in joined(connection)} else self.named(name)
+        self.networks = tuple(each for each in self.networks if each != left)
         return left
 
     async def connect(self, *multiaddrs: str) -> PeerId:
@@ -340,7 +340,9 @@ class Member:
 
     def peers(self) -> Sequence[PeerView]:
         trio.current_time()  # as the real one, which is asked in the loop alone
-        return [PeerView(peer=peer, connected=True, network=other.block) for peer, other in self._others().items()]
+        unseen = [PeerView(peer=peer, blocked=True) for peer in sorted(self._shut_out)]
+        met = self._others().items()
+        return [*(PeerView(peer=peer, connected=True, network=other.block) for peer, other in met), *unseen]
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         self.announced.append((topic, envelope))

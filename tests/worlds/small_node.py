@@ -4,6 +4,8 @@ With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durab
 ``KILL_PUSH=N`` at the Nth step in which a push becomes durable, or is let go when datasets have it; with
 ``KILL_MOVE=N`` at the Nth beginning or end of a move of a slice to a volume or back; with
 ``KILL_EFFECT=N`` after the Nth effect of commands on renditions, or the Nth step in which a mirror follows them.
+With ``KILL_FINALIZER=before`` or ``after`` it kills itself when what a deleted resource made is to be undone, or when
+that is done and not noted yet.
 With ``KILL_LASTING=N`` it, or ``odfctl`` in its place, kills itself at the Nth of all its steps that last: each sync,
 each change of the names of files and folders, each script of a migration. It says what that step is.
 With ``NAME_SECONDS=N`` it signs names of IPFS for so long, and again after a third of it.
@@ -52,6 +54,8 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     with open_state_directory(Path(settings.node.state_dir)) as home:
         if at := os.environ.get("KILL_AT"):
             home.objects._step = home.chains._step = killing(int(at))
+        if when := os.environ.get("KILL_FINALIZER"):
+            _kill_in_finalizers(when)
         if at := os.environ.get("KILL_PUSH"):
             _kill_in_pushes(home.spool, killing(int(at)))
         if at := os.environ.get("KILL_MOVE"):
@@ -103,6 +107,15 @@ def _sign_names_for(seconds: int) -> None:
     publishing.LIFETIME = repository.LIFETIME = seconds * SECOND  # type: ignore[misc]
     repository.RENEW = seconds * SECOND // 3  # type: ignore[misc]
     reconciler.DRIFT_SECONDS = seconds / 10  # type: ignore[misc]
+
+
+def _kill_in_finalizers(when: str) -> None:
+    async def cut(self: Any, gone: Any) -> None:
+        if when == "after":
+            await self.controllers.of(gone.type).finalize(gone)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    reconciler.Reconciler._finalize = cut  # type: ignore[method-assign]
 
 
 def _kill_in_pushes(spool: Any, step: Callable[[str], None]) -> None:

@@ -22,6 +22,7 @@ from odfd.api.access.account_watch import news, readable, readable_views
 from odfd.api.access.apply_rules import acts_for_others, apply
 from odfd.api.access.calls import Call
 from odfd.api.access.guard import Guard, not_meant
+from odfd.api.datasets.deletion import IN_USE
 from odfd.api.network.search import MAX_FOUND
 from odfd.api.queries.public_queries import check_public
 from odfd.api.resources.pages import ResourcePage, no_page, rest_after
@@ -38,7 +39,6 @@ from odfd.resources.store import ResourceStore
 
 Rule: TypeAlias = Callable[..., Any]
 """Called as the operation would be, after the ``Call``; answers as it would, what the caller may get of it."""
-_IN_USE: Final = "dataset-in-use"
 
 
 def _judged(ref: str, entry: DatasetEntry) -> str:
@@ -116,17 +116,6 @@ def _known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ...], t
     return inputs, tuple(each for each in detail.outputs if each not in hidden)
 
 
-async def _deleted(call: Call, ref: str, *, purge: bool = False) -> Any:
-    entry = await call.guard.dataset(ref, Action.OWN)
-    try:
-        return await call.operation(_judged(ref, entry), purge=purge)
-    except Refused as fault:
-        if fault.rule != _IN_USE:
-            raise
-        text = f"others derive from {entry.name}"
-        raise Refused(text, rule=_IN_USE, hint="those whose they are delete them first") from None
-
-
 async def _resources(call: Call, word: str | None, labels: str | None) -> Any:
     return await readable_views(call, await call.operation(word, labels))
 
@@ -138,7 +127,13 @@ async def _resource(action: Action, call: Call, word: str, name: str, *args: Any
         if view.type == ACCOUNT:  # who acts as it stands in its annotations, and without any, all are the owner
             raise call.guard.owner_only("to change an Account")
         await call.guard.judge(view, action)
-        view = await call.operation(word, view.id, *args, **more)
+        try:
+            view = await call.operation(word, view.id, *args, **more)
+        except Refused as fault:
+            if fault.rule != IN_USE:
+                raise
+            text = f"others derive from {view.name}"  # and which do is not told
+            raise Refused(text, rule=IN_USE, hint="those whose they are delete them first") from None
         if view is None:
             return None
     return (await readable_views(call, [view], is_judged=True))[0]
@@ -337,7 +332,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "datasets.schema": partial(on_dataset, Action.READ),
     "datasets.commit_point": partial(on_dataset, Action.WRITE),
     "datasets.rename": partial(on_dataset, Action.MAINTAIN),
-    "datasets.delete": _deleted,
     "datasets.apply": apply,
     "declarations.list": _resources,
     "declarations.get": partial(_resource, Action.READ),

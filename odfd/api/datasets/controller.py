@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import sqlite3
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import trio
 
 from chain.errors import Environment
 from chain.ids import DatasetId
 from odfd.access.uses import NOT_GRANTED
+from odfd.api.datasets.deletion import DatasetDeletion
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.own_roots import check_own_root
 from odfd.api.views.views import DatasetViews
 from odfd.datasets.captures import keeps_raw
-from odfd.datasets.catalog import TYPE
+from odfd.datasets.catalog import TYPE, Catalog
 from odfd.datasets.manifest import KEPT_ELSEWHERE
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.reader import ResourceReader
@@ -29,9 +32,15 @@ class DatasetController(Controller):
     type = TYPE
     conditions: Collection[str] = ("DatasetState",)
 
-    def __init__(self, home: StateDirectory, views: DatasetViews, volumes: VolumeWorker, flows: FlowService) -> None:
-        self._home = home
-        self._views = views
+    def __init__(
+        self,
+        home: StateDirectory,
+        views: DatasetViews,
+        volumes: VolumeWorker,
+        flows: FlowService,
+        deletion: DatasetDeletion,
+    ) -> None:
+        self._home, self._views, self._deletion = home, views, deletion
         self._volumes = volumes
         self._flows = flows
 
@@ -39,6 +48,16 @@ class DatasetController(Controller):
         """Checks that only bytes which come in here are to be kept. Blocking. Raises Refused."""
         if after is not None and after.did is not None and keeps_raw(after.annotations) > keeps_raw(before.annotations):
             check_own_root(self._home, DatasetId.parse(after.did), after.name, KEPT_ELSEWHERE)
+
+    @contextmanager
+    def deletion(self, connection: sqlite3.Connection, gone: Resource, *, purge: bool) -> Iterator[None]:
+        """Deletes its chains. Raises Refused while others derive from it, or a reader holds its history."""
+        if gone.did is not None:
+            self._deletion.record(connection, gone.id, Catalog(connection).resolve(gone.did), purge=purge)
+        yield
+
+    async def finalize(self, resource: Resource) -> None:
+        await self._deletion.settle(resource.id)
 
     async def observe(self, resource: Resource) -> ObservedState:
         if resource.did is not None and resource.status.observed_generation != resource.generation:

@@ -59,7 +59,7 @@ class RenditionService:
         home: StateDirectory,
         parts: tuple[RenditionEffects, RenditionOrigins, DerivedRenditions, RenditionUpkeep, RenditionDifferences],
         context: Context,
-        delete: Callable[[str], Awaitable[object]],
+        delete: Callable[[DatasetId], Awaitable[object]],
         new_id: Callable[[], str],
         shown: Callable[[DatasetId], Awaitable[None]],
     ) -> None:
@@ -180,7 +180,7 @@ class RenditionService:
                     hint=f"odfctl delete dataset {self._home.name_of(member.dataset)}, when nobody needs it",
                 )
             if not member.dropped:
-                await self._delete(str(member.dataset))
+                await self._delete(member.dataset)
             return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
 
     @asynccontextmanager

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -16,59 +14,33 @@ from chain.codec.bind import plain_of
 from chain.codec.manifest import to_builtins
 from chain.data.arrow_schema import to_arrow
 from chain.data.json_values import plain_rows
-from chain.errors import Environment, Invalid, NotFound, Refused
+from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
-from chain.instant import Instant
-from chain.multihash import Multihash
 from chain.state import load_state
-from chain.wording import agree, plural
-from odfd.api.datasets import quarantine
 from odfd.api.datasets.blocks import BlockReader
 from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import ApplyOperation
-from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.api.resources.desired_state import OWNERS, ApplyTerms
 from odfd.api.resources.types import TYPES
 from odfd.api.views.data_sizes import PAUSE_SECONDS, DataSizes
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, schema_view
 from odfd.control import wire
-from odfd.control.assembly import Context
-from odfd.datasets import previews, row_counts, unmanaged, visibility
-from odfd.datasets.catalog import Catalog, DatasetEntry, is_one_chain
+from odfd.datasets import previews
+from odfd.datasets.catalog import Catalog, is_one_chain
 from odfd.datasets.creation import declaration
-from odfd.datasets.holdings import Holdings
 from odfd.datasets.manifest import DatasetSpec
 from odfd.datasets.pushes import PushTable
-from odfd.datasets.references import drop_references
-from odfd.flows import store as flows
-from odfd.ingest import segments, spool
 from odfd.ingest.push import commit_point, given_id
-from odfd.mirrors import mirror_spec as mirror_specs
-from odfd.mirrors.scheduler import MirrorScheduler
-from odfd.queries import folds
 from odfd.queries.sharded_cuts import complete_sizes
-from odfd.renditions import tables as renditions
-from odfd.resources import records
 from odfd.resources.reader import labels_by_did, labels_of
 from odfd.resources.store import ResourceStore
 from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
-from odfd.runtime.subjects import about
-from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
-from odfd.trust.ledger.log import Ledger
-from odfd.verify.damage import Damage
+from odfd.state.directory import StateDirectory
 
 _TYPE: Final = TYPES.written("Dataset")
-
-
-class RemoteState(NamedTuple):
-    """Tells and is told how datasets that are here stand on other nodes."""
-
-    holders: HolderCounts
-    gone: Callable[[DatasetId], None]
-    """Called with the id of a deleted dataset."""
 
 
 class DatasetService:
@@ -79,20 +51,15 @@ class DatasetService:
         home: StateDirectory,
         views: DatasetViews,
         applying: ApplyOperation,
-        scheduler: MirrorScheduler,
-        context: Context,
-        others: RemoteState,
+        sizes: DataSizes,
+        holders: HolderCounts,
     ) -> None:
-        self._holders, self._gone = others
-        self._home = home
-        self._scheduler = scheduler
-        self._views, self._sizes = views, DataSizes(home)
+        self._home, self._holders = home, holders
+        self._views, self._sizes = views, sizes
         self._blocks = BlockReader(home, views)
         self.summing = ReconcileLoop(self._sum)
         """Sums the sizes of long chains in the background; rests until a view needs one."""
         self._applying = applying
-        self._events = context.events
-        self._clock = context.clock
 
     async def list(self) -> Sequence[wire.DatasetView]:
         """Lists all datasets of this node."""
@@ -149,23 +116,6 @@ class DatasetService:
         headers = {"name": entry.name, **{key: dict(said) for key, said in beside.items() if said}}
         spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
         return wire.ResourceManifest(schema=_TYPE.schema_of(spec), headers=headers, spec=spec)
-
-    async def delete(self, ref: str, *, purge: bool = False) -> wire.DatasetView:
-        """Deletes a dataset and returns its last view. Refused while others derive from it.
-
-        Its data stays as unmanaged (``UnmanagedService``), or is deleted too if ``purge`` is set.
-        """
-        entry = await trio.to_thread.run_sync(lambda: self._unused(ref))
-        for shard in (await trio.to_thread.run_sync(lambda: self._shards(entry)))[::-1]:
-            async with self._scheduler.still(shard.id):
-                view, dropped = await trio.to_thread.run_sync(partial(self._delete, shard, purge=purge))
-            self._gone(shard.id)
-        for name, stays in dropped:
-            text = f"{view.name}, which it pulled, is deleted"
-            self._events.emit("flow.stranded" if stays else "flow.deleted", name, text)
-        text = f"{plural(view.blocks, 'block')} {'forgotten' if purge else 'kept as unmanaged'}"
-        self._events.emit("dataset.deleted", view.name, text, about=about(view.id), id=view.id)
-        return view
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
         """Changes the dataset's local name; its name on other nodes does not change."""
@@ -269,90 +219,6 @@ class DatasetService:
         views = look()
         datasets = [DatasetId.parse(view.id) for view in views]
         return views, datasets, self._declared(views), self._sizes.of(datasets)
-
-    def _unused(self, ref: str) -> DatasetEntry:
-        """Resolves a dataset to be deleted. Raises Refused while others derive from it."""
-        entry = self._home.resolve(ref)
-        with self._home.database.read() as connection:
-            member = renditions.member_of(connection, entry.id)
-            if member is not None:
-                renditions.check_member(renditions.of(connection, entry.id), entry.id)
-            chains = Catalog(connection).chains_of(entry)
-        readers = list(dict.fromkeys(other.name for each in chains for other in self._views.readers.of(each)))
-        if readers:
-            raise Refused(
-                f"{', '.join(readers)} {agree(len(readers), 'derives', 'derive')} from {entry.name}",
-                rule="dataset-in-use",
-                hint=f"delete {agree(len(readers), 'it', 'them')} first: odfctl delete dataset {readers[0]}",
-            )
-        return entry
-
-    def _shards(self, entry: DatasetEntry) -> Sequence[DatasetEntry]:
-        """Lists the chains that are deleted with a dataset, itself first.
-
-        Raises Refused while a reader holds history.
-        """
-        with self._home.database.read() as connection:
-            catalog = Catalog(connection)
-            chains = catalog.chains_of(entry)
-            for each in chains:
-                self._home.held(connection, each)
-            return [catalog.resolve(str(each)) for each in chains]
-
-    def _delete(self, entry: DatasetEntry, *, purge: bool) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
-        """Deletes a dataset. Returns its last view, and the names of its flows, each with whether it stays and waits.
-
-        Name, mirror spec and all that was concluded about the dataset are deleted in one transaction, with or
-        without the chain; then the objects that nobody names. After a crash in between the collector deletes the
-        remaining objects, and a person sees nothing of them.
-        """
-        view = self._views.dataset(entry)
-        with suppress(Environment):  # a damaged chain has no known size, and is deleted all the same
-            view = msgspec.structs.replace(view, bytes=self._sizes.of((entry.id,)).get(entry.id))
-        now = self._clock.now()
-        unneeded: list[Multihash] = []
-        dropped: list[tuple[str, bool]] = []
-
-        def together(connection: sqlite3.Connection) -> None:
-            if purge:
-                unmanaged.forget_data(connection, entry.id, now)
-            else:
-                unmanaged.keep(connection, _remaining(connection, entry, view, now))
-            dropped.extend(flows.forget(connection, entry.id))
-            Catalog(connection).remove(entry, now)
-            mirror_specs.drop(connection, entry.id, now)
-            records.remove(connection, BASE_KIND, str(entry.id))
-            if not entry.is_inner:
-                records.remove(connection, quarantine.KIND, str(renditions.of(connection, entry.id).id))
-            visibility.deleted(connection, entry.id, now)
-            Ledger(connection).forget(entry.id)
-            Damage(connection).forget(entry.id)
-            row_counts.forget(connection, entry.id)
-            renditions.forget(connection, entry.id)
-            spool.forget_reader(connection, entry.id)
-            named = drop_references(connection, entry.id)
-            unneeded.extend(named if purge else ())
-
-        self._home.chains.drop(entry.id, together, keep=not purge)
-        self._home.objects.remove_all(unneeded)
-        segments.forget(self._home.folder(SEGMENTS), entry.id)
-        folds.forget(self._home.folder(FOLDS), entry.id)
-        return view, dropped
-
-
-def _remaining(
-    connection: sqlite3.Connection, entry: DatasetEntry, view: wire.DatasetView, now: Instant
-) -> unmanaged.Unmanaged:
-    """Describes what stays of a dataset, before it is forgotten."""
-    checked = Ledger(connection).chain(entry.id)
-    remains = unmanaged.Remains(
-        blocks=view.blocks,
-        bytes=view.bytes,
-        data=checked.data,
-        epoch=checked.epoch,
-        extent=Holdings(connection).extent(entry.id),
-    )
-    return unmanaged.Unmanaged(dataset=entry.id, name=entry.name, at=now, remains=remains)
 
 
 def known_dataset(home: StateDirectory, ref: str) -> DatasetId:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
+
+import trio
 
 from chain.errors import Refused
 from chain.ids import DatasetId
 from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.control import wire
-from odfd.mirrors.mirror_spec import TYPE as MIRROR
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.joined_networks import NETWORK, PEER, Network
@@ -39,6 +43,9 @@ class NetworkController(Controller):
         network = Network(name=after.name, bootstrap=tuple(after.spec["bootstrap"]))
         self._networks.prepare(network)
         return Intent(lambda connection: self._networks.record(connection, network), self._networks.take_up)
+
+    async def finalize(self, resource: Resource) -> None:
+        await self._networks.left(resource.name)
 
     async def observe(self, resource: Resource) -> ObservedState:
         peers = self._networks.peers_in(resource.name)
@@ -74,11 +81,14 @@ class PeerController(Controller):
         peer = PeerId(planned.after.spec["peerId"])
         return Intent(lambda connection: self._networks.record_block(connection, peer), self._networks.take_up)
 
+    async def finalize(self, resource: Resource) -> None:  # noqa: ARG002  whose blocking is declared no longer
+        await self._networks.unblocked()
+
 
 class MirrorController(Controller):
     """Reports whether all that is announced is here."""
 
-    type = MIRROR
+    type = mirror_specs.TYPE
     conditions: Collection[str] = ("Synced",)
     _REFUSED: Final = (SchedulerState.REFUSED, SchedulerState.FAILED)
 
@@ -96,10 +106,20 @@ class MirrorController(Controller):
             mirror.spec.id,
         )
 
+    @contextmanager
+    def deletion(self, connection: sqlite3.Connection, gone: Resource, *, purge: bool) -> Iterator[None]:  # noqa: ARG002
+        for each in mirror_specs.inside(connection, DatasetId.parse(gone.spec["source"])):
+            mirror_specs.drop_inner(connection, each.id)
+        yield
+
+    async def finalize(self, resource: Resource) -> None:
+        dataset = DatasetId.parse(resource.spec["source"])
+        await self._mirrors.dismiss(await trio.to_thread.run_sync(self._service.chains_of, dataset))
+
     async def observe(self, resource: Resource) -> ObservedState:
         mirror = self._mirrors.find(DatasetId.parse(resource.spec["source"]))
         if mirror is None:
-            # The scheduler adopts an intent shortly after its commit; a deleted mirror deletes its resource too.
+            # The scheduler adopts an intent shortly after its commit.
             return ObservedState(told={"Synced": ConditionValue(value=False, code="waiting", message="not begun yet")})
         synced = ConditionValue(
             value=mirror.state is SchedulerState.CURRENT, code=mirror.state.value, message=mirror.message

@@ -141,12 +141,11 @@ class MirrorService:
         if others:
             await self.shards(mirror.spec.id)  # what each of them says came with it
 
-    def _mirrored_with(self, dataset: DatasetId) -> Sequence[DatasetId]:
-        """Lists the other chains of a collection, or of a rendition inside one, that are mirrors too."""
+    def chains_of(self, dataset: DatasetId) -> Sequence[DatasetId]:
+        """Lists the chains that are mirrored as a dataset is: those of a collection, or itself. Blocking."""
         with self._home.catalog() as catalog:
             entry = catalog.find(dataset)
-            chains = () if entry is None else catalog.chains_of(entry)
-        return [each for each in chains if each != dataset and self._scheduler.find(each) is not None]
+            return [dataset] if entry is None else catalog.chains_of(entry)
 
     async def prepare(self, request: wire.MirrorRequest, *, is_new: bool = True) -> PreparedMirror:
         """Prepares a mirror of a dataset named by its did, and changes nothing. Raises Invalid, Refused.
@@ -236,14 +235,6 @@ class MirrorService:
         with self._home.database.read() as connection:
             return mirror_specs.declared(connection)
 
-    async def remove(self, ref: str) -> wire.MirrorView:
-        """Removes a mirror, with its shards; the dataset stays until it is deleted."""
-        dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
-        view = await self._shown(self._scheduler.get(dataset))
-        for each in (*await trio.to_thread.run_sync(self._mirrored_with, dataset), dataset):
-            await self._scheduler.remove(each)
-        return view
-
     async def pause(self, ref: str) -> wire.MirrorView:
         """Stops fetching data for a mirror until it is resumed; stored data stays and is served."""
         return await self._pause(ref, paused=True)
@@ -255,8 +246,9 @@ class MirrorService:
     async def _pause(self, ref: str, *, paused: bool) -> wire.MirrorView:
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         mirror = await self._scheduler.pause(dataset, paused=paused)
-        for each in await trio.to_thread.run_sync(self._mirrored_with, dataset):
-            await self._scheduler.pause(each, paused=paused)
+        for each in await trio.to_thread.run_sync(self.chains_of, dataset):
+            if self._scheduler.find(each) is not None:
+                await self._scheduler.pause(each, paused=paused)
         return await self._shown(mirror)
 
     def _is_kept(self, dataset: DatasetId) -> bool:
@@ -417,10 +409,6 @@ class PeerService:
     async def netcheck(self) -> Sequence[wire.Probe]:
         """Checks how others reach this node, and says what to do. Raises Remote while no network is joined."""
         return netcheck.probes(await self._membership.net_facts())
-
-    async def unblock(self, peer: str) -> None:
-        """Ends the blocking of a peer."""
-        await self._membership.block(peer_named(self._membership.peers(), peer), blocked=False)
 
     async def connect(self, multiaddr: str) -> str:
         """Connects to a peer at a multiaddress, and returns its id. Raises Remote."""

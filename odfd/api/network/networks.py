@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -26,7 +26,7 @@ from odfd.mirrors.first_contact import rung_of
 from odfd.network.card_index import CardIndex
 from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
 from odfd.network.invitation_file import PATIENCE, fetch_invitation, invitation_url, is_url
-from odfd.network.joined_networks import Network, block, check_network, joined, keep
+from odfd.network.joined_networks import NETWORK, Network, block, check_network, joined, keep
 from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
@@ -85,6 +85,8 @@ class NetworkService:
         """Counts of what was exchanged with other mirrors of the same datasets; set where the services are joined."""
         self.uses: InvitationUses
         """Keeps and redeems invitations with tokens; set where the services are joined."""
+        self.withdraw: Callable[[str, str], Awaitable[object]]
+        """Deletes a resource, given its type and name; set where the services are joined."""
         self._web = partial(Web, PATIENCE)
         """Fetches invitations that are published as files."""
 
@@ -127,7 +129,7 @@ class NetworkService:
             await self.uses.show_token(said)
         except Fault:
             if before is None:
-                await self.leave(network.name)
+                await self.withdraw(NETWORK, network.name)
             else:
                 await self._membership.join(before)
                 self._policy_changed()
@@ -259,11 +261,15 @@ class NetworkService:
                 text = await fetch_invitation(url, web)
         return _view(read_invitation(text, self._clock.now()), "".join(text.split()))
 
-    async def leave(self, name: str) -> None:
-        """Leaves a network. Raises NotFound."""
+    async def left(self, name: str) -> None:
+        """Leaves a network that is declared no longer. Raises Environment if the host cannot go on."""
         left = await self._membership.leave(name)
-        if left.policy_key or self._membership.networks:
+        if left is not None and (left.policy_key or self._membership.networks):
             self._policy_changed()
+
+    async def unblocked(self) -> None:
+        """Blocks none but the peers of which that is declared."""
+        await self._membership.unblock()
 
     def peers_in(self, name: str) -> Sequence[PeerView] | None:
         """Lists the connected peers in a network; ``None`` if this node is not in it."""

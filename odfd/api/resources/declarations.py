@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final, Literal
 
@@ -107,6 +107,8 @@ class DeclarationService:
         """By type: lists the undeclared resources; set where services are joined. Leaves out declared names."""
         self.controllers = Controllers()
         """They judge changes and deletions; set where services are joined."""
+        self.undone: Callable[[str], Awaitable[None]]
+        """Waits until what a deleted resource made is undone, given its id; set where services are joined."""
         self.applied: Sequence[Callable[[], None]] = ()
         """Called in the event loop after an apply, whose events may have arrived before it was recorded."""
 
@@ -344,22 +346,19 @@ class DeclarationService:
                 check_generation(ResourceStore(connection).get(each.after.id), generation, each.after.name)
 
     async def delete(
-        self, word: str, name: str, generation: int | None = None, *, force: bool = False
+        self, word: str, name: str, generation: int | None = None, *, force: bool = False, purge: bool = False
     ) -> wire.ResourceView:
-        """Deletes a declared resource. ``force`` deletes also one that another resource made.
+        """Deletes a declared resource, and waits until its effects are undone, or could not be and are tried later.
 
-        Raises NotFound; Refused for types that are deleted by commands of their own, and for what is not declared;
-        Conflict as ``plan`` does.
+        ``force`` deletes also one that another resource made; ``purge`` the data of a dataset too. Raises NotFound;
+        Refused as the controller of its type does, and for what is not declared; Conflict as ``plan`` does.
         """
         kind = self._type(word)
         await self._check_declared(kind, name, "is not deleted")
-        if kind.name in ELSEWHERE:
-            hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
-            raise Refused(
-                f"a {kind.name} is deleted together with the thing that it describes", rule="resource-delete", hint=hint
-            )
-        view = await trio.to_thread.run_sync(lambda: self._view(self._delete(kind, name, generation, force=force)))
+        gone = await trio.to_thread.run_sync(lambda: self._delete(kind, name, generation, force=force, purge=purge))
+        view = await trio.to_thread.run_sync(self._view, gone)
         self._events.emit("resource.deleted", view.name, view.type, about=about(view.id))
+        await self.undone(view.id)
         return view
 
     async def stated(self, views: Sequence[wire.ResourceView], sees: Sees | None = None) -> Sequence[wire.ResourceView]:
@@ -511,7 +510,7 @@ class DeclarationService:
             store.put(after, now)
         return after
 
-    def _delete(self, kind: ResourceType, name: str, generation: int | None = None, *, force: bool = False) -> Resource:
+    def _delete(self, kind: ResourceType, name: str, generation: int | None, *, force: bool, purge: bool) -> Resource:
         with self._home.database.write() as connection:
             store = self._store(connection)
             found = self._found(store, kind, name)
@@ -520,7 +519,8 @@ class DeclarationService:
             if found.owners and not force:
                 raise owned_fault(found)
             self.controllers.check(found, None)
-            store.delete(found, self._clock.now())
+            with self.controllers.of(kind.name).deletion(connection, found, purge=purge):
+                store.delete(found, self._clock.now())
             if kind.name in SEALED:
                 store.blank(found.id)
         return found

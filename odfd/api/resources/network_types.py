@@ -123,7 +123,6 @@ MIRROR_TYPE: Final = ResourceType(
     about="A verified copy of another node's dataset that is kept up to date here.",
     spec=MirrorResourceSpec,
     kept=kept_mirror, stands_for="source",
-    delete=lambda services, view, _: services.mirrors.remove(view.spec["source"]),
     example="""\
 $schema: Mirror
 headers:
@@ -142,7 +141,6 @@ NETWORK_TYPE: Final = ResourceType(
     spec=NetworkResourceSpec,
     is_silent=True,
     kept=kept_network, judged_at="spec.bootstrap",
-    delete=lambda services, view, _: services.networks.leave(view.name),
     example="""\
 $schema: Network
 headers:
@@ -158,7 +156,6 @@ PEER_TYPE: Final = ResourceType(
     spec=PeerResourceSpec,
     kept=kept_peer, stands_for="peerId", object_named=peer_id, made_by="the node that meets it",
     instead="odfctl peer block PEER declares it",
-    delete=lambda services, view, _: services.peers.unblock(view.spec["peerId"]),
     example="""\
 $schema: Peer
 headers:

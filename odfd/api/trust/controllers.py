@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from chain.errors import NotFound, Refused
+from chain.errors import Refused
 from chain.ids import KeyDid
 from odfd.api.trust.service import TrustService
 from odfd.control import wire
@@ -32,11 +34,23 @@ class ValidatorController(Controller):
         key, group = KeyDid.parse(planned.after.spec["did"]), planned.after.spec["group"]
         return Intent(lambda connection: self._trust.record_validator(connection, key, group), self._trust.take_up)
 
+    @contextmanager
+    def deletion(self, connection: sqlite3.Connection, gone: Resource, *, purge: bool) -> Iterator[None]:  # noqa: ARG002
+        """Raises Invalid if the policy cannot be in force without it."""
+        yield
+        self._trust.check_policy(connection)
+
+    async def finalize(self, resource: Resource) -> None:  # noqa: ARG002  all is judged without it
+        await self._trust.take_up()
+
     async def observe(self, resource: Resource) -> ObservedState:
         found = (await self._trust.validators()).get(resource.spec["did"])
         if found is None:
-            raise NotFound("no policy names it", rule="validator", hint="apply it again")
+            return ObservedState(steps=("put it in force",))  # its declaration is committed before the policy is read
         return ObservedState(told={"Counts": ConditionValue(value=not found.suspended, message=found.reason)})
+
+    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
+        await self._trust.take_up()
 
     async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
         found = {} if sees is not None else await self._trust.validators()

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from chain.errors import Invalid
 from chain.ids import DID_KEY, DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import statement
@@ -82,13 +81,13 @@ class TrustService:
         clock: Clock,
         changed: Callable[[], None],
         evidence: EvidenceService,
-        policy_with: Callable[[sqlite3.Connection], Policy],
+        check_policy: Callable[[sqlite3.Connection], Policy],
         heads: HeadState,
     ) -> None:
-        """``policy_with`` returns the policy with the validators of a transaction under way. Raises Invalid."""
+        """``check_policy`` computes the policy with the validators of a transaction under way. Raises Invalid."""
         self._unheld = heads.unheld
         self._heads = heads
-        self._policy_with = policy_with
+        self.check_policy = check_policy
         self._pending_decisions = pending_decisions
         self._home = home
         self._evidence = evidence
@@ -148,30 +147,10 @@ class TrustService:
         name = str(key).removeprefix(DID_KEY)
         spec = {"did": str(key), "group": group}
         ResourceStore(connection).declare(VALIDATOR, name, spec, self._clock.now(), str(key))
-        self._policy_with(connection)
+        self.check_policy(connection)
 
     async def take_up(self) -> None:
         """Brings into force what was recorded."""
-        self._changed()
-
-    async def remove_validator(self, key: str) -> None:
-        """Removes a validator that was added here. Raises Invalid for any other."""
-        parsed = KeyDid.parse(key)
-
-        def remove() -> bool:
-            with self._home.database.write() as connection:
-                gone = ResourceStore(connection).withdraw(VALIDATOR, "", self._clock.now(), str(parsed))
-                self._policy_with(connection)
-                return gone
-
-        group = self._evaluator.policy.group_of(parsed)
-        if not await trio.to_thread.run_sync(remove):
-            hint = (
-                "it stands in the configuration: change it there, then reload"
-                if group
-                else "odfctl trust validator list"
-            )
-            raise Invalid(f"{parsed.short} was not added here", rule="validator", hint=hint)
         self._changed()
 
     def _group(self, key: KeyDid) -> str | None:

@@ -103,7 +103,6 @@ VALIDATOR_TYPE: Final = ResourceType(
     names=registry.VALIDATOR,
     about="A validator whose verdicts count here.",
     spec=ValidatorResourceSpec,
-    delete=lambda services, view, _: services.trust.remove_validator(view.spec["did"]),
     is_silent=True,
     kept=kept_validator, judged_at="spec.did", stands_for="did", made_by="the settings",
     instead="[policy.validators] of the settings names it: change it there, then reload",

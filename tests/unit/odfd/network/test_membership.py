@@ -14,11 +14,13 @@ import trio
 
 from chain.backoff import Backoff
 from chain.errors import Environment
-from chain.store.database import open_database
+from chain.instant import Instant
+from chain.store.database import Database, open_database
 from odfd.network import membership
 from odfd.network.joined_networks import Network
 from odfd.network.membership import CHOSEN_SECONDS, EVERYWHERE, PORTS_TRIED, HostOptions, Known, Membership
 from odfd.resources import tables as resources
+from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.supervision import Child, Life, Restart, run_tree
 from p2p.host.limits import HostLimits
@@ -94,6 +96,14 @@ async def test_a_network_that_fails_begins_anew(tmp_path: Path, monkeypatch: pyt
         database.close()
 
 
+async def left(member: Membership, database: Database, name: str) -> None:
+    """Leaves a network of which nobody says any longer that the node is in it."""
+    assert await member.leave(name) is None, "it is recorded"
+    with database.write() as connection:
+        ResourceStore(connection).withdraw("Network", name, Instant(1))
+    assert await member.leave(name) is not None
+
+
 async def test_without_a_network_it_listens_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody said otherwise; in a network on all addresses, and no longer once it is left."""
     monkeypatch.setattr(membership, "EVERYWHERE", ("/ip4/127.0.0.2/tcp/0",))  # loopback too: it is a test
@@ -116,7 +126,7 @@ async def test_without_a_network_it_listens_nowhere(tmp_path: Path, monkeypatch:
             with trio.fail_after(PATIENCE):
                 await member.join(Network(name="demo"))
                 assert at() == {"127.0.0.2"}
-                await member.leave("demo")
+                await left(member, database, "demo")
                 assert at() == set()
                 monkeypatch.setattr(membership, "EVERYWHERE", ("/ip4/192.0.2.1/tcp/0",))
                 with pytest.raises(Environment):  # not this machine's: it is told, and not waited for
@@ -145,7 +155,7 @@ async def test_who_only_dials_needs_no_host_before_a_network_is_joined(tmp_path:
                     await member.join(Network(name=name))
                     assert member._host is not None
                     assert (member.addresses(), member.peers()) == ([], [])
-                    await member.leave(name)
+                    await left(member, database, name)
                 assert member._host is None
             life.stopping.set()
         with pytest.raises(Environment, match="not running"):

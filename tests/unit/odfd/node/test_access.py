@@ -260,7 +260,7 @@ async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"))
         assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets/theirs"))[0] == 200
-        await node.api.datasets.delete("theirs")
+        await node.api.declarations.delete("Dataset", "theirs")
         await node.apply(DATASET.format(name="theirs", more=""))
         assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets/theirs"))[0] == 404
 
@@ -318,10 +318,6 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
         ("POST", ONE + "/rename", {"name": "mine"}),
         ("POST", "/graphql", {"query": 'mutation {rename(ref: "Dataset:{}", name: "mine")}'}),
     ],
-    "datasets.delete": [
-        ("DELETE", ONE, None), ("DELETE", "/dataset/v1alpha1/dataset/{}", None),
-        ("POST", "/graphql", {"query": 'mutation {delete(ref: "Dataset:{}")}'}),
-    ],
     "datasets.apply": [
         ("POST", "/resource/v1alpha1/apply", {"$schema": "Relations", "headers": {"name": "r"}, "spec": PUBLIC}),
         ("PATCH", "/dataset/v1alpha1/dataset/{}", {"headers": {"labels": {"a": "b"}}}),
@@ -331,7 +327,10 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
         ("POST", "/graphql", {"query": '{resource(ref: "Dataset:{}")}'}),
     ],
     "declarations.label": [("PUT", ONE + "/labels", {"labels": {"a": "b"}})],
-    "declarations.delete": [("DELETE", ONE, None)],
+    "declarations.delete": [
+        ("DELETE", ONE, None), ("DELETE", "/dataset/v1alpha1/dataset/{}", None),
+        ("POST", "/graphql", {"query": 'mutation {delete(ref: "Dataset:{}")}'}),
+    ],
     "queries.answer": [("POST", "/node/v1alpha1/query", {"sql": 'select * from "{}"'}),
                        ("POST", "/node/v1alpha1/query", {"sql": 'select * from current."{}"', "explain": True})],
     "search.card": [("GET", "/node/v1alpha1/cards/{did}", None)],
@@ -399,13 +398,13 @@ OF_THE_OWNER: dict[str, str] = {
         "peers.holders peers.netcheck",
     "says in the node's name whom it trusts and believes, for all datasets alike":
         "policies.policy policies.accept_rules policies.publish_rules resolving.resolve "
-        "trust.evidence trust.fetch_evidence trust.lift trust.remove_validator trust.show",
+        "trust.evidence trust.fetch_evidence trust.lift trust.show",
     "uses keys of the node, with which whoever has them speaks as its owner to other nodes":
         "authority.change_authority authority.dataset_key authority.draft_authority authority.show_authority "
         "declarations.rotate_secrets journal_recovery.sign_again proving.prove rewriting.rewrite",
     "connects the node to others, or takes in and gives out data in its name, as far as its disk and network go":
-        "mirrors.add mirrors.pause mirrors.remove mirrors.resume networks.invitation networks.invitations "
-        "networks.invite networks.accept networks.leave networks.revoke peers.connect peers.unblock "
+        "mirrors.add mirrors.pause mirrors.resume networks.invitation networks.invitations "
+        "networks.invite networks.accept networks.revoke peers.connect "
         "publications.list publications.publish publications.withdraw pushing.push visibility.share",
     "reads or writes files with the rights of the node's user":
         "backups.backup flow.export flow.import_ page.open queries.slices",
@@ -485,7 +484,7 @@ async def test_p12_lists_are_those_of_a_node_without_what_may_not_be_read(world:
             asked = [request for requests in LISTS.values() for request in requests]
             told.append([(request, steady(await asking.ask(uid, *request))) for request in asked])
             if "theirs" in {entry.name for entry in node.home.entries()}:
-                await node.api.datasets.delete("theirs")
+                await node.api.declarations.delete("Dataset", "theirs")
         assert told[0] == told[1]
         assert "theirs" not in json.dumps([body for _, (_, body) in told[0]])
 

@@ -236,7 +236,7 @@ async def test_a_renamed_account_keeps_what_acts_for_it_and_one_with_such_is_not
         ):
             (one,) = [each for each in await node.api.declarations.list(word, None) if each.name == name]
             await (
-                node.api.datasets.delete("robert/his")
+                node.api.declarations.delete("Dataset", "robert/his")
                 if word == "dataset"
                 else node.api.declarations.delete(word, one.id)
             )

@@ -139,7 +139,7 @@ async def test_another_name_is_told_and_deletion_takes_back(world: Any) -> None:
         world.clock.instant += 61 * instant.SECOND
         alice.parts.cards.loop.touch_all()
         await until_found(bob, words="settlements")
-        await alice.api.datasets.delete("settlements")
+        await alice.api.declarations.delete("Dataset", "settlements")
         await until_found(bob, there=False)
 
 

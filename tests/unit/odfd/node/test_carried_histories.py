@@ -94,11 +94,11 @@ class Two:
 
     async def delete(self) -> None:
         if self.has(self.alice):
-            await self.alice.api.datasets.delete("cities", purge=True)
+            await self.alice.api.declarations.delete("Dataset", "cities", purge=True)
 
     async def delete_there(self) -> None:
         if self.has(self.bob):
-            await self.bob.api.datasets.delete("theirs", purge=True)
+            await self.bob.api.declarations.delete("Dataset", "theirs", purge=True)
 
     async def take(self, node: Any, folder: Path, name: str) -> None:
         before = self.size(node)

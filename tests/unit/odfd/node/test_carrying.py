@@ -79,7 +79,7 @@ async def test_what_came_back_is_polled_again_once_its_manifest_is_applied(
         await alice.apply(worlds.ROOT)
         await alice.pull("cities")
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(tmp_path / "out"))))
-        await alice.api.datasets.delete("cities", purge=True)
+        await alice.api.declarations.delete("Dataset", "cities", purge=True)
         request = wire.ImportRequest(source=str(tmp_path / "out"), as_name="cities")
         await alice.done(alice.api.flow.import_(request))
         world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Wien,2")
@@ -118,5 +118,5 @@ async def test_an_import_that_was_cut_off_is_settled_at_the_next_start(world: An
         assert (view.id, view.blocks) == (str(done.dataset), 7)
         assert view.name.startswith("odf-")
         assert (await alice.done(alice.api.verification.verify(view.name, wire.VerifyRequest()))).ok
-        await alice.api.datasets.delete(view.name, purge=True)
+        await alice.api.declarations.delete("Dataset", view.name, purge=True)
         assert list(alice.home.objects.names()) == []

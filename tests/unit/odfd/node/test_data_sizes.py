@@ -62,7 +62,7 @@ async def test_a_long_chain_is_summed_beside_the_questions(world: Any) -> None:
         while sizes.is_behind:
             sizes.step()
         assert sizes.of([dataset]) == shorter
-        await node.api.datasets.delete("cities")
+        await node.api.declarations.delete("Dataset", "cities")
         assert sizes.of([dataset]) == {}
         assert not sizes.is_behind
 

@@ -41,9 +41,9 @@ async def test_the_index_follows_what_is_applied_altered_and_deleted(world: Any)
         assert agrees(index, node.home) == {"cities": ["towns"]}
         await node.apply(derived("villages", "cities"), derived("streets", "towns"))
         assert agrees(index, node.home) == {"cities": ["towns", "villages"], "towns": ["streets"]}
-        await node.api.datasets.delete("villages")
+        await node.api.declarations.delete("Dataset", "villages")
         assert agrees(index, node.home) == {"cities": ["towns"], "towns": ["streets"]}
-        await node.api.datasets.delete("streets", purge=True)
+        await node.api.declarations.delete("Dataset", "streets", purge=True)
         assert agrees(index, node.home) == {"cities": ["towns"]}
 
 

@@ -84,7 +84,7 @@ async def test_what_is_pushed_waits_and_every_dataset_takes_it_once(world: Any) 
         assert await taken(alice, "temp") == [1.0, 2.0, 3.0, 4.0]
         assert (await push(alice, rows(5.0))).number == 4
         assert (await alice.api.endpoints.show("sensors")).oldest_at is not None
-        await alice.api.datasets.delete("copy")
+        await alice.api.declarations.delete("Dataset", "copy")
         assert await taken(alice, "temp") == [1.0, 2.0, 3.0, 4.0, 5.0]
         assert (await alice.api.endpoints.show("sensors")).pushes == 0, "what is deleted holds nothing back"
         assert not files_of(alice.home.directory)

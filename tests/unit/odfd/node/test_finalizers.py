@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import trio
 from unit.odfd.node.test_webhooks import INSIDE, SECRET, Receiver, serving, target
 
 from chain.errors import NotFound
+from chain.ids import DatasetId
 from odfd.api.resources.endpoints import EndpointService
+from odfd.ingest.segments import folder_of
 from odfd.resources.store import ResourceStore
-from odfd.state.directory import PROJECTIONS
+from odfd.state.directory import PROJECTIONS, SEGMENTS
 from odfd.volumes.volume_paths import MARK
 from odfd.webhooks import store as webhooks
 from odfd.workers.reconciler import Reconciler
+from p2p.identity import did_of_seed, peer_of_seed
 from worlds.eventually import PATIENCE, became
 
 FLOW = """$schema: Flow
@@ -31,12 +35,44 @@ VOLUME = """$schema: PersistentVolume
 headers: {{name: made}}
 spec: {{kind: HostPath, path: {path}, capacity: {{storage: 1Gi}}}}
 """
-WORDS = ("Flow", "Source", "Projection", "PersistentVolume", "WebhookTarget")
-"""Types of which more than the declaration is stored."""
+DATASET = """$schema: Dataset
+headers: {name: made}
+spec: {kind: Root, metadata: []}
+"""
+THEIRS = DatasetId.from_public_key(hashlib.sha256(b"theirs").digest())
+MIRROR = f"$schema: Mirror\nheaders: {{name: made}}\nspec: {{source: '{THEIRS}'}}\n"
+NETWORK = "$schema: Network\nheaders: {name: made}\nspec: {bootstrap: []}\n"
+STRANGER = peer_of_seed(b"s" * 32)
+PEER = f"$schema: Peer\nheaders: {{name: made}}\nspec: {{peerId: {STRANGER}, blocked: true}}\n"
+KEY = did_of_seed(b"s" * 32)
+VALIDATOR = f"$schema: Validator\nheaders: {{name: made}}\nspec: {{did: '{KEY}', group: others}}\n"
+WORDS = (
+    "Flow", "Source", "Projection", "PersistentVolume", "WebhookTarget", "Dataset", "Mirror", "Network", "Peer",
+    "Validator",
+)  # fmt: skip
+"""Types of which more than the declaration is stored, or acts."""
+
+
+def segments_of(node: Any, id_: str) -> Path:
+    """Where files are made of the dataset that a resource stands for."""
+    with node.home.database.read() as connection:
+        (made,) = [each for each in ResourceStore(connection).history(id_, 1) if each.resource.did is not None]
+    return folder_of(node.home.folder(SEGMENTS), DatasetId.parse(str(made.resource.did)))
 
 
 def left(node: Any, word: str, id_: str, folder: Path) -> bool:
     """Whether something is there of what a resource of a type made."""
+    match word:
+        case "Dataset":
+            return segments_of(node, id_).exists()
+        case "Mirror":
+            return node.parts.scheduler.find(THEIRS) is not None
+        case "Network":
+            return node.parts.membership.named("made") is not None
+        case "Peer":
+            return any(view.peer == STRANGER and view.blocked for view in node.parts.membership.peers())
+        case "Validator":
+            return node.parts.policy.group_of(KEY) is not None
     with node.home.database.read() as connection:
         match word:
             case "Flow":
@@ -69,7 +105,8 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
 
     with serving(Receiver()) as receiver:
         hook = target(receiver).replace("name: hook,", "name: made,")
-        texts = dict(zip(WORDS, (FLOW, SOURCE, PROJECTION, VOLUME.format(path=folder), hook), strict=True))
+        others = hook, DATASET, MIRROR, NETWORK, PEER, VALIDATOR
+        texts = dict(zip(WORDS, (FLOW, SOURCE, PROJECTION, VOLUME.format(path=folder), *others), strict=True))
         async with world.running("node", **INSIDE) as node:
             world.write("node", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
             await node.apply(worlds.ROOT, SECRET)
@@ -79,27 +116,33 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
             if word == "Source":
                 await node.api.endpoints.push("made", b'{"a": 1}')
                 await node.api.endpoints.drop("made", None)
+            if word == "Dataset":
+                segments_of(node, id_).mkdir(parents=True)
             with trio.fail_after(PATIENCE):
                 await node.parts.reconciler.settled()
             await became(lambda: left(node, word, id_, folder))
             if killed != "never":
                 monkeypatch.setattr(Reconciler, "_finalize", cut)
-            await node.api.declarations.delete(word, id_)
-            await became(lambda: done or not left(node, word, id_, folder))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(node.api.declarations.delete, word, id_)  # which waits for what is cut off here
+                await became(lambda: done or not left(node, word, id_, folder))
+                if done:
+                    nursery.cancel_scope.cancel()
         monkeypatch.setattr(Reconciler, "_finalize", finalize)
         async with world.running("node", **INSIDE) as node:
             with trio.fail_after(PATIENCE):
                 await node.parts.reconciler.settled()
             assert not left(node, word, id_, folder)
             with node.home.database.read() as connection:
-                assert ResourceStore(connection).deleting() == []
+                assert [each.status for each in ResourceStore(connection).deleting()] == []
             with pytest.raises(NotFound):
                 await node.api.declarations.get(word, id_)
             (made,) = (await node.apply(texts[word])).items
             assert made.action == "created"
             with trio.fail_after(PATIENCE):
                 await node.parts.reconciler.settled()
-            assert (await node.api.declarations.get(word, "made")).status["phase"] == "Ready"
+            status = (await node.api.declarations.get(word, "made")).status
+            assert status["phase"] == "Ready", status
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -460,7 +460,7 @@ async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(w
         assert (runs["geo.a"], runs["geo.b"]) == (1, 0)
         await alice.api.datasets.rename("other", wire.RenameRequest(name="geo.c"))
         await joined(alice, "all", ["geo.a", "geo.b", "geo.c"])
-        await alice.api.datasets.delete("geo.b")
+        await alice.api.declarations.delete("Dataset", "geo.b")
         await joined(alice, "all", ["geo.a", "geo.c"])
     async with world.running("alice") as alice:
         await joined(alice, "all", ["geo.a", "geo.c"])
@@ -514,7 +514,7 @@ async def test_flows_of_a_dataset_that_is_deleted_are_in_force_no_longer(world: 
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow())
         cities = alice.dataset("cities")
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         await alice.parts.flows.look({cities})
         (event,) = await alice.heard("flow.stranded")
         assert event.subject == "often"

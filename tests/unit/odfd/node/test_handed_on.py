@@ -192,7 +192,7 @@ async def test_all_that_was_declared_stays_with_the_name(
             await alice.api.datasets.rename("towns.r3", wire.RenameRequest(name="other"))
         for each in ("every", "counted", "team"):
             await alice.api.declarations.delete({"every": "flow", "counted": "projection"}.get(each, "relations"), each)
-        await alice.api.datasets.delete("towns", purge=True)
+        await alice.api.declarations.delete("Dataset", "towns", purge=True)
         assert not [key for key in resources(alice) if key[0] == "Dataset"]
         assert alice.home.chains.heads() == {}, "all renditions go with it"
 
@@ -339,7 +339,7 @@ async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_doe
         assert all(each.spec.paused for each in bob.parts.scheduler.all())
         await bob.api.mirrors.resume("theirs")
         check_mirror(9)
-        await bob.api.mirrors.remove("theirs")
+        await bob.api.declarations.delete("Mirror", "theirs")
         assert bob.parts.scheduler.all() == []
     async with world.running("bob") as bob:
         assert bob.parts.scheduler.all() == []

@@ -234,7 +234,7 @@ async def test_what_is_there_and_cannot_be_kept_is_told(world: Any, worlds: Any,
         await made(world, worlds, alice)
         await published(alice)
     async with world.running("alice") as alice:
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         (view,) = await alice.api.publications.list()
         assert "names no Kubo" in view.message
     async with world.running("alice", ipfs=kubo) as alice:

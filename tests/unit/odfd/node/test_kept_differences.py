@@ -139,7 +139,7 @@ async def test_readers_cross_by_the_kept_rows(world: Any, worlds: Any, folder: P
             kept, sql = await away(lambda: crossed(path))
             assert reading.difference.id in sql
             assert "current" not in sql
-            await alice.api.datasets.delete("cities.h1", purge=True)
+            await alice.api.declarations.delete("Dataset", "cities.h1", purge=True)
             computed, sql = await away(lambda: crossed(path))
             assert "current" in sql
         assert kept == computed == Counter({("Graz", 3): 2})
@@ -166,7 +166,7 @@ async def test_a_wrong_difference_is_refused_by_name_and_a_death_before_the_chec
         with pytest.raises(Refused, match=r"cities.h2 is not the difference of both renditions: \d+ rows"):
             await alice.done(alice.api.renditions.hand_over("cities", 0, back))
         assert (await alice.api.renditions.reading("cities.r1")).difference is None
-        await alice.api.datasets.delete("cities.h2", purge=True)
+        await alice.api.declarations.delete("Dataset", "cities.h2", purge=True)
         monkeypatch.undo()
         await alice.done(alice.api.renditions.hand_over("cities", 0, back))
         assert (await alice.api.renditions.reading("cities.r1")).difference is not None

@@ -89,7 +89,7 @@ async def test_peers_that_were_met_and_validators_of_the_settings_are_listed_bes
         assert validator["spec"] == {"did": KEY, "group": "uni"}
         assert await ask(bob, "GET", f"/trust/v1alpha1/validators/{KEY}") == (200, [validator])
         status, (problem,) = await ask(bob, "DELETE", f"/trust/v1alpha1/validators/{KEY}")
-        assert (status, "it stands in the configuration" in problem["hint"]) == (422, True)
+        assert (status, "settings names it: change it there" in problem["hint"]) == (403, True)
 
 
 async def test_accounts_are_not_told_of_the_node(world: Any) -> None:

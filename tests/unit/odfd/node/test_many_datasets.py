@@ -112,7 +112,7 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
         agree()
         await node.pull()
         agree()
-        await node.api.datasets.delete("c1")
+        await node.api.declarations.delete("Dataset", "c1")
         agree()
         node.clock.instant += 30 * 86400 * 10**9
         agree()
@@ -136,7 +136,7 @@ async def test_who_derives_from_a_dataset_is_found_without_a_look_at_all(world: 
             await node.apply(BOTH)
             await fill(node, count)
             with pytest.raises(Refused, match="towns derives from cities"):
-                await node.api.datasets.delete("cities")
+                await node.api.declarations.delete("Dataset", "cities")
         node = world.node(name)
         with node.home.catalog() as catalog:
             entry = catalog.resolve("cities")

@@ -258,7 +258,7 @@ async def test_what_is_given_part_by_part_is_looked_up_again_when_something_was_
         for offset in range(0, 50_000, 1000):
             assert library.object_part(name, offset, part)[1] == 1000
         assert len(looked) == 1
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         with pytest.raises(NotFound):
             library.object_part(name, 0, part)
 

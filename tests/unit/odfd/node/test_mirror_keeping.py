@@ -176,7 +176,7 @@ async def test_what_a_dataset_of_ours_is_derived_from_is_never_let_go(world: Any
         await grow(world, alice, 5)
         await follow(bob, cities, alice.size("cities"))
         assert len(here(bob, cities)) == 5
-        await bob.api.datasets.delete("towns")
+        await bob.api.declarations.delete("Dataset", "towns")
         await bob.parts.scheduler.pass_now(cities)
         assert len(here(bob, cities)) == 2
 
@@ -246,7 +246,7 @@ async def test_what_rows_link_to_goes_with_the_last_slice_that_links_to_it(
         assert (view.held, len(here(bob, cities))) == (left, 1)
         assert [bob.home.objects.has(Multihash.sha3_256(each)) for each in (picture, film, song)] == [True, False, True]
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
-        await bob.api.datasets.delete("theirs")
+        await bob.api.declarations.delete("Dataset", "theirs")
         with bob.home.database.read() as connection:
             assert Holdings(connection).bytes(cities) == 0
 

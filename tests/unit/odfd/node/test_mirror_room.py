@@ -155,7 +155,7 @@ async def test_what_was_cut_off_counts_and_goes_before_anything_else(world: Any,
             alice.member.lies.object = cut
             await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.passes > 0 and on_disk(bob) > 0)
             assert on_disk(bob) < exact
-            await bob.api.mirrors.remove("theirs")
+            await bob.api.declarations.delete("Mirror", "theirs")
             (folder / "of somebody else").write_bytes(bytes(100))
             world.wires.cut.clear()
             alice.member.lies.object = bytes
@@ -216,7 +216,7 @@ async def test_a_fetch_that_was_cut_off_needs_room_for_the_rest_alone(
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
         with pytest.raises(Environment, match=f"{needed:,} bytes are missing, and the disk has {free:,} free"):
             await bob.mirror(cities, "theirs")
-        await bob.api.mirrors.remove("theirs")
+        await bob.api.declarations.delete("Mirror", "theirs")
         free = needed
         assert (await bob.mirror(cities, "theirs")).state == "current"
 
@@ -289,8 +289,8 @@ async def test_what_gave_way_comes_back_when_it_is_mirrored_anew(world: Any, wor
         async with world.running("bob", **limited(cost(alice, "cities") + cost(alice, "towns") - 1)) as bob:
             await bob.mirror(cities, "cities", priority=-1)
             await bob.mirror(towns, "towns")
-            await bob.api.mirrors.remove("towns")
-            await bob.api.datasets.delete("towns")
+            await bob.api.declarations.delete("Mirror", "towns")
+            await bob.api.declarations.delete("Dataset", "towns")
             await bob.mirror(cities, "cities", priority=-1)
             await bob.parts.scheduler.pass_now(cities)
             (view,) = await bob.api.mirrors.list()

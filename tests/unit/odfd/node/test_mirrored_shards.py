@@ -168,7 +168,7 @@ async def test_what_is_here_in_another_way_stays_so(world: Any, worlds: Any) -> 
         await sharded(world, worlds, alice)
         first, second, _ = alice.home.shards_of(alice.dataset("cities"))
         await bob.mirror(second, "mine")
-        await bob.api.mirrors.remove("mine")
+        await bob.api.declarations.delete("Mirror", "mine")
         with pytest.raises(Invalid) as refused:
             await bob.mirror(first, "cities")
         assert refused.value.rule == "shard-here"
@@ -193,7 +193,7 @@ async def test_withdrawal_names_and_ends_are_of_all_shards(world: Any, worlds: A
         assert [bob.home.name_of(each) for each in shards] == ["towns", "towns.r0.s1", "towns.r0.s2"]
         assert [each.name for each in await bob.api.mirrors.list()] == ["towns"]
         assert {each.spec.name for each in bob.parts.scheduler.all()} == {"towns", "towns.r0.s1", "towns.r0.s2"}
-        await bob.api.mirrors.remove("towns")
+        await bob.api.declarations.delete("Mirror", "towns")
         assert not bob.parts.scheduler.all()
         assert len(await standing(bob, "towns")) == 5
         await alice.unpublish("cities")

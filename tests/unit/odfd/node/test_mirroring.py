@@ -423,7 +423,7 @@ async def test_a_hash_learned_elsewhere_must_be_there(world: Any, worlds: Any) -
             await bob.mirror(cities, "theirs", expect=str(Multihash.sha3_256(b"another")))
         assert bob.size("theirs") == 0
         known = str(alice.home.chains.chain(cities).block_at(1).hash)
-        await bob.api.mirrors.remove("theirs")
+        await bob.api.declarations.delete("Mirror", "theirs")
         assert (await bob.mirror(cities, "theirs", expect=known)).state == "current"
 
 
@@ -434,7 +434,7 @@ async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: Any, worlds: 
         with pytest.raises(Refused, match="bytes"):
             await bob.mirror(cities, "theirs")
         bob.parts.object_fetcher.limits = ObjectLimits(disk_reserve=1 << 60)
-        await bob.api.mirrors.remove("theirs")
+        await bob.api.declarations.delete("Mirror", "theirs")
         with pytest.raises(Fault) as caught:
             await bob.mirror(cities, "theirs", want="data", serve="data")
         assert caught.value.rule == "disk-reserve"
@@ -460,7 +460,7 @@ async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
         cities = await published(world, worlds, alice)
         await bob.heard_head(alice.size("cities"))
         await bob.mirror(cities, "theirs")
-        await bob.api.datasets.delete("theirs")
+        await bob.api.declarations.delete("Dataset", "theirs")
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
         await alice.pull("cities")
         await bob.heard_head(alice.size("cities"))
@@ -486,7 +486,7 @@ async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
             task = carol.board.get(
                 (await carol.api.mirrors.add(wire.MirrorRequest(source=view.id, as_name="theirs"))).id
             )
-            await carol.api.mirrors.remove("theirs")
+            await carol.api.declarations.delete("Mirror", "theirs")
             with trio.fail_after(PATIENCE):
                 await task.finished.wait()
             assert isinstance(task.fault, NotFound)

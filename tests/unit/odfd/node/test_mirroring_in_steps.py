@@ -104,7 +104,7 @@ async def test_large_blocks_make_short_steps(
         with pytest.raises(Refused, match="not yet proven"):
             await bob.mirror(cities, "theirs", expect=known)
         assert bob.size("theirs") == 0
-        await bob.api.mirrors.remove("theirs")
+        await bob.api.declarations.delete("Mirror", "theirs")
         view = await bob.mirror(cities, "theirs")
         assert (view.state, view.blocks.have) == ("current", alice.size("cities"))
         assert sum(counted) == alice.size("cities")

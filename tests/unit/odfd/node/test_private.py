@@ -162,7 +162,7 @@ async def test_a_network_shows_what_is_announced_in_it_and_no_more(world: Any, w
         await alice.unpublish("cities")
         assert await shown(alice) == []
         await alice.publish("towns")
-        await alice.api.datasets.delete("towns")
+        await alice.api.declarations.delete("Dataset", "towns")
         assert await shown(alice) == []
     async with world.running("alice", private=True) as alice:
         assert await shown(alice) == []
@@ -173,8 +173,8 @@ async def test_what_is_deleted_is_withdrawn_also_after_a_restart(world: Any, wor
     async with world.running("alice", private=True) as alice:
         cities, _ = await made(world, worlds, alice)
         await alice.publish("cities")
-        await alice.api.datasets.delete("towns")
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "towns")
+        await alice.api.declarations.delete("Dataset", "cities")
         assert alice.member.board.refs() == []
         assert alice.member.library.datasets(9) == []
     everything = model.Policy(publish=model.Publish(datasets=True))
@@ -315,7 +315,7 @@ async def test_mirrors_of_a_network_are_passed_on_and_those_of_a_web_server_are_
         assert told_of(carol, cities) == []
         await carol.publish("theirs")
         assert told_of(carol, cities) == EVERY_WAY
-        await carol.api.mirrors.remove("theirs")
+        await carol.api.declarations.delete("Mirror", "theirs")
         await carol.mirror(cities, "theirs")
         assert told_of(carol, cities) == EVERY_WAY
         await carol.mirror(cities, "theirs", private=True)
@@ -335,7 +335,7 @@ async def test_what_comes_from_a_folder_is_private(world: Any) -> None:
         assert told_of(alice, flights) == [], "asking for news of it publishes nothing"
         await alice.publish("flights")
         assert told_of(alice, flights) == ["presence", "by did", "proof", "by hash"]
-        await alice.api.datasets.delete("flights", purge=True)
+        await alice.api.declarations.delete("Dataset", "flights", purge=True)
         await alice.done(alice.api.flow.import_(source))
         assert told_of(alice, flights) == []
 

@@ -84,7 +84,7 @@ async def test_an_answer_is_proven_and_rechecked(world: Any, tmp_path: Path, cap
 
         with pytest.raises(Refused, match="first"):
             await alice.api.queries.answer(wire.QueryRequest(sql="select first(name) from airlines", prove=True), taken)
-        await bob.api.datasets.delete("carriers")
+        await bob.api.declarations.delete("Dataset", "carriers")
         view = await trio.to_thread.run_sync(lambda: answer_recheck.run(session(bob), proven, ()))
         assert view["result"] == "unable"
         assert "airlines" in view["reason"]

@@ -166,7 +166,7 @@ async def test_a_mirror_that_missed_a_handover_and_the_way_back_stays(world: Any
         await over(alice, 0)
         assert notice_of(load_state(alice.home.chains.chain(old)).set_info) is None
         await brought(world, alice, 3, "Steyr")
-        await alice.api.datasets.delete("cities.r1", purge=True)
+        await alice.api.renditions._delete(alice.dataset("cities.r1"))
         async with world.running("bob") as bob:
             await bob.pull("theirs")
             await became(lambda: bob.size("theirs") == alice.size("cities"))

@@ -225,16 +225,16 @@ async def test_deleting(world: Any, worlds: Any) -> None:
         await alice.apply(worlds.ROOT, worlds.DERIVED)
         await alice.pull()
         with pytest.raises(Refused, match="towns derives from cities") as told:
-            await alice.api.datasets.delete("cities")
+            await alice.api.declarations.delete("Dataset", "cities")
         assert told.value.hint.startswith("delete it first")
         await alice.apply(worlds.DERIVED.replace("name: towns", "name: hamlets"))
         with pytest.raises(Refused, match=r"\w+, \w+ derive from cities") as told:
-            await alice.api.datasets.delete("cities")
+            await alice.api.declarations.delete("Dataset", "cities")
         assert told.value.hint.startswith("delete them first")
-        await alice.api.datasets.delete("hamlets")
+        await alice.api.declarations.delete("Dataset", "hamlets")
         assert alice.size("cities") > 0
         for name in ("towns", "cities"):
-            await alice.api.datasets.delete(name, purge=True)
+            await alice.api.declarations.delete("Dataset", name, purge=True)
         await alice.api.unmanaged.delete("hamlets")
         assert alice.home.chains.datasets() == []
         assert list(alice.home.objects.names()) == []
@@ -253,9 +253,9 @@ async def test_deleting_is_one_transaction(world: Any, worlds: Any, monkeypatch:
         def stop(*_: object) -> None:
             raise Environment("the disk is full")
 
-        monkeypatch.setattr("odfd.api.datasets.service.drop_references", stop)
+        monkeypatch.setattr("odfd.api.datasets.deletion.drop_references", stop)
         with pytest.raises(Environment):
-            await alice.api.datasets.delete("cities")
+            await alice.api.declarations.delete("Dataset", "cities")
         assert (await alice.api.datasets.get("cities")).blocks == 2
         assert (await alice.api.datasets.describe("cities")).source is not None
 

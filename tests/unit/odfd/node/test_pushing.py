@@ -80,6 +80,6 @@ async def test_a_dataset_made_anew_under_its_name_knows_nothing(world: Any) -> N
     async with world.running("alice") as alice:
         await alice.apply(GATE)
         await push(alice, "a.csv")
-        await alice.api.datasets.delete("readings")
+        await alice.api.declarations.delete("Dataset", "readings")
         await alice.apply(GATE)
         assert (await push(alice, "a.csv")).message == ""

@@ -114,11 +114,11 @@ async def test_the_next_ones_are_appended_over_restarts_and_renames(world: Any, 
 async def test_one_that_was_deleted_is_made_again(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await begun(world, worlds, alice)
-        await alice.api.datasets.delete("cities.quarantine")
+        await alice.api.declarations.delete("Dataset", "cities.quarantine")
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Bruck,3", "never,Enns,4")
         await alice.pull("cities")
         assert [row["file"] for row in await rows_of(alice, "cities.quarantine")] == ["b.csv"]
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         assert [row["file"] for row in await rows_of(alice, "cities.quarantine")] == ["b.csv"]
 
 

@@ -319,7 +319,7 @@ async def test_what_held_is_kept_and_folded_on(world: Any) -> None:
         first.rename(first.with_name(first.name.replace(".f1620", ".f1620" + "0" * 4, 1)))
         assert alice.parts.collection._collect_folds(False)[0] == 1, "of another history"
         await asked(now, 1)
-        await alice.api.datasets.delete("airlines")
+        await alice.api.declarations.delete("Dataset", "airlines")
         assert not list(folder.glob("*/*"))
 
 

@@ -137,7 +137,7 @@ async def test_bytes_outlive_the_history_that_they_became(world: Any, worlds: An
         for _ in range(3):
             await alice.done(alice.api.collection.collect(wire.CollectRequest(dry_run=False)))
         assert not any(map(alice.home.objects.has, names))
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         with pytest.raises(NotFound):
             await alice.api.raw.show("cities")
 
@@ -190,7 +190,7 @@ async def test_that_bytes_are_kept_is_declared(world: Any) -> None:
         world.write("alice", "d1.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull("towns")
         assert (await alice.api.raw.show("towns")).count == 1
-        await alice.api.datasets.delete("towns", purge=True)
+        await alice.api.declarations.delete("Dataset", "towns", purge=True)
         await alice.apply(declared())
         assert not await keeps(alice), "a dataset that is made again is another one"
 

@@ -52,7 +52,7 @@ async def test_while_a_hold_lives_history_stays(world: Any, worlds: Any) -> None
                 await alice.done(alice.api.rewriting.rewrite("cities", request))
             assert held.value.rule == "read-hold"
         with pytest.raises(Refused, match="held for a reader"):
-            await alice.api.datasets.delete("cities")
+            await alice.api.declarations.delete("Dataset", "cities")
         await collected(alice)
         assert alice.home.chains.chain(dataset).head() == head
         detail = await alice.api.datasets.describe("cities")

@@ -103,7 +103,7 @@ async def test_a_hold_and_a_subscription_are_of_all_shards_at_one_time(world: An
             rows = await away(lambda: snapshot.rows.to_arrow()["city"].to_pylist())
             assert sorted(rows) == sorted(CITIES[:5])
             with pytest.raises(HistoryHeld):
-                await alice.api.datasets.delete("cities")
+                await alice.api.declarations.delete("Dataset", "cities")
             later = await away(lambda: list(items))
             assert sorted(names(later)) == sorted(CITIES[5:])
             assert not await alice.api.holds.list()

@@ -215,7 +215,7 @@ async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restar
     async with world.running("alice") as alice:
         again = await alice.api.declarations.get("dataset", first.headers["did"])
         assert (again.name, again.id, again.labels, again.generation) == ("towns", first.id, {"k": [1]}, 3)
-        await alice.api.datasets.delete("towns")
+        await alice.api.declarations.delete("Dataset", "towns")
         assert await names(alice) == []
 
 
@@ -382,7 +382,7 @@ async def test_a_mirror_is_made_by_a_manifest_and_a_command_alike(world: Any, wo
         assert {'- spec.keep: "30d"', "+ spec.priority: 3"} <= set(back.changes)
         await bob.api.datasets.rename("theirs", wire.RenameRequest(name="ours"))
         assert [each.name for each in await bob.api.declarations.list(None, None)] == ["ours", "ours"]
-        await bob.api.mirrors.remove("ours")
+        await bob.api.declarations.delete("Mirror", "ours")
         assert await names(bob, "mirrors") == []
         assert await names(bob, "datasets") == ["ours"]
 
@@ -403,7 +403,7 @@ async def test_a_validator_is_listed_by_a_manifest_and_a_command_alike(world: An
         assert item.fault.rule == "immutable"
         named = [each.spec for each in await alice.api.declarations.list("Validator", None)]
         (gone,) = [each["did"] for each in named if each["group"] == "others"]
-        await alice.api.trust.remove_validator(gone)
+        await alice.api.declarations.delete("Validator", gone)
         assert await names(alice) == [alice.key.removeprefix("did:key:")]
 
 
@@ -679,7 +679,7 @@ async def test_r45_a_key_whose_dataset_came_to_nothing_goes_at_the_start(
 
     async with world.running("alice") as alice:
         await alice.apply(plain("one"), plain("gone"))
-        await alice.api.datasets.delete("gone")
+        await alice.api.declarations.delete("Dataset", "gone")
         before = keys()
         with monkeypatch.context() as broken:
             broken.setattr(*place, kill)
@@ -799,8 +799,8 @@ async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_mean
         assert [(item.action, item.warnings) for item in again.items if item.kind == "flow"] == [("unchanged", ())]
         assert again.items[0].action == "unchanged", "a derived dataset keeps its input too"
         assert (await alice.api.flows.list())[0].target == "first"
-        await alice.api.datasets.delete("d")
-        await alice.api.datasets.delete("first")
+        await alice.api.declarations.delete("Dataset", "d")
+        await alice.api.declarations.delete("Dataset", "first")
         assert (await status(alice, "flow", "f"))["code"] == "unresolved-reference"
         assert await flows(alice) == []
         (item,) = (await alice.apply(flow)).items
@@ -816,14 +816,14 @@ async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: Any, tm
         assert await flows(alice) == ["f"]
         did = str(alice.dataset("one"))
         await alice.done(alice.api.flow.export("one", wire.ExportRequest(to=str(tmp_path / "one"))))
-        await alice.api.datasets.delete("one", purge=True)
+        await alice.api.declarations.delete("Dataset", "one", purge=True)
         said = await status(alice, "flow", "f")
         assert (said["phase"], said["code"]) == ("Failed", "unresolved-reference")
         (dangling,) = [each for key, each in said["conditions"].items() if key.endswith("/DanglingReferences")]
         assert dangling["message"] == "not here: Dataset:one"
         await alice.apply(plain("one"))
         assert (await status(alice, "flow", "f"))["message"] == "the dataset 'one' that was meant is gone"
-        await alice.api.datasets.delete("one")
+        await alice.api.declarations.delete("Dataset", "one")
         request = wire.ImportRequest(source=str(tmp_path / "one"), as_name="other")
         await alice.done(alice.api.flow.import_(request))
         said = await status(alice, "flow", "f")
@@ -879,7 +879,7 @@ async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with
         await alice.api.declarations.label("dataset", "first", request)
         await status(alice, "flow", "first")
         assert await flows(alice) == ["first"]
-        await alice.api.datasets.delete("first")
+        await alice.api.declarations.delete("Dataset", "first")
         with trio.fail_after(PATIENCE):
             await alice.parts.reconciler.settled()
         assert (await flows(alice), await names(alice)) == ([], [])

@@ -16,9 +16,12 @@ from chain.model.events import AddData
 from chain.statements import answer
 from chain.store.shards import SEALED
 from engines.query.frames import ROWS, FrameReader
+from odfd.api import resource_operations
+from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.queries.askers import Asker
+from odfd.resources.types import Deletion
 from worlds.accounts_world import ACCOUNT, BOB, GRANT, Asking
 from worlds.eventually import PATIENCE, became
 from worlds.manifests import in_shards
@@ -364,9 +367,9 @@ async def test_all_shards_are_renamed_and_deleted_together(world: Any, worlds: A
         assert names == ["towns"]
         inner = [str(alice.dataset(f"towns.r1.s{place}")) for place in (1, 2)]
         assert inner == list(made.shards[1:])
-        with pytest.raises(Refused, match="one of 3 shards"):
-            await alice.api.datasets.delete(made.shards[2])
-        await alice.api.datasets.delete("towns", purge=True)
+        with pytest.raises(Refused, match="is inside the Dataset towns, and goes with it"):
+            await resource_operations.delete(alice.api, TYPES.named("Dataset"), made.shards[2], Deletion())
+        await alice.api.declarations.delete("Dataset", "towns", purge=True)
         assert await alice.api.datasets.list() == []
         assert alice.home.chains.heads() == {}, "the former rendition goes with them"
 
@@ -557,15 +560,15 @@ async def test_a_manifest_begins_all_shards(world: Any, worlds: Any) -> None:
         await pulled(world, alice, 5, "Melk", 5)
         await hand_over(alice, 0)
         assert len(await standing(alice, "cities")) == 5
-        await alice.api.datasets.delete("cities.r1", purge=True)
-        await alice.api.datasets.delete("cities", purge=True)
+        await alice.api.renditions._delete(alice.dataset("cities.r1"))
+        await alice.api.declarations.delete("Dataset", "cities", purge=True)
         assert await alice.api.datasets.list() == []
 
 
 async def test_a_collection_that_was_born_in_shards_goes_whole(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(born(worlds.ROOT))
-        await alice.api.datasets.delete("cities", purge=True)
+        await alice.api.declarations.delete("Dataset", "cities", purge=True)
         assert (await alice.api.datasets.list(), await alice.api.renditions.list()) == ([], [])
         (item,) = (await alice.apply(born(worlds.ROOT))).items
         assert (item.fault, item.action) == (None, "created")

@@ -166,8 +166,8 @@ async def test_sharing_outlives_a_restart_and_not_a_deletion(world: Any, worlds:
     async with world.running("alice", private=True) as alice:
         assert alice.parts.visibility.shared_with(shared.dataset) == [LISTED]
         assert chains.decode_chain_reply(WAYS["blocks"](alice, LISTED, shared)).blocks
-        await alice.api.datasets.delete("towns")
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "towns")
+        await alice.api.declarations.delete("Dataset", "cities")
         assert alice.parts.visibility.shared_with(shared.dataset) == []
 
 

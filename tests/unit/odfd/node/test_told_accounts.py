@@ -146,8 +146,8 @@ def hidden_life(node: Node, chance: random.Random) -> Callable[[], Awaitable[Any
         lambda: node.api.flows.pause(f"flow-{name}"),
         lambda: node.api.flows.delete(f"flow-{name}"),
         lambda: node.api.datasets.rename(name, wire.RenameRequest(name=other)),
-        lambda: node.api.datasets.delete(name, purge=chance.random() < 0.5),
-        lambda: node.api.datasets.delete("secret"),
+        lambda: node.api.declarations.delete("Dataset", name, purge=chance.random() < 0.5),
+        lambda: node.api.declarations.delete("Dataset", "secret"),
         lambda: node.apply(GRANT.format(name="to-alice", who="alice", role="owner", what=name)),
         lambda: node.apply(EMPTY.format(name="to-alice")),
         lambda: node.apply(f"$schema: VariableSet\nheaders: {{name: {name}}}\nspec: {{variables: {{a: {label}}}}}\n"),
@@ -235,7 +235,7 @@ async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: Any
         assert refused.fault is not None
         assert (refused.fault.rule, refused.state) == ("lineage-input", "failed")
         await node.api.datasets.rename("cities", wire.RenameRequest(name="places"))
-        await node.api.datasets.delete("villages", purge=True)
+        await node.api.declarations.delete("Dataset", "villages", purge=True)
         world.write("node", "b.csv", "2020-01-02T00:00:00Z,B,2")
         await node.pull("places")
         assert await graph() == (status, told)

@@ -39,7 +39,7 @@ async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_d
     async with world.running("alice", private=True) as alice:
         before = await filled(world, worlds, alice)
         held, text = objects(alice), text_of(await alice.api.datasets.manifest("cities"))
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         assert await alice.api.datasets.list() == []
         with pytest.raises(NotFound):
             await alice.api.datasets.get(before.id)
@@ -68,10 +68,10 @@ async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_d
 async def test_what_is_adopted_by_hand_has_its_former_name_or_another(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         first = await filled(world, worlds, alice)
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         adopted = await alice.api.unmanaged.adopt("Cities", wire.AdoptRequest())
         assert adopted == wire.AdoptedView(name="cities", id=first.id)
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         second = (await alice.apply(worlds.ROOT)).items[0]
         with pytest.raises(Invalid, match="is already the name of"):
             await alice.api.unmanaged.adopt(first.id, wire.AdoptRequest())
@@ -79,9 +79,9 @@ async def test_what_is_adopted_by_hand_has_its_former_name_or_another(world: Any
         assert {each.id for each in await alice.api.datasets.list()} == {first.id, second.id}
         with pytest.raises(NotFound, match="no data of a deleted dataset"):
             await alice.api.unmanaged.adopt("cities", wire.AdoptRequest())
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         await alice.api.datasets.rename("towns", wire.RenameRequest(name="cities"))
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         with pytest.raises(Invalid, match="2 deleted datasets were called cities"):
             await alice.api.unmanaged.get("cities")
 
@@ -113,7 +113,7 @@ async def test_deleted_for_good_its_objects_go_and_later_its_key(world: Any, wor
     async with world.running("alice") as alice:
         one = await filled(world, worlds, alice)
         dataset = alice.dataset("cities")
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         gone = await alice.api.unmanaged.delete(one.id)
         assert (gone.name, await alice.api.unmanaged.list()) == ("cities", [])
         assert len(await alice.heard("dataset.purged")) == 1
@@ -132,7 +132,7 @@ async def test_deleted_for_good_its_objects_go_and_later_its_key(world: Any, wor
 async def test_purged_at_once_nothing_is_kept(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
-        await alice.api.datasets.delete("cities", purge=True)
+        await alice.api.declarations.delete("Dataset", "cities", purge=True)
         assert (await alice.api.unmanaged.list(), objects(alice)) == ([], 0)
         assert not list(alice.home.folder(SEGMENTS).iterdir())
 
@@ -142,7 +142,7 @@ async def test_a_mirror_goes_on_from_what_is_kept(world: Any, worlds: Any) -> No
         one = await filled(world, worlds, alice)
         await alice.publish("cities")
         await bob.mirror(alice.dataset("cities"), "theirs")
-        await bob.api.datasets.delete("theirs")
+        await bob.api.declarations.delete("Dataset", "theirs")
         world.write("alice", "b.csv", *ROWS_B)
         await alice.pull("cities")
         before = bob.member.bytes
@@ -163,13 +163,13 @@ async def test_an_import_goes_on_from_what_is_kept_unless_it_is_another_history(
         await alice.pull("cities")
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(longer))))
         whole = alice.size("cities")
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         with pytest.raises(Refused, match="still kept here, and the copy does not go on from it") as refused:
             await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(shorter))))
         assert refused.value.rule == "dataset-kept"
         await alice.api.unmanaged.delete(one.id)
         await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(shorter), as_name="cities")))
-        await alice.api.datasets.delete("cities")
+        await alice.api.declarations.delete("Dataset", "cities")
         done = await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(longer), as_name="towns")))
         assert (done.ref, done.blocks, alice.size("towns")) == ("towns", whole - one.blocks, whole)
         assert await alice.api.unmanaged.list() == []
@@ -189,7 +189,7 @@ async def test_a_part_of_a_history_is_taken_back_as_a_part_though_the_node_died(
         await world.spread(alice, "cities")
         view = await bob.mirror(cities, "theirs", keep="1d")
         assert view.held_from
-        await bob.api.datasets.delete("theirs")
+        await bob.api.declarations.delete("Dataset", "theirs")
 
         def dies(*_: object) -> None:
             raise MemoryError

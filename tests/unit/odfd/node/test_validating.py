@@ -335,7 +335,7 @@ async def test_a_policy_that_cannot_be_is_not_kept(world: Any, worlds: Any) -> N
         asks = model.Policy(serve="data & attested:1", validators=model.Validators(f=0))
         alice.assembly.reload(model.Settings(policy=asks))
         with pytest.raises(Invalid, match="without any validator groups"):
-            await alice.api.trust.remove_validator(key)
+            await alice.api.declarations.delete("Validator", key)
         assert [*await alice.api.trust.validators()] == [key]
         with pytest.raises(Invalid):
             alice.assembly.reload(model.Settings(policy=model.Policy(use="nonsense")))

@@ -143,7 +143,7 @@ def changes(asking: Asking, chance: random.Random) -> Callable[[], Awaitable[Any
         lambda: node.api.visibility.publish(refs),
         lambda: node.api.visibility.unpublish(refs),
         lambda: node.apply(DATASET.format(name=name, more=chance.choice(["", ", account: bob", ", account: alice"]))),
-        lambda: node.api.datasets.delete(name),
+        lambda: node.api.declarations.delete("Dataset", name),
         lambda: node.apply(DATASET.format(name=ref, more=f", labels: {{n: n{chance.random()}}}")),
         lambda: node.apply(ACCOUNT.format(name="bob", uid=chance.choice([BOB, BOB, 70099]))),
     ])  # fmt: skip

@@ -132,7 +132,7 @@ async def test_a_target_is_told_once_of_what_comes_moves_and_goes(world: Any, re
         assert moved["dataset"]["id"] == str(alice.dataset("old"))
         assert moved["oldRef"] == {"hash": before, "sequenceNumber": 0}
         assert moved["newRef"] == {"hash": str(head.hash), "sequenceNumber": head.sequence_number}
-        await alice.api.datasets.delete("one")
+        await alice.api.declarations.delete("Dataset", "one")
         await became(lambda: len(receiver.calls) == 3)
         assert receiver.events()[-1] == "deleted one"
         await alice.apply(dataset("one"))
