@@ -36,8 +36,8 @@ def blocks(call: ast.Call, methods: set[str]) -> bool:
 
 
 def is_awaited(function: ast.FunctionDef) -> bool:
-    """Whether a blocking method runs in a thread, wherever it is called (``runtime.blocking``)."""
-    return any(ast.unparse(each) == "in_thread" for each in function.decorator_list)
+    """Whether a blocking method runs in a thread, wherever it is called (``in_worker``)."""
+    return any(ast.unparse(each) == "in_worker" for each in function.decorator_list)
 
 
 def blocking_methods(cls: ast.ClassDef) -> set[str]:
@@ -82,7 +82,7 @@ class A:
             return connection
     def _two(self):
         return self._look()
-    @in_thread
+    @in_worker
     def _three(self):
         return self._look()
     async def bad(self):

@@ -25,7 +25,7 @@ from odfd.access.relations import Action, Deny, Principal, Relations, Role, Thin
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.resources.store import ResourceStore
-from odfd.runtime.blocking import in_thread
+from odfd.runtime.hanging_calls import in_worker
 from odfd.state.access_state import AccessReader, AccessState
 from odfd.state.directory import StateDirectory
 
@@ -212,7 +212,7 @@ class Guard:
         state, public = self._reader.read(), self._reader.public_of(datasets)
         return {each for each in datasets if self._role(state, _thing(state, each, is_published=each in public))}
 
-    readable = in_thread(readable_of)
+    readable = in_worker(readable_of)
 
     def size_for(self, dataset: DatasetId) -> int:
         """Returns the number of blocks of a dataset that the subject can read: all or none. Blocking."""
@@ -236,11 +236,11 @@ class Guard:
             raise self.denied(decision, f"Dataset:{entry.name}")
         return entry
 
-    dataset = in_thread(dataset_now)
+    dataset = in_worker(dataset_now)
 
     # Other resources.
 
-    @in_thread
+    @in_worker
     def meant(self, type_: str, name: str) -> str:
         """Returns the id of what the subject calls by a name; else the name."""
         with self.home.database.read() as connection:
@@ -251,7 +251,7 @@ class Guard:
         """Whether an account has a resource, and not the node's owner. Blocking."""
         return self._reader.read().accounts.get(id_) is not None
 
-    @in_thread
+    @in_worker
     def reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
         """Returns those of ``views`` that the subject can read."""
         state = self._reader.read()
@@ -265,7 +265,7 @@ class Guard:
 
         return list(filter(is_readable, views))
 
-    @in_thread
+    @in_worker
     def judge(self, view: wire.ResourceView, action: Action) -> None:
         """Raises Refused if ``action`` is not allowed on a resource that the subject can read."""
         state = self._reader.read()
@@ -287,7 +287,7 @@ class Guard:
             if self._role(state, _resource(state, id_, is_published=state.dids.get(id_) in public))
         }
 
-    @in_thread
+    @in_worker
     def me(self) -> wire.AccountView:
         """Returns the caller's account and its organisations."""
         state, account = self._reader.read(), self.subject.account

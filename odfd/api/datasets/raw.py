@@ -24,6 +24,7 @@ from odfd.datasets.manifest import KEPT_ELSEWHERE
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_replay import replay
 from odfd.renditions import tables
+from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -42,20 +43,18 @@ class RawService:
         self._chains = chains
         self._sources = SourceReader(home)
 
-    async def show(self, ref: str) -> wire.RawView:
+    @in_worker
+    def show(self, ref: str) -> wire.RawView:
         """Lists the captured bytes of a dataset. Raises NotFound."""
-        return await trio.to_thread.run_sync(lambda: self._view(self._home.resolve(ref)))
+        return self._view(self._home.resolve(ref))
 
-    async def drop(self, ref: str) -> wire.RawView:
+    @in_worker
+    def drop(self, ref: str) -> wire.RawView:
         """Forgets all captures of a dataset; the next collection frees their bytes. Raises NotFound."""
-
-        def write() -> wire.RawView:
-            entry = self._home.resolve(ref)
-            with self._home.database.write() as connection:
-                captures.forget(connection, entry.id)
-            return self._view(entry)
-
-        return await trio.to_thread.run_sync(write)
+        entry = self._home.resolve(ref)
+        with self._home.database.write() as connection:
+            captures.forget(connection, entry.id)
+        return self._view(entry)
 
     async def bind(self, ref: str) -> wire.TaskRef:
         """Appends the captures of a root to its dataset of captures, and begins it if needed. Result: RawChainView.

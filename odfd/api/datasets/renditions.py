@@ -42,6 +42,7 @@ from odfd.renditions import handover, tables
 from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import applied
+from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -71,29 +72,23 @@ class RenditionService:
         self._effects, self._origins, self._derived, self.upkeep, self._differences = parts
         self._board, self._clock, self._events = context.board, context.clock, context.events
 
-    async def list(self, ref: str | None = None) -> Sequence[wire.RenditionView]:
+    @in_worker
+    def list(self, ref: str | None = None) -> Sequence[wire.RenditionView]:
         """Lists the renditions of a collection, or of all collections that have several; a plain dataset has one.
 
         Raises NotFound.
         """
+        with self._home.database.read() as connection:
+            states = tables.every(connection) if ref is None else []
+        found = states if ref is None else [self._effects.state(self._home.resolve(ref).id)]
+        return [view for state in found for view in (*self._elsewhere(state), *self._views(state))]
 
-        def look() -> Sequence[wire.RenditionView]:
-            with self._home.database.read() as connection:
-                states = tables.every(connection) if ref is None else []
-            found = states if ref is None else [self._effects.state(self._home.resolve(ref).id)]
-            return [view for state in found for view in (*self._elsewhere(state), *self._views(state))]
-
-        return await trio.to_thread.run_sync(look)
-
-    async def reading(self, ref: str) -> wire.HandoverReading:
+    @in_worker
+    def reading(self, ref: str) -> wire.HandoverReading:
         """Describes the difference that a reader of a former rendition reads at its end. Raises NotFound."""
-
-        def look() -> wire.HandoverReading:
-            dataset = self._home.resolve(ref).id
-            state = self._effects.state(dataset)
-            return reading_at_the_end(self._home, state, state.number_of(dataset))
-
-        return await trio.to_thread.run_sync(look)
+        dataset = self._home.resolve(ref).id
+        state = self._effects.state(dataset)
+        return reading_at_the_end(self._home, state, state.number_of(dataset))
 
     async def create(self, ref: str, request: wire.RenditionRequest) -> wire.TaskRef:
         """Makes a rendition: from the captured bytes, as the collection is declared now, or from its present contents.

@@ -8,7 +8,7 @@ all of them or none. A refused dataset is an item of the result, and then nothin
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
@@ -40,8 +40,8 @@ from odfd.api.resources.desired_state import (
     in_order,
     read_desired_state,
 )
-from odfd.api.resources.pruning import prune
 from odfd.api.resources.skipping import Plan, Possible, possible, terms_of
+from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -370,3 +370,35 @@ def _variables(name: str, account: str | None, planned: Sequence[PlannedResource
     wanted = account, name.casefold()
     sets = [each.after for each in planned if (each.after.account, each.after.key) == wanted]
     return frozenset(key for each in sets for key in names_in(each.type, each.spec))
+
+
+async def prune(
+    declarations: DeclarationService, request: wire.ApplyRequest, named: Collection[tuple[str, str]]
+) -> list[wire.ApplyItem]:
+    """Deletes what has the labels of a request and its manager wrote for the node's owner; returns an item for each.
+
+    Datasets, and intents to hold data of others, are deleted only by commands of their own, since it is too easy to
+    leave a file out. ``named``: types and names in lower case of those that the apply names. Raises Invalid for a bad
+    selector.
+    """
+    items, manager = [], terms_of(request).manager
+    writers = await declarations.writers()
+    owner = await trio.to_thread.run_sync(lambda: declarations.owner["id"])
+    for each in await declarations.list(None, request.prune):
+        if (each.type, each.name.casefold()) in named or each.spec is None:
+            continue
+        if each.account["id"] != owner:  # what an account has is not in the owner's manifests
+            continue
+        if "ownerReferences" in each.headers:  # it is deleted with its owner
+            continue
+        kind = each.type.lower()
+        wrote = writers.get(each.id, manager)
+        if not TYPES.named(each.type).is_pruned or wrote != manager:
+            by = f"{wrote} wrote it, and not {manager}: " if wrote != manager else ""
+            text = f"{by}it is not pruned: odfctl delete {kind} {each.name}"
+            items.append(wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(text,)))
+            continue
+        if not request.dry_run:
+            await declarations.delete(each.type, each.id)
+        items.append(wire.ApplyItem(kind=kind, name=each.name, action="deleted", id=each.id))
+    return items

@@ -71,7 +71,7 @@ from odfd.resources.sets import (
 )
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType, TypeRegistry
-from odfd.runtime.blocking import in_thread
+from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import Sees, about
 from odfd.state.directory import StateDirectory
 
@@ -305,7 +305,7 @@ class DeclarationService:
         live = () if kind is None else self._live(kind)
         return await trio.to_thread.run_sync(self._list, kind, selector, live)
 
-    @in_thread
+    @in_worker
     def writers(self) -> Mapping[str, str]:
         """Returns the manager that wrote the spec of each resource, by the resource's id."""
         with self._home.database.read() as connection:
@@ -368,7 +368,7 @@ class DeclarationService:
             states |= await self.controllers.of(type_).states([each for each in views if each.type == type_], sees)
         return [with_state(each, states[each.id]) if each.id in states else each for each in views]
 
-    @in_thread
+    @in_worker
     def owned_fault(self, word: str, name: str) -> Invalid:
         """Returns the fault for deleting a resource that another one made. Raises NotFound."""
         return owned_fault(self._find(self._type(word), name))
@@ -400,7 +400,7 @@ class DeclarationService:
                     yield each
                 has_begun = has_begun or is_mark
 
-    @in_thread
+    @in_worker
     def _changes(
         self, live: Sequence[Resource], told: dict[str, Resource], version: str
     ) -> Sequence[wire.ResourceNews]:

@@ -18,6 +18,7 @@ from odfd.ingest.hook_signature import check_signature, key_of, secret_name, unk
 from odfd.ingest.push import MAX_ID
 from odfd.ingest.spool import Backlog, Pushed, Receipt
 from odfd.resources.store import ResourceStore
+from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.shared_calls import SharedCalls
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
@@ -154,14 +155,11 @@ class EndpointService:
             repeated=taken.repeated, durable=taken.durable,
         )  # fmt: skip
 
-    async def show(self, name: str) -> wire.EndpointView:
+    @in_worker
+    def show(self, name: str) -> wire.EndpointView:
         """Shows the pushes that wait at a Source. Raises NotFound; Invalid for a Source that is fetched."""
-
-        def look() -> wire.EndpointView:
-            opened, _ = self._opened(name)
-            return _view(opened.name, self._home.spool.waiting(opened.id))
-
-        return await trio.to_thread.run_sync(look)
+        opened, _ = self._opened(name)
+        return _view(opened.name, self._home.spool.waiting(opened.id))
 
     async def drop(self, name: str, number: int | None) -> wire.EndpointView:
         """Drops one waiting push, or all of them: no dataset will get their records. Raises NotFound, Invalid."""

@@ -16,6 +16,7 @@ from odfd.control.assembly import Context
 from odfd.resources.changes import told
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.store import ResourceStore
+from odfd.runtime.hanging_calls import in_worker
 from odfd.state.directory import StateDirectory
 
 
@@ -49,12 +50,16 @@ class HistoryService:
         self._events = context.events
         self._declarations = declarations
 
-    async def last(self, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
+    @in_worker
+    def last(self, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
         """Lists the last changes of one resource or of all, in order. Raises NotFound.
 
         ``of``: ``TYPE/NAME``, also of a deleted resource.
         """
-        return await trio.to_thread.run_sync(self._last, of, limit)
+        chosen = self.chosen(of)
+        with self._home.database.read() as connection:
+            store = ResourceStore(connection)
+            return self._views(store, chosen, store.history(chosen, limit, self._declarations.unlisted))
 
     async def follow(
         self, since: str | None, of: str | None, limit: int, *, bookmark: bool = False
@@ -82,12 +87,6 @@ class HistoryService:
             if seen == at:
                 await grown.wait()
             at = seen
-
-    def _last(self, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
-        chosen = self.chosen(of)
-        with self._home.database.read() as connection:
-            store = ResourceStore(connection)
-            return self._views(store, chosen, store.history(chosen, limit, self._declarations.unlisted))
 
     def _begin(
         self, since: str | None, of: str | None, limit: int

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from odfd.control.wire.authority import *
     from odfd.control.wire.cards import *
     from odfd.control.wire.datasets import *
-    from odfd.control.wire.endpoints import *
     from odfd.control.wire.gaps import *
     from odfd.control.wire.lineage import *
     from odfd.control.wire.node import *
@@ -58,6 +57,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration", "endpoints", "portals", "gaps", "cards", "transfer", "pins",
+    "renditions", "alteration", "portals", "gaps", "cards", "transfer", "pins",
 )  # fmt: skip
 """Modules in the order of search: those that most commands need first, then the quickest to load."""
