@@ -68,6 +68,7 @@ def renditions_of(parts: NodeParts, deletion: DatasetDeletion, seen: VisibilityS
     home, deps, committer, clock = parts.home, parts.ingest_deps, parts.committer, parts.context.clock
     terms = clock, parts.visibility
     effects = RenditionEffects(home, deps, committer, parts.keeping, terms, readers)
+    seen.say_handovers = effects.say_handovers
     derived = DerivedRenditions(home, committer, clock, effects, readers, derive)
     origins = RenditionOrigins(home, deps, committer, clock, effects, standing)
     upkeep = RenditionUpkeep(home, effects, parts.context)

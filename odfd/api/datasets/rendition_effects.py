@@ -28,7 +28,7 @@ from odfd.api.resources.sources import SourceReader
 from odfd.datasets import captures, pushes, visibility
 from odfd.datasets.captures import BoundCapture, CapturedPart
 from odfd.datasets.catalog import hand_on
-from odfd.datasets.commit import SideCommit
+from odfd.datasets.commit import SideCommit, block_time
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.read_holds import ReadHold, ReadHolds
 from odfd.datasets.row_counts import NOTHING_READ
@@ -36,11 +36,12 @@ from odfd.datasets.visibility import Visibility
 from odfd.ingest import segments
 from odfd.ingest.copying import Group, copied_group, groups_after
 from odfd.ingest.decoding import decode, remaining
-from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.driver import ATTEMPTS, IngestDependencies
 from odfd.ingest.push import commit_point
 from odfd.mirrors.data_retention import DataRetention
 from odfd.queries import folds
 from odfd.renditions import tables
+from odfd.renditions.chain_timeline import rows_of
 from odfd.renditions.handover import Command, Situation
 from odfd.renditions.successor import HandoverNotice, announced, going_on
 from odfd.renditions.tables import CollectionState, Member
@@ -326,6 +327,27 @@ class RenditionEffects:
             self._said(move.old, ended, announced(ended.set_info, notice), switch.time),
             self._said(move.new, new, going_on(new.set_info, timeline), switch.time),
         ]
+
+    def say_handovers(self, dataset: DatasetId) -> None:
+        """Writes all handovers so far into the active chain, which others may know of from now on, if it lacks some.
+
+        Raises Conflict if others write to it all the time.
+        """
+        chain = self._home.chains.chain(dataset)
+        for attempt in range(ATTEMPTS):
+            state, known = self.state(dataset), load_state(chain)
+            said = [(each.number, each.time) for each in rows_of(chain, dataset)]
+            told = [(each.to.number, each.time) for each in state.timeline.switches]
+            is_active = state.active.dataset == dataset and self._home.keys.has_dataset_key(dataset)
+            if not is_active or len(told) == 1 or said == told or known.head is None:
+                return
+            time = block_time(known, self._clock.now(), self._home.chains.upper(dataset))
+            head, info = Head(known.head, known.sequence_number), going_on(known.set_info, state.timeline)
+            try:
+                self._committer.commit_now(dataset, head, (info,), (), time)
+            except Conflict:
+                if attempt + 1 == ATTEMPTS:
+                    raise
 
     def _said(self, member: Member, state: ChainState, info: SetInfo, time: int) -> SideCommit:
         assert state.head is not None

@@ -63,6 +63,8 @@ class VisibilityService:
         self._announce = announce
         self.sign: Callable[[DatasetId], None] = lambda _: None
         """Signs the frontier of a dataset that others may know of from now on; set where the services are joined."""
+        self.say_handovers: Callable[[DatasetId], None] = lambda _: None
+        """Writes into a chain how its collection handed over, before others may know it; set likewise."""
         self.shares_changed: Callable[[DatasetId], None] = lambda _: None
         """Called for each shard that is shared with other peers than before; set where the services are joined."""
 
@@ -150,6 +152,7 @@ class VisibilityService:
                 raise _is_later(entry)
             if more:
                 self._check_sharing(entry)
+                self.say_handovers(entry.id)
             given = bool(more) and self._visibility.share(entry.id, more, self._clock.now(), named)
             taken = bool(less) and self._visibility.revoke(entry.id, less, every)
             with self._home.database.read() as connection:
@@ -193,6 +196,8 @@ class VisibilityService:
         if change and not networks:  # what a card says of a dataset shows it to nobody else
             limits = await trio.to_thread.run_sync(self._limits, first.id)
             networks = limits or ()
+        if public:
+            await trio.to_thread.run_sync(self.say_handovers, first.id)
         before = await trio.to_thread.run_sync(self._on_card, first.id)
         changes = await trio.to_thread.run_sync(self._set, chains, public, networks, change)
         after = await trio.to_thread.run_sync(self._on_card, first.id)

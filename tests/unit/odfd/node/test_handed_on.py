@@ -60,6 +60,9 @@ spec: {relations: [{subject: "Account:bob", relation: role, value: reader, objec
 """
 
 
+LATE = "$schema: Flow\nheaders: {name: late}\nspec: {target: 'DID', triggers: [{kind: Interval, interval: 1h}]}\n"
+
+
 class Died(Exception):
     """The process ended after a durable effect."""
 
@@ -254,10 +257,7 @@ async def test_the_id_of_a_former_rendition_means_the_dataset(world: Any) -> Non
         first = alice.dataset("cities")
         await create(alice)
         await hand_over(alice, 1)
-        late = (
-            "$schema: Flow\nheaders: {name: late}\nspec: {target: 'DID', triggers: [{kind: Interval, interval: 1h}]}\n"
-        )
-        (item,) = (await alice.apply(late.replace("DID", str(first)))).items
+        (item,) = (await alice.apply(LATE.replace("DID", str(first)))).items
         assert (item.action, item.fault) == ("created", None)
         await settled(alice)
         assert {each.name: each.target for each in await alice.api.flows.list()}["late"] == "cities"
@@ -351,6 +351,11 @@ STEPS = st.one_of(
     st.tuples(st.just("pull"), st.integers(1, 3)),
     st.tuples(st.just("label"), st.sampled_from(("prod", "test"))),
     st.tuples(st.just("role"), st.sampled_from(("reader", "editor"))),
+    st.tuples(st.just("flow"), st.sampled_from(("@yearly", "@monthly"))),
+    st.tuples(st.just("hold"), st.sampled_from(("reader", "writer"))),
+    st.tuples(st.just("show"), st.sampled_from((True, False))),
+    st.tuples(st.just("correct"), st.integers(10, 12)),
+    st.tuples(st.just("late"), st.just(0)),
     st.tuples(st.just("rename"), st.just(0)),
     st.tuples(st.just("make"), st.sampled_from((1, 2))),
     st.tuples(st.just("over"), st.integers(0, 5)),
@@ -363,7 +368,8 @@ class Plays:
 
     def __init__(self, world: Any, node: Any, folder: str, *, hands_over: bool) -> None:
         self.world, self.node, self.folder, self.hands_over = world, node, folder, hands_over
-        self.name, self.day, self.label, self.role = NAMES[0], 0, "prod", "reader"
+        self.name, self.day, self.label, self.role, self.flow = NAMES[0], 0, "prod", "reader", "@yearly"
+        self.first = ""
 
     def declared(self) -> str:
         said = DECLARED.replace("name: cities", f"name: {self.name}").replace(":cities", f":{self.name}")
@@ -371,7 +377,7 @@ class Plays:
             "FROM cities", f"FROM {self.name}"
         )
         said = said.replace(", annotations: {schedule: {every: 1min}}", "").replace("env: prod", f"env: {self.label}")
-        return said.replace("value: reader", f"value: {self.role}")
+        return said.replace("value: reader", f"value: {self.role}").replace("'@yearly'", f"'{self.flow}'")
 
     async def do(self, kind: str, value: Any) -> None:
         match kind:
@@ -380,9 +386,20 @@ class Plays:
                 lines = [f"2024-01-{self.day:02}T00:00:00Z,Graz,{row}" for row in range(value)]
                 self.world.write(self.folder, f"d{self.day:02}.csv", *lines)
                 await self.node.pull(self.name)
-            case "label" | "role":
+            case "label" | "role" | "flow":
                 setattr(self, kind, value)
                 result = await self.node.apply(self.declared())
+                assert [each.fault for each in result.items if each.fault is not None] == []
+            case "hold":
+                await self.node.api.holds.take(wire.HoldRequest(ref=self.name, owner=value))
+            case "show":
+                change = self.node.publish if value else self.node.unpublish
+                await change(self.name)
+            case "correct":
+                request = wire.WatermarkRequest(time=f"2024-02-{value}T00:00:00Z")
+                await self.node.done(self.node.api.flow.set_watermark(self.name, request))
+            case "late":  # by the id that the dataset had at first
+                result = await self.node.apply(LATE.replace("DID", self.first))
                 assert [each.fault for each in result.items if each.fault is not None] == []
             case "rename":
                 other = NAMES[self.name == NAMES[0]]
@@ -417,8 +434,35 @@ class Plays:
                   {ref: named[held.id] for ref, held in each.references.items() if held is not None})
             for key, each in resources(self.node).items()
         }  # fmt: skip
-        listed = [(each.name, each.records, each.labels) for each in await self.node.api.datasets.list()]
-        return sorted(map(str, (row[first:] for row in tail.rows))), said_of, listed
+        api = self.node.api
+        listed = [
+            (each.name, each.records, each.labels, each.published, each.watermark) for each in await api.datasets.list()
+        ]
+        holds = sorted((each.owner, each.fence) for each in await api.holds.list(self.name))
+        flows = sorted((each.name, each.target, each.state) for each in await api.flows.list())
+        active = self.node.dataset(self.name)
+        with self.node.home.database.read() as connection:
+            bob = ResourceStore(connection).named("Account", "bob", None)
+        assert bob is not None
+        role = AccessReader(self.node.home.database, lambda _: ()).role(
+            bob.id, resources(self.node)["Dataset", self.name].id
+        )
+        visible = self.node.parts.visibility.is_told(active)
+        rows = sorted(map(str, (row[first:] for row in tail.rows)))
+        return rows, await counted(self.node), said_of, listed, holds, flows, role, visible
+
+
+def without_ids(state: Any, players: Sequence[Plays]) -> Any:
+    """Names the dataset of the second node as that of the first, where a did was declared."""
+    ours, theirs = (each.first for each in players)
+    rows, count, said, *rest = state
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {renamed(key): renamed(each) for key, each in value.items()}
+        return value.replace(theirs, ours) if isinstance(value, str) else value
+
+    return rows, count, {key: tuple(map(renamed, parts)) for key, parts in said.items()}, *rest
 
 
 async def play(world: Any, steps: Sequence[tuple[str, Any]]) -> None:
@@ -428,16 +472,31 @@ async def play(world: Any, steps: Sequence[tuple[str, Any]]) -> None:
             await each.node.apply(each.declared())
             await each.node.api.visibility.unpublish(wire.VisibilityRequest(refs=(each.name,)))
             await each.do("pull", 2)
+            each.first = str(each.node.dataset(each.name))
         for kind, value in steps:
             for each in players:
                 await each.do(kind, value)
-        assert await players[0].state() == await players[1].state()
+        assert await players[0].state() == without_ids(await players[1].state(), players)
 
 
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=2, max_size=8))
 @example([("make", 1), ("over", 0), ("label", "test"), ("rename", 0), ("pull", 1), ("over", 0), ("role", "editor")])
+@example(
+    [
+        ("show", True),
+        ("hold", "reader"),
+        ("make", 2),
+        ("over", 0),
+        ("late", 0),
+        ("flow", "@monthly"),
+        ("hold", "reader"),
+    ]
+)
+@example(
+    [("make", 1), ("over", 0), ("show", True), ("correct", 11), ("make", 2), ("over", 0), ("show", False), ("pull", 2)]
+)
 @example(
     [("make", 2), ("over", 0), ("pull", 3), ("make", 1), ("make", 1), ("over", 0), ("abandon", 0), ("label", "test")]
 )

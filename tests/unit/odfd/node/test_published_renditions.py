@@ -72,6 +72,50 @@ async def test_a_mirror_goes_on_with_the_rendition_that_its_owner_made_active(wo
         assert {spec.spec.name for spec in bob.parts.scheduler.all()} == {"theirs", "theirs.r0"}
 
 
+@pytest.mark.parametrize(("shared", "shards"), [(False, 1), (False, 3), (True, 3)])
+async def test_what_was_private_says_its_handovers_when_it_is_shown(
+    world: Any, worlds: Any, shared: bool, shards: int
+) -> None:
+    """All of them, in the chain that is active then, once."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(worlds.ROOT)
+        await alice.unpublish("cities")
+        await pulled(world, alice, 1, "Graz")
+        for number, count in ((1, 2), (2, shards)):
+            request = wire.RenditionRequest(origin="snapshot", shards=count, by=("city",) if count > 1 else ())
+            await alice.done(alice.api.renditions.create("cities", request))
+            world.clock.instant += 60 * SECOND
+            await hand_over(alice, number)
+            world.clock.instant += 60 * SECOND
+        active = alice.dataset("cities")
+        chain = alice.home.chains.chain(active)
+        assert rows_of(chain, active) == (), "nobody else may know any of it"
+        size = chain.head().size
+
+        async def show() -> None:
+            if shared:
+                await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(str(bob.key),)))
+            else:
+                await alice.publish("cities")
+
+        await show()
+        assert [each.number for each in rows_of(chain, active)] == [0, 1, 2]
+        await show()
+        assert chain.head().size == size + 1
+        for each in alice.home.shards_of(active):
+            alice.parts.cards._settle(each)
+        await bob.mirror(active, "late", **({"peers": (str(alice.key),)} if shared else {}))
+        mine, late = await alice.api.renditions.list("cities"), await bob.api.renditions.list("late")
+        assert [(each.dataset_id, each.until) for each in late[:-1]] == [
+            (each.dataset_id, each.until) for each in mine[:-1]
+        ]
+        assert (await alice.api.datasets.describe("cities")).keywords == ()
+        await hand_over(alice, 0)
+        assert [
+            each.number for each in rows_of(alice.home.chains.chain(alice.dataset("cities")), alice.dataset("cities"))
+        ] == [0, 1, 2, 0]
+
+
 async def test_a_handover_back_and_a_restart_are_followed(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT)

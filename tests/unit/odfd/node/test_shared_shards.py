@@ -63,7 +63,10 @@ async def test_a_listed_peer_has_all_shards_and_nobody_else_has_one(world: Any, 
         await bob.pull("theirs")
         assert await standing(bob, "theirs") == await standing(alice, "cities")
         found = await bob.api.datasets.get("theirs")
-        assert found.frontiers == (await alice.api.datasets.get("cities")).frontiers, "of shards without a block too"
+        ours = (await alice.api.datasets.get("cities")).frontiers
+        assert found.frontiers.upper == ours.upper, "of shards without a block too"
+        (_, active) = await alice.api.renditions.list("cities")
+        assert (found.frontiers.since, ours.since) == (active.active_since, None), "the former one is not here"
         assert {spec.spec.peers for spec in bob.parts.scheduler.all()} == {(alice.member.peer_id,)}
         for each in shards:
             everything = Subject(each, *named_in(alice, each, bob.member.peer_id))
