@@ -23,7 +23,7 @@ class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     dataset: DatasetId
     name: str
-    """Name of the Source; a source state in the chain names the Source that it is from."""
+    """The name that the chain has for the Source: the one that it had when the dataset first took from it."""
     polled: SetPollingSource
     fetch: Fetch | None = None
     """Replaces the fetch step of ``polled``, if given."""
@@ -37,11 +37,7 @@ class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
         if own or state.active_push_sources or (seen is not None and seen.source_name != self.name):
             by_chain = own or state.active_push_sources
             has = "its metadata" if by_chain or seen is None else f"the source {seen.source_name}"
-            raise Refused(
-                f"the dataset takes its records from {has}, and not from the Source {self.name}",
-                rule="second-source",
-                hint="one dataset has one source: make a dataset for the other, and derive a third from both",
-            )
+            raise second_source(has, self.name)
         return msgspec.structs.replace(state, set_polling_source=self.polled, polling_disabled=False)
 
     def named(self, found: FetchOutcome) -> FetchOutcome:
@@ -49,3 +45,12 @@ class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(found, Unchanged) or found.state is None:
             return found
         return msgspec.structs.replace(found, state=msgspec.structs.replace(found.state, source_name=self.name))
+
+
+def second_source(has: str, wanted: str) -> Refused:
+    """Returns the fault for a Source of a dataset that has another. ``has``: what that is."""
+    return Refused(
+        f"the dataset takes its records from {has}, and not from the Source {wanted}",
+        rule="second-source",
+        hint="one dataset has one source: make a dataset for the other, and derive a third from both",
+    )

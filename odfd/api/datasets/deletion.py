@@ -22,6 +22,7 @@ from chain.multihash import Multihash
 from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
 from odfd.api.resources.dataset_batch import BASE_KIND
+from odfd.api.resources.sources import TAKEN
 from odfd.api.views.data_sizes import DataSizes
 from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context
@@ -117,7 +118,8 @@ class DatasetDeletion:
         head = self._home.chains.chain(entry.id).head()
         blocks, stranded, unneeded = 0 if head is None else head.size, list[tuple[str, bool]](), list[Multihash]()
         if not entry.is_inner:
-            records.remove(connection, quarantine.KIND, str(renditions.of(connection, entry.id).id))
+            for kind in (quarantine.KIND, TAKEN):
+                records.remove(connection, kind, str(renditions.of(connection, entry.id).id))
         for each in [catalog.resolve(str(each)) for each in chains][::-1]:  # the first is needed to name the others
             stranded += flows.forget(connection, each.id)
             if not purge:

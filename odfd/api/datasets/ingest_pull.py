@@ -424,7 +424,9 @@ class IngestPullService:
         if (source := request.source) is None:
             deps = replace(await trio.to_thread.run_sync(self.dependencies, entry.id), trigger=trigger)
         else:  # it reads only its own values, and has no folder for relative paths
-            given, values = await trio.to_thread.run_sync(SourceReader(self.home).given, source, entry.id)
+            sources = SourceReader(self.home)
+            given, values = await trio.to_thread.run_sync(sources.given, source, entry.id)
+            await trio.to_thread.run_sync(sources.bind, given)
             settings = msgspec.structs.replace(self.deps.settings, variables=values)
             deps = replace(self.deps, given=given, settings=settings, trigger=trigger)
         outcome = await ingesting.pull_root(

@@ -14,6 +14,7 @@ import trio
 from chain.codec.yaml_tree import parse
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.model.events import DatasetKind, SetPollingSource
 from chain.model.source import traits
 from chain.rules.snapshot import normalise_event
@@ -27,10 +28,12 @@ from odfd.datasets.creation import with_columns
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.endpoint import STATE, EndpointFetch, RestEndpoint, position
-from odfd.ingest.given_source import GivenSource
+from odfd.ingest.given_source import GivenSource, second_source
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.source_manifest import ConfigValue, config_value, endpoint_of, polling_source
 from odfd.ingest.templates import redacted
+from odfd.renditions import tables
+from odfd.resources import records
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.manifest import read_resource
 from odfd.resources.resource import Resource
@@ -40,6 +43,8 @@ from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 
 TYPE: Final = "Source"
+TAKEN: Final = "source"
+"""Kind of the records that say from which Source a collection takes, by the collection's id."""
 PARSED: Final = 256
 """Sources that are kept as they were parsed."""
 
@@ -55,6 +60,16 @@ class OpenedSource(NamedTuple):
     endpoint: RestEndpoint | None
     """The endpoint to which records are pushed; ``None`` if they are fetched."""
     keeps_raw: bool
+
+
+class _Taken(msgspec.Struct, frozen=True):
+    """From which Source a collection takes, by its id, and the name that the chains have for it.
+
+    Chains are read at other nodes, where a Source has another id; here it may be renamed, and another have its name.
+    """
+
+    source: str
+    name: str
 
 
 class SourceReader:
@@ -86,10 +101,36 @@ class SourceReader:
         fetched = EndpointFetch(opened.id, dataset, singly, spool.after, spool.reads)
         fetch = None if opened.endpoint is None else fetched.fetch
         given = GivenSource(
-            id=opened.id, dataset=dataset, name=opened.name, polled=opened.polled, fetch=fetch,
+            id=opened.id, dataset=dataset, name=self._name_in_chain(opened, dataset), polled=opened.polled, fetch=fetch,
             keeps_raw=opened.keeps_raw,
         )  # fmt: skip
         return given, opened.values
+
+    def bind(self, given: GivenSource) -> None:
+        """Notes, before anything is committed, which Source a dataset takes from."""
+        said = msgspec.json.encode(_Taken(given.id, given.name))
+        with self._home.database.read() as connection:
+            key = str(tables.of(connection, given.dataset).id)
+            known = records.get(connection, TAKEN, key)
+        if known is None or known.body != said:
+            with self._home.database.write() as connection:
+                records.put(connection, TAKEN, key, said, Instant(0))
+
+    def _name_in_chain(self, opened: OpenedSource, dataset: DatasetId) -> str:
+        """Returns the name that a chain has, or will have, for a Source.
+
+        Raises Refused if it has that name for another one, which is here.
+        """
+        seen = load_state(self._home.chains.chain(dataset)).source_state
+        with self._home.database.read() as connection:
+            found = records.get(connection, TAKEN, str(tables.of(connection, dataset).id))
+            bound = None if found is None else msgspec.json.decode(found.body, type=_Taken)
+            if seen is None or bound is None or bound.name != seen.source_name:  # nothing was committed of it
+                return opened.name
+            other = None if bound.source == opened.id else ResourceStore(connection).get(bound.source)
+        if other is not None:
+            raise second_source(f"the Source {other.name}", opened.name)
+        return bound.name if bound.source == opened.id else opened.name
 
     def decoding(self, deps: IngestDependencies, dataset: DatasetId, capture: Capture) -> IngestDependencies:
         """Returns what reads captured bytes again: as the Source says now from which they were. Raises as ``open``."""

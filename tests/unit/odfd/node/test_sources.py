@@ -111,6 +111,50 @@ async def test_one_dataset_has_one_source(world: Any) -> None:
             assert (item.outcome, item.fault.rule) == ("failed", "second-source")
 
 
+async def test_a_renamed_source_goes_on_and_another_of_its_name_is_refused(world: Any) -> None:
+    """Also after a kill before anything is committed, a handover, and under the reused name, at once or later."""
+
+    async def pull(node: Any, name: str) -> str:
+        (item,) = await node.pull("one", source=name)
+        return str(item.fault.rule if item.fault else item.outcome)
+
+    async def rows(node: Any) -> int:
+        return int((await node.api.datasets.get("one")).records)
+
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, source(world), DATASET.format(name="one"))
+        given, _ = SourceReader(alice.home).given("cities", alice.dataset("one"))
+        SourceReader(alice.home).bind(given)  # and it is killed before it commits: nothing holds it to this Source
+        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.apply(source(world, "others"))
+        assert await pull(alice, "others") == "updated"
+        assert await pull(alice, "cities") == "second-source"
+        first = await alice.api.declarations.get("source", "others")
+        renamed = source(world, "towns").replace("headers: {", f"headers: {{id: {first.id}, ")
+        await alice.apply(renamed, source(world, "others"))  # in one batch
+        world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Linz,2")
+        (item,) = await alice.pull("one", source="others")
+        assert item.fault.rule == "second-source"
+        assert "takes its records from the Source towns, and not from the Source others" in item.message
+        assert await pull(alice, "towns") == "updated"
+        assert await rows(alice) == 2
+        state = load_state(alice.home.chains.chain(alice.dataset("one"))).source_state
+        assert state is not None
+        assert state.source_name == "others", "what the chain began with"
+    async with world.running("alice") as alice:
+        await alice.done(alice.api.renditions.create("one", wire.RenditionRequest(origin="snapshot")))
+        await alice.done(alice.api.renditions.hand_over("one", 1, wire.HandoverRequest(id="over")))
+        await alice.apply(source(world, "places").replace("headers: {", f"headers: {{id: {first.id}, "))
+        world.write("alice", "3.csv", "2024-01-03T00:00:00Z,Wels,3")
+        assert await pull(alice, "others") == "second-source"
+        assert await pull(alice, "places") == "updated"
+        assert await pull(alice, "places") == "up-to-date"
+        assert await rows(alice) == 3
+        await alice.api.declarations.delete("source", "places")
+        assert await pull(alice, "others") == "up-to-date", "what was meant is gone, and this has its name"
+        assert await rows(alice) == 3
+
+
 async def test_r29_values_that_are_not_here_are_told_and_come_by_themselves(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(source(world))
