@@ -58,18 +58,13 @@ def way_to_data(name: str, state: ChainState, *, own: bool) -> str:
     return f"odfctl ingest {name} FILE" if is_pushed else f"odfctl pull {name}"
 
 
-def slices_back(chain: ChainReader, first: int = 0, before: int | None = None) -> Iterator[tuple[DataSlice, Instant]]:
-    """Yields slices of blocks from ``first`` to below ``before``, newest first, with their blocks' times.
-
-    Reads only data blocks.
-    """
-    return ((named, time) for _, named, time in numbered_slices(chain, first, before))
-
-
 def numbered_slices(
     chain: ChainReader, first: int = 0, before: int | None = None
 ) -> Iterator[tuple[int, DataSlice, Instant]]:
-    """Yields the same, each with the number of its block."""
+    """Yields slices of blocks from ``first`` to below ``before``, newest first, with numbers and times of their blocks.
+
+    Reads only data blocks.
+    """
     while (block := chain.last_of(DATA_KINDS, before)) is not None and block.sequence_number >= first:
         before = block.sequence_number
         if isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None:

@@ -26,8 +26,7 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import HeadStatement
 from chain.store.base import Append, Head, UpperMove
 from chain.store.layout import BLOCKS, HEAD
-from odfd.api.datasets.import_export import ImportExport, Work, shelf_of
-from odfd.api.datasets.local_folder import local_folder
+from odfd.api.datasets.import_export import ImportExport, Work, local_folder, shelf_of
 from odfd.api.datasets.pull_remarks import failed_pull
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog, DatasetEntry, inner_name

@@ -7,22 +7,21 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 import trio
 
-from chain.errors import Conflict, Fault, Invalid, Refused, Remote
+from chain.errors import Conflict, Environment, Fault, Invalid, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.events import Seed
 from chain.statements import envelope, statement
 from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.base import ChainReader, Head
+from chain.store.base import BlockDamaged, ChainReader, Head
 from chain.store.former_epochs import SET_ASIDE
 from chain.store.layout import DirectoryChain, DirectoryObjects
-from odfd.api.datasets.local_folder import local_folder
 from odfd.api.datasets.pull_remarks import failed_pull
-from odfd.api.datasets.unsettled_imports import is_unsettled, suspects
 from odfd.control import wire
 from odfd.datasets import unmanaged, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry, default_name
@@ -62,6 +61,7 @@ BATCH: Final = 4096
 """Blocks that are settled in one transaction; bounds memory."""
 SHOW_SECONDS: Final = 0.2
 """Seconds between two updates of the shown progress."""
+_PLACES: Final = "name a folder; odfctl import also reads https://, ipfs:// and ipns://"
 Work = Callable[[Report], Awaitable[wire.TransferResult]]
 
 
@@ -160,7 +160,12 @@ class ImportExport:
     def _exported(self, dataset: DatasetId, folder: Path, show: OnProgress, head: Head | None = None) -> Transfer:
         with whole_or_gone(folder):
             done = export_dataset(self._home.chains, self._home.objects, dataset, folder, show, head=head)
-            self._export_beside(dataset, folder)
+            # Packs and signed statements, so that others can mirror it with few requests.
+            size = 0 if (end := DirectoryChain(folder).head()) is None else end.size
+            write_packs(folder, self._home.chains.chain(dataset), size)
+            signed = signed_state(self._home.database, self._home.chains, dataset)
+            if signed.is_here:
+                write_statements(folder, signed)
         return done
 
     @staticmethod
@@ -170,14 +175,6 @@ class ImportExport:
         head = chain.head()
         assert head is not None, "it was exported"
         return write_delta_log(folder, entry.id, entry.name, chain, head)
-
-    def _export_beside(self, dataset: DatasetId, folder: Path) -> None:
-        """Writes packs and signed statements into the folder, so that others can mirror it with few requests."""
-        chain = DirectoryChain(folder)
-        write_packs(folder, self._home.chains.chain(dataset), 0 if (head := chain.head()) is None else head.size)
-        signed = signed_state(self._home.database, self._home.chains, dataset)
-        if signed.is_here:
-            write_statements(folder, signed)
 
     async def pull(self, target: Target, as_name: str | None, report: Report) -> wire.PullItem:
         """Pulls a dataset from a repository; an older copy brings nothing new.
@@ -442,9 +439,9 @@ class ImportExport:
         A dataset that cannot be settled, or not even read, is one of the troubles; the others are served all the same.
         """
         mended, troubles = [], []
-        for dataset in suspects(self._home):
+        for dataset in _suspects(self._home):
             try:
-                if is_unsettled(self._home, dataset):
+                if _is_unsettled(self._home, dataset):
                     epoch = 0
                     # Conflict: a later epoch that gave this history up is known by now; then it stands as any such
                     # chain here.
@@ -454,6 +451,45 @@ class ImportExport:
             except Fault as fault:
                 troubles.append(f"{dataset.short}: {fault.message}")
         return mended, troubles
+
+
+def local_folder(place: str) -> Path:
+    """Returns the folder that a path or a ``file://`` URL names. Raises Refused for other schemes."""
+    parts = urlsplit(place)
+    if parts.scheme not in ("", "file"):
+        raise Refused(f"{parts.scheme}:// is not understood here", rule="transfer-place", hint=_PLACES)
+    return Path(parts.path)
+
+
+def _suspects(home: StateDirectory) -> list[DatasetId]:
+    """Lists datasets that may be unsettled, with a few queries for all; all of them if the names are damaged."""
+    heads = home.chains.heads()
+    with home.database.read() as connection:
+        settled = Ledger(connection).sizes()
+        try:
+            named = {entry.id for entry in Catalog(connection).chains()}
+        except Environment:
+            named = set()
+    whole = {each for each, head in heads.items() if head is not None and settled.get(each) == head.size}
+    return [each for each in heads if each not in named or each not in whole]
+
+
+def _is_unsettled(home: StateDirectory, dataset: DatasetId) -> bool:
+    """Whether an import of the dataset was cut off before it was named and recorded as checked.
+
+    Raises Environment for a chain that is damaged, or stored under another id than its own.
+    """
+    chain = home.chains.chain(dataset)
+    head = chain.head()
+    with home.database.read() as connection:
+        settled = Ledger(connection).chain(dataset).frontier.size
+        is_named = Catalog(connection).find(dataset) is not None
+    if head is None or (settled >= head.size and is_named):
+        return False
+    seed = chain.block_at(0).event
+    if not isinstance(seed, Seed) or seed.dataset_id != dataset:
+        raise BlockDamaged(dataset, 0, "the chain lies under an id that its Seed does not name")
+    return True
 
 
 async def _statements(shown: LastSeen) -> Sequence[bytes]:

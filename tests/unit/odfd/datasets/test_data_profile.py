@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from chain.data.json_values import plain_values
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid
-from odfd.datasets.data_profile import ColumnFacts, DistinctRange, ProfileBuilder
+from odfd.api.datasets.profiles import ColumnFacts, ProfileBuilder
+from odfd.control.wire import CountRange
 
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "small": (pa.int8(), st.integers(-3, 3)),
@@ -81,8 +82,8 @@ def test_chunks_whose_values_lie_apart_have_none_in_common(tmp_path: Path) -> No
         for month in range(3)
     ]
     found = profile(tables, tmp_path, schema, group=100)
-    assert found["day"].distinct == DistinctRange(90, 90)
-    assert found["city"].distinct == DistinctRange(3, 9)
+    assert found["day"].distinct == CountRange(at_least=90, at_most=90)
+    assert found["city"].distinct == CountRange(at_least=3, at_most=9)
 
 
 def test_what_a_slice_of_ours_says_of_a_column_that_comes_later(tmp_path: Path) -> None:
@@ -95,8 +96,8 @@ def test_what_a_slice_of_ours_says_of_a_column_that_comes_later(tmp_path: Path) 
         with open_slice(tmp_path / path) as file:
             builder.add(file)
     found = dict(builder.columns())
-    assert found["later"] == ColumnFacts(3, "a", "a", DistinctRange(1, 1))
-    assert found["n"] == ColumnFacts(0, 1, 2, DistinctRange(2, 2))
+    assert found["later"] == ColumnFacts(3, "a", "a", CountRange(at_least=1, at_most=1))
+    assert found["n"] == ColumnFacts(0, 1, 2, CountRange(at_least=2, at_most=2))
     assert found["tags"] == ColumnFacts()
 
 
