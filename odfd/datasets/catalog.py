@@ -87,7 +87,7 @@ class Catalog:
 
     def entries(self) -> Sequence[DatasetEntry]:
         """Lists the datasets by name, each collection once."""
-        return [_entry(each) for each in self._store.rows(TYPE) if each.did is not None]
+        return [entry for each in self._store.rows(TYPE) if (entry := _entry(each)) is not None]
 
     def chains(self) -> Sequence[DatasetEntry]:
         """Lists every chain that is here: the datasets, and then the chains inside collections."""
@@ -123,9 +123,7 @@ class Catalog:
             return self.find(DatasetId.parse(ref))
         _check_ref(ref)
         row = None if "/" in ref else self._store.row_named(TYPE, ref, None)
-        if row is not None:
-            return _entry(row)
-        return _entry_of(self._store.sought(TYPE, ref)) or self._within(ref, self.look)
+        return _entry(row) or _entry(self._store.sought(TYPE, ref)) or self._within(ref, self.look)
 
     def called(self, ref: str, account: str | None) -> DatasetEntry | None:
         """Returns what an account calls by a did or a name; ``account``: ``None`` for callers without one.
@@ -135,18 +133,18 @@ class Catalog:
         if ref.startswith(DID_ODF):
             return self.find(DatasetId.parse(ref))
         _check_ref(ref)
-        found = _entry_of(self._store.called(TYPE, ref, account))
-        return found or self._within(ref, partial(self.called, account=account))
+        return _entry(self._store.called(TYPE, ref, account)) or self._within(
+            ref, partial(self.called, account=account)
+        )
 
     def named(self, name: str, account: str | None) -> DatasetEntry | None:
         """Returns the dataset of an account by its name. ``account``: ``None`` for the node's owner."""
-        row = self._store.row_named(TYPE, name, account)
-        return None if row is None or row.did is None else _entry(row)
+        return _entry(self._store.row_named(TYPE, name, account))
 
     def find(self, dataset: DatasetId) -> DatasetEntry | None:
         """Returns a chain by its id, with an index: the cost does not grow with the number of datasets."""
         found = self._store.row_with_did(TYPE, str(dataset))
-        return self._inner(dataset, tables.of(self._db, dataset)) if found is None else _entry(found)
+        return _entry(found) or self._inner(dataset, tables.of(self._db, dataset))
 
     def declared(self, dataset: DatasetId) -> Resource | None:
         """Returns the resource of the dataset that a chain is, or is inside of."""
@@ -184,10 +182,10 @@ class Catalog:
         parsed = parse_own_name(name)
         held = self._store.row_named(TYPE, parsed, account)
         if held is not None and held.did != str(dataset):
-            raise _taken(name, _entry(held).id)
+            raise _taken(name, held.did)
         inner = self._within(parsed, partial(self.named, account=account)) if held is None else None
         if inner is not None and inner.id != dataset:
-            raise _taken(name, inner.id)
+            raise _taken(name, str(inner.id))
         known, row = self.find(dataset), self._store.row_with_did(TYPE, str(dataset))
         is_others = row is not None and account is not None and row.account != account
         if known is not None and (is_others or known.name.casefold() != parsed.casefold()):
@@ -202,7 +200,7 @@ class Catalog:
         """Yields a fault for a name by which a chain inside a collection of the account is found."""
         inner = self._within(name, partial(self.named, account=account))
         if inner is not None:
-            yield _taken(name, inner.id)
+            yield _taken(name, str(inner.id))
 
     def hand_on(self, old: DatasetId, new: DatasetId, now: Instant) -> None:
         """Lets the resource of a collection stand for another chain of it, with all that was declared and refers."""
@@ -223,7 +221,7 @@ class Catalog:
             name = inner_name(row.name, number, place)
             held = self._store.row_named(TYPE, name, row.account)
             if held is not None:
-                raise _taken(name, _entry(held).id)
+                raise _taken(name, held.did)
 
     def remove(self, entry: DatasetEntry, now: Instant) -> None:
         held = self._store.with_did(TYPE, str(entry.id))
@@ -265,22 +263,19 @@ def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog, accoun
     ``meant``: dids by the keys of references. ``account``: that of the resource; ``None`` for the node's owner, who
     also means what a single other account has. Raises NotFound, Invalid.
     """
-    key = reference_key(ref, TYPE)
-    did = meant.get(key)
-    if did is None and "/" in key:
+    key, name = reference_key(ref, TYPE), ref.removeprefix(f"{TYPE}:")
+    if (did := meant.get(key)) is not None:
+        found = catalog.find(DatasetId.parse(did))
+        if found is None:
+            hint = "it goes on when that comes again; to mean another of the name, apply it again"
+            raise NotFound(f"the dataset {ref!r} that was meant is gone", rule="dataset-ref", hint=hint)
+        return found
+    if "/" in key:
         hint = "odfctl get datasets -w lists what is here, with accounts"
         raise NotFound(f"there is no {key}", rule="dataset-ref", hint=hint)
-    if did is None and account is None:
-        return catalog.resolve(ref.removeprefix(f"{TYPE}:"))
-    if did is None:
-        found = catalog.named(ref.removeprefix(f"{TYPE}:"), account)
-        if found is None:
-            raise _missing(ref.removeprefix(f"{TYPE}:"), ())
-        return found
-    found = catalog.find(DatasetId.parse(did))
+    found = catalog.resolve(name) if account is None else catalog.named(name, account)
     if found is None:
-        hint = "it goes on when that comes again; to mean another of the name, apply it again"
-        raise NotFound(f"the dataset {ref!r} that was meant is gone", rule="dataset-ref", hint=hint)
+        raise _missing(name, ())
     return found
 
 
@@ -296,9 +291,10 @@ def _missing(ref: str, names: Sequence[str]) -> NotFound:
     return NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
 
 
-def _taken(name: str, dataset: DatasetId) -> Invalid:
+def _taken(name: str, did: str | None) -> Invalid:
+    assert did is not None, "a dataset has one"
     return Invalid(
-        f"{name} is already the name of {dataset.short}",
+        f"{name} is already the name of {DatasetId.parse(did).short}",
         rule="dataset-exists",
         hint=f"choose another name, or first: odfctl rename {name} OTHER",
     )
@@ -309,16 +305,9 @@ def _check_ref(ref: str) -> None:
     parse_local_alias(ref) if "/" in ref else parse_own_name(ref)
 
 
-def _entry_of(resource: Resource | None) -> DatasetEntry | None:
-    if resource is None or resource.did is None:
+def _entry(row: NamedRow | Resource | None) -> DatasetEntry | None:
+    if row is None or row.did is None:
         return None
-    return DatasetEntry(
-        name=DatasetName(resource.name), id=DatasetId.parse(resource.did), created_at=resource.created_at
-    )  # fmt: skip
-
-
-def _entry(row: NamedRow) -> DatasetEntry:
-    assert row.did is not None
     return DatasetEntry(name=DatasetName(row.name), id=DatasetId.parse(row.did), created_at=row.created_at)
 
 

@@ -26,10 +26,8 @@ from chain.model.events import (
     DisablePushSource,
     MetadataEvent,
     Seed,
-    SetAttachments,
     SetDataSchema,
     SetInfo,
-    SetLicense,
     SetPollingSource,
     SetTransform,
     SetVocab,
@@ -182,29 +180,17 @@ def declaration(state: ChainState, name: str) -> DatasetSnapshot:
 def in_force(state: ChainState, event: MetadataEvent) -> MetadataEvent | None:
     """Returns the event in force that ``event`` would replace."""
     match event:
-        case SetDataSchema():
-            return state.schema
         case DisablePollingSource():
             return event if state.polling_disabled and state.polling_source is None else None
         case DisablePushSource(source_name=name):
             disabled = name in state.disabled_push_sources and name not in state.active_push_sources
             return event if disabled else None
-        case SetInfo():
-            return without_notice(state.set_info)
-        case SetLicense():
-            return state.set_license
-        case SetAttachments():
-            return state.set_attachments
-        case SetVocab():
-            return state.set_vocab
-        case SetPollingSource():
-            return state.polling_source
-        case SetTransform():
-            return state.set_transform
         case AddPushSource(source_name=name):
             return state.active_push_sources.get(name)
-        case _:
-            return None
+        case SetInfo():
+            return without_notice(state.set_info)
+    declared = state.schema, state.set_license, state.set_attachments, state.set_vocab, state.polling_source
+    return next((each for each in (*declared, state.set_transform) if type(each) is type(event)), None)
 
 
 def _as_changeable(wanted: MetadataEvent, held: MetadataEvent | None) -> MetadataEvent:
