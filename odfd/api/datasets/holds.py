@@ -46,7 +46,7 @@ class HoldService:
         with self.home.database.read() as connection:
             found = ReadHolds(connection).all(self.context.clock.now())
             wanted = None if entry is None else Catalog(connection).chains_of(entry)
-        return [self._view(each) for each in found if wanted is None or each.dataset in wanted]
+        return [hold_view(self.home, each) for each in found if wanted is None or each.dataset in wanted]
 
     @in_worker
     def take(self, request: wire.HoldRequest) -> wire.HoldView:
@@ -71,7 +71,7 @@ class HoldService:
                 taken = holds.own(hold, now, moves=at is not None, among=among)
             else:
                 taken = holds.take(hold, _ttl(request.seconds), now)
-        return self._view(taken)
+        return hold_view(self.home, taken)
 
     @in_worker
     def renew(self, hold_id: str, request: wire.HoldRenewal) -> wire.HoldView:
@@ -83,7 +83,7 @@ class HoldService:
                 entry = self.home.resolve(str(held.dataset))
                 time, head = self._chosen(connection, entry, _millis(request.at), named=True)
                 held = holds.move(hold_id, request.fence, time, head.hash)
-        return self._view(held)
+        return hold_view(self.home, held)
 
     async def release(self, hold_id: str, fence: int | None = None) -> wire.HoldView:
         """Releases a hold; ``fence`` is that of the process that owned it. Raises NotFound, Refused."""
@@ -91,7 +91,7 @@ class HoldService:
         def write() -> tuple[wire.HoldView, DatasetId]:
             with self.home.database.write() as connection:
                 held = ReadHolds(connection).release(hold_id, self.context.clock.now(), fence)
-            return self._view(held), held.dataset
+            return hold_view(self.home, held), held.dataset
 
         view, dataset = await trio.to_thread.run_sync(write)
         self.released(dataset)
@@ -157,9 +157,6 @@ class HoldService:
         with self.home.database.read() as connection:
             state = tables.of(connection, dataset)
         return state.timeline.switches[-1].time if state.active.dataset == dataset else 0
-
-    def _view(self, held: ReadHold) -> wire.HoldView:
-        return hold_view(self.home, held)
 
 
 def _ttl(seconds: int | None) -> int:

@@ -156,11 +156,9 @@ class IngestPullService:
             done = await set_watermark(self.deps, entry.id, to, ahead=request.ahead)
             text = f"the watermark is {instant.render(to)}"
             if done.head is None:
-                return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
+                return wire.PullResult(items=(_item(entry, text),))
             self._appended(entry, text, 1, 0)
-            head = str(done.head.hash)
-            item = wire.PullItem(ref=entry.name, outcome="updated", message=text, blocks=1, head=head)
-            return wire.PullResult(items=(item,))
+            return wire.PullResult(items=(_item(entry, text, blocks=1, head=str(done.head.hash)),))
 
         return await self._alone("watermark", ref, work)
 
@@ -174,7 +172,7 @@ class IngestPullService:
             until = instant.render(await trio.to_thread.run_sync(self.promise, entry.id))
             text, told = f"times before {until} are complete", about(entry.id)
             self.context.events.emit("dataset.advanced", entry.name, text, about=told, id=str(entry.id), upper=until)
-            return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
+            return wire.PullResult(items=(_item(entry, text),))
 
         return await self._alone("advance", ref, work)
 
@@ -392,7 +390,13 @@ class IngestPullService:
         if self.scheduler.find(entry.id) is not None:
             return self._sync
         if not self.home.keys.has_dataset_key(entry.id):
-            return self._nowhere if explicit else None
+            if explicit:
+                raise Invalid(
+                    f"{entry.name} is neither this node's own nor a mirror: there is nowhere to pull it from",
+                    rule="pull-source",
+                    hint=f"odfctl mirror add {entry.id} --as {entry.name}",
+                )
+            return None
         if state.kind is DatasetKind.DERIVATIVE:
             if state.set_transform is not None:
                 await trio.to_thread.run_sync(check_inputs, self.home, entry.id, input_ids(state.set_transform))
@@ -461,25 +465,17 @@ class IngestPullService:
         """Returns the result of an ingest. ``told``: remarks beside its numbers."""
         if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
             self.context.meter.rows("ingest", outcome.counts)
-        if isinstance(outcome, Ingested):
-            blocks, records = outcome.blocks - outcome.repeated, outcome.rows - outcome.repeated_rows
-            if blocks:
-                self.context.meter.committed("ingest", blocks, records)
-                self._appended(entry, plural(records, "record"), blocks, records)
-            return wire.PullItem(
-                ref=entry.name,
-                outcome="updated" if blocks else "up-to-date",
-                message="; ".join(part for part in (repeated(outcome), told) if part),
-                blocks=blocks,
-                records=records,
-                head=str(outcome.head.hash),
-                rows=rows_view(outcome.counts),
-            )
-        rows, reason = rows_view(outcome.counts), outcome.reason
-        if reason == ingesting.UNCACHEABLE:
-            reason = uncacheable(entry.name, reason)
-        message = "; ".join(part for part in (reason, told) if part)
-        return wire.PullItem(ref=entry.name, outcome="up-to-date", message=message, rows=rows)
+        rows = rows_view(outcome.counts)
+        if not isinstance(outcome, Ingested):
+            reason = outcome.reason
+            why = uncacheable(entry.name, reason) if reason == ingesting.UNCACHEABLE else reason
+            return _item(entry, "; ".join(part for part in (why, told) if part), rows=rows)
+        blocks, records = outcome.blocks - outcome.repeated, outcome.rows - outcome.repeated_rows
+        if blocks:
+            self.context.meter.committed("ingest", blocks, records)
+            self._appended(entry, plural(records, "record"), blocks, records)
+        message = "; ".join(part for part in (repeated(outcome), told) if part)
+        return _item(entry, message, blocks=blocks, records=records, head=str(outcome.head.hash), rows=rows)
 
     async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         """Runs the transform until no input is left to consume."""
@@ -515,15 +511,9 @@ class IngestPullService:
             return blocked(entry.name, outcome, wire.PullItem(
                 ref=entry.name, outcome="blocked", blocks=blocks, records=records, rows=rows_view(counts)
             ))  # fmt: skip
-        return wire.PullItem(
-            ref=entry.name,
-            outcome="updated" if blocks else "up-to-date",
-            message="; ".join(await trio.to_thread.run_sync(self.unheld, self._inputs(entry.id))) if blocks else "",
-            blocks=blocks,
-            records=records,
-            head=str(after.head),
-            rows=rows_view(counts),
-        )
+        message = "; ".join(await trio.to_thread.run_sync(self.unheld, self._inputs(entry.id))) if blocks else ""
+        head, rows = str(after.head), rows_view(counts)
+        return _item(entry, message, blocks=blocks, records=records, head=head, rows=rows)
 
     async def _sync(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         if self.scheduler.get(entry.id).spec.paused:
@@ -551,24 +541,30 @@ class IngestPullService:
             head=str(after[entry.id].head) if after[entry.id].head else None,
         )
 
-    async def _nowhere(self, entry: DatasetEntry, _: Report) -> wire.PullItem:
-        raise Invalid(
-            f"{entry.name} is neither this node's own nor a mirror: there is nowhere to pull it from",
-            rule="pull-source",
-            hint=f"odfctl mirror add {entry.id} --as {entry.name}",
-        )
-
     async def _repair(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         report.begin(f"looking at every block and object of {entry.name}", None, "objects")
         async with outside(f"peers of {entry.name}"):
-            return await self._made_whole(entry)
-
-    async def _made_whole(self, entry: DatasetEntry) -> wire.PullItem:
-        async with self.scheduler.still(entry.id):
-            repaired = await self.repairing.repair(entry)
-        told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]
-        fetched = await self.repairing.catch_up(entry)
+            async with self.scheduler.still(entry.id):
+                repaired = await self.repairing.repair(entry)
+            told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]
+            fetched = await self.repairing.catch_up(entry)
         if fetched:
             told.append(f"{fetched} more that are signed were fetched")
-        item = wire.PullItem(ref=entry.name, outcome="up-to-date", blocks=fetched, message="; ".join(told))
-        return msgspec.structs.replace(item, outcome="updated") if any(repaired) or fetched else item
+        item = _item(entry, "; ".join(told), blocks=fetched)
+        return msgspec.structs.replace(item, outcome="updated") if any(repaired) else item
+
+
+def _item(
+    entry: DatasetEntry,
+    message: str = "",
+    *,
+    blocks: int = 0,
+    records: int = 0,
+    head: str | None = None,
+    rows: wire.RowCounts | None = None,
+) -> wire.PullItem:
+    """Returns the result of one dataset, which is up to date without new blocks."""
+    return wire.PullItem(
+        ref=entry.name, outcome="updated" if blocks else "up-to-date", message=message, blocks=blocks,
+        records=records, head=head, rows=rows,
+    )  # fmt: skip

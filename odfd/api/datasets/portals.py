@@ -73,15 +73,6 @@ class TakenRows(NamedTuple):
     head: Head | None
 
 
-class _Planned(NamedTuple):
-    """A plan of blocks to append, and the state of the portal that it is based on."""
-
-    take: PortalTake
-    expected: Head
-    upper: int
-    time: Instant
-
-
 class PortalService:
     """The API service for portals. ``note`` signs what an audit finds."""
 
@@ -100,7 +91,7 @@ class PortalService:
             found = [
                 each
                 for each in referrers
-                if each is not None and each.type == TYPE and _gives(each, dataset)
+                if each is not None and each.type == TYPE and _target(each, spec_of(each.spec).dataset) == dataset
                 if row is not None and self._home.uses.may(each.account, row, Action.WRITE)
             ]
         if len(found) > 1:
@@ -179,14 +170,15 @@ class PortalService:
             blocks, rows, left_out, f"nothing is published of it: {withheld}" if withheld else "", expected
         )
 
-    def _planned(self, portal: Portal) -> _Planned:
+    def _planned(self, portal: Portal) -> tuple[PortalTake, Head, int, Instant]:
+        """Plans blocks to append. Returns the head and the frontier that the plan rests on, and its time."""
         upper, state = self._deps.store.upper(portal.dataset), load(self._deps, portal.dataset)
         source, time = self._input(portal), block_time(state, self._deps.now(), upper)
         rule = rule_of(portal.spec, commitment.input_hash(source.salt, portal.input))
         check_portal_chain(self._home.name_of(portal.dataset), state, rule)
         take = plan_take(self._deps, source, self._home.chains.chain(portal.dataset), state, rule, time)
         assert state.head is not None, "a dataset that is here has a Seed"
-        return _Planned(take, Head(state.head, state.sequence_number), upper, time)
+        return take, Head(state.head, state.sequence_number), upper, time
 
     def _input(self, portal: Portal) -> PortalInput:
         chain = self._home.chains.chain(portal.input)
@@ -250,10 +242,6 @@ class PortalService:
 def _target(resource: Resource, text: str) -> DatasetId | None:
     held = resource.references.get(reference_key(text, "Dataset"))
     return None if held is None or held.did is None else DatasetId.parse(held.did)
-
-
-def _gives(resource: Resource, dataset: DatasetId) -> bool:
-    return _target(resource, spec_of(resource.spec).dataset) == dataset
 
 
 class PortalController(Controller):
