@@ -14,6 +14,7 @@ import enum
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -108,36 +109,25 @@ class Marks:
         return gone.rowcount > 0
 
 
+@dataclass(eq=False)
 class Visibility:
     """Tells and changes who may see a node's datasets. Safe to use from any thread. All methods raise Environment."""
 
-    def __init__(
-        self,
-        database: Database,
-        chains: ChainStore,
-        has_key: Callable[[DatasetId], bool],
-        publishes_all: Callable[[], bool],
-    ) -> None:
-        """``has_key``: whether a dataset is this node's own, held or not.
+    database: Database
+    chains: ChainStore
+    has_key: Callable[[DatasetId], bool]
+    """Whether a dataset is this node's own, held or not."""
+    publishes_all: Callable[[], bool]
+    """Whether the settings publish each own dataset without a decision about it."""
+    is_divided: Callable[[], bool] = lambda: False
+    """Whether this node is in several networks."""
+    changes: int = 0
+    """Grows each time that a dataset is published or withdrawn."""
 
-        ``publishes_all``: whether the settings do.
-        """
-        self._database = database
-        self._chains = chains
-        self._has_key = has_key
-        self._publishes_all = publishes_all
-        self.is_divided: Callable[[], bool] = lambda: False
-        """Whether this node is in several networks."""
+    def __post_init__(self) -> None:
         self._heard: LRUCache[DatasetId, frozenset[str]] = LRUCache(MAX_HEARD)
         """The networks in which others mentioned a dataset, since this process began."""
-        self.changes = 0
-        """Grows each time that a dataset is published or withdrawn."""
         self._lock = threading.Lock()
-
-    @property
-    def publishes_all(self) -> bool:
-        """Whether the settings publish each own dataset without a decision about it."""
-        return self._publishes_all()
 
     def is_public(self, dataset: DatasetId, peer: PeerId | None = None) -> bool:
         """Whether a dataset may be disclosed to anyone anywhere, or to ``peer``.
@@ -168,13 +158,13 @@ class Visibility:
 
     def scope(self, dataset: DatasetId) -> frozenset[str] | None:
         """Returns the networks that a dataset is limited to; ``None`` if it is not limited."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             mark, kept = Marks(connection).of(dataset), NetworkScopes(connection).of(dataset)
         return self._scope(dataset, mark, kept)
 
     def published_in(self, dataset: DatasetId) -> tuple[str, ...]:
         """Lists the only networks in which a person published a dataset; empty if it is not limited so."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             if Marks(connection).of(dataset) is not Mark.PUBLISHED_TO:
                 return ()
             return tuple(NetworkScopes(connection).in_order(dataset))
@@ -184,13 +174,13 @@ class Visibility:
         scope = self.scope(dataset)
         if scope is None:
             return None
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             noted = [name for name in NetworkScopes(connection).in_order(dataset) if name in scope]
         return [*noted, *sorted(scope.difference(noted))]
 
     def heard(self, dataset: DatasetId, network: str, now: Instant, *, is_wanted: bool) -> None:
         """Notes that others mention a dataset in a network; on disk for one that is wanted here."""
-        if self._has_key(dataset):
+        if self.has_key(dataset):
             return
         with self._lock:
             known = self._heard.get(dataset, frozenset())
@@ -202,15 +192,15 @@ class Visibility:
         """Stores in which networks a dataset of others was mentioned, since it will outlive this process."""
         with self._lock:
             heard = self._heard.get(dataset, frozenset())
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             mark, kept = Marks(connection).of(dataset), NetworkScopes(connection).of(dataset)
-        if mark in (None, Mark.MIRRORED) and heard - (kept or frozenset()) and not self._has_key(dataset):
-            with self._database.write() as connection:
+        if mark in (None, Mark.MIRRORED) and heard - (kept or frozenset()) and not self.has_key(dataset):
+            with self.database.write() as connection:
                 NetworkScopes(connection).add(dataset, heard, now)
 
     def limit_mirrors(self, network: str, now: Instant) -> int:
         """Limits mirrors to the one network they were found in, as another is joined; returns how many."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return limit_mirrors(connection, network, now)
 
     def _public_of(
@@ -218,19 +208,19 @@ class Visibility:
     ) -> frozenset[DatasetId]:
         """Returns those of the datasets that are public in a network, to a peer: few are looked up one by one."""
         asked = set(datasets)
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             marks, shares, scopes = Marks(connection), Shares(connection), NetworkScopes(connection)
             if len(asked) <= _FEW:
                 mark_of, kept_of = {each: marks.of(each) for each in asked}, {each: scopes.of(each) for each in asked}
                 shared = {each for each in asked if shares.has(each, peer)}
-                held = {each for each in asked if self._chains.chain(each).head() is not None}
+                held = {each for each in asked if self.chains.chain(each).head() is not None}
             else:
                 mark_of, kept_of = {**marks.all()}, {**scopes.all()}
-                shared, held = set(shares.of_peer(peer)), set(self._chains.datasets())
-        all_of_ours = self._publishes_all()
+                shared, held = set(shares.of_peer(peer)), set(self.chains.datasets())
+        all_of_ours = self.publishes_all()
 
         def is_public(dataset: DatasetId) -> bool:
-            mark, is_ours = mark_of.get(dataset), self._has_key(dataset)
+            mark, is_ours = mark_of.get(dataset), self.has_key(dataset)
             public = mark.is_public if mark is not None else all_of_ours if is_ours else dataset not in held
             return dataset in shared or (public and _reaches(self._scope(dataset, mark, kept_of.get(dataset)), network))
 
@@ -243,7 +233,7 @@ class Visibility:
         """
         if mark is Mark.PUBLISHED_TO:
             return kept or frozenset()
-        if mark not in (None, Mark.MIRRORED) or not self.is_divided() or self._has_key(dataset):
+        if mark not in (None, Mark.MIRRORED) or not self.is_divided() or self.has_key(dataset):
             return kept
         with self._lock:
             heard = self._heard.get(dataset)
@@ -252,7 +242,7 @@ class Visibility:
         return heard.union(kept or ())
 
     def shared_with(self, dataset: DatasetId) -> list[PeerId]:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return Shares(connection).peers(dataset)
 
     def share(self, dataset: DatasetId, peers: Collection[PeerId], now: Instant, chains: Chains | None = None) -> bool:
@@ -260,7 +250,7 @@ class Visibility:
 
         ``chains``: lists the dataset and its other shards, in the same transaction. Raises Refused for too many.
         """
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             shares, shards = Shares(connection), (dataset,) if chains is None else chains(connection)
             before = set(shares.peers(shards[0]))
             if len(before.union(peers)) > MAX_PEERS:
@@ -279,13 +269,13 @@ class Visibility:
 
         ``chains``: lists the dataset and all that is withdrawn with it, in the same transaction.
         """
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             shares, every = Shares(connection), (dataset,) if chains is None else chains(connection)
             dropped = [shares.drop(each, peer) for each in every for peer in peers]
         return any(dropped)
 
     def mark(self, dataset: DatasetId) -> Mark | None:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return Marks(connection).of(dataset)
 
     def publish_to(
@@ -297,10 +287,10 @@ class Visibility:
 
         Raises Refused for a dataset that is published everywhere, since a disclosure cannot be limited afterwards.
         """
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             marks, scopes = Marks(connection), NetworkScopes(connection)
             mark, before = marks.of(dataset), scopes.of(dataset)
-            if mark in (Mark.PUBLISHED, Mark.BEFORE) or (mark is None and self._publishes_all()):
+            if mark in (Mark.PUBLISHED, Mark.BEFORE) or (mark is None and self.publishes_all()):
                 raise Refused(
                     "it is published everywhere, and others may have it",
                     rule="published-everywhere",
@@ -325,7 +315,7 @@ class Visibility:
         """
         before = [self.is_public(each) if mark.is_public else self.is_told(each) for each in datasets]
         was_shared = []
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             for dataset in datasets:
                 Marks(connection).put(dataset, mark, now)
                 if mark.is_public:  # else the networks say where to withdraw it
@@ -339,17 +329,17 @@ class Visibility:
 
     def shown_rows(self, dataset: DatasetId) -> int:
         """Returns how many rows its card shows while a dataset is published."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return CardSamples(connection).of(dataset)
 
     def card_words(self, dataset: DatasetId) -> ChosenWords:
         """Returns what its card says by its publisher's decision while a dataset is published."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return CardChoices(connection).words_of(dataset)
 
     def is_unsettled(self) -> bool:
         """Whether ``settle`` has not been called yet in the life of this state directory."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return MARKS.look(connection, "dataset = ?", (_UNSETTLED,))[0] is not None
 
     def settle(self, mirrors: Iterable[DatasetId], now: Instant, *, gave: bool) -> list[DatasetId]:
@@ -357,8 +347,8 @@ class Visibility:
 
         ``gave``: whether others could reach this node before.
         """
-        held = self._chains.datasets()
-        with self._database.write() as connection:
+        held = self.chains.datasets()
+        with self.database.write() as connection:
             marks = Marks(connection)
             if not marks.settle():
                 return []

@@ -208,12 +208,10 @@ def _doctor(parts: NodeParts) -> Doctor:
 
 def _visibility(parts: NodeParts) -> VisibilityService:
     member = parts.membership
-    network = member.peers, lambda: member.networks
-    changed = partial(_visibility_changed, parts)
-    service = VisibilityService(parts.home, parts.visibility, parts.context, changed, parts.signed, network)
-    service.sign = parts.committer.sign_upper
-    service.shares_changed = parts.cards.visibility_changed
-    return service
+    return VisibilityService(
+        parts.home, parts.visibility, parts.context, partial(_visibility_changed, parts), parts.signed, member.peers,
+        lambda: member.networks, parts.committer.sign_upper, parts.cards.visibility_changed,
+    )  # fmt: skip
 
 
 def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:

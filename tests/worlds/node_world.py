@@ -623,7 +623,7 @@ class Node:
 
 def in_the_open(node: Node) -> Node:
     """All that nobody said anything of is published, as by ``policy.publish.datasets``, and imports too."""
-    node.parts.visibility._publishes_all = node.parts.visibility._has_key = lambda *_: True
+    node.parts.visibility.publishes_all = node.parts.visibility.has_key = lambda *_: True
     return node
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -38,35 +39,27 @@ SHOWN: Final = 3
 """Most datasets that a note names."""
 
 
+@dataclass(eq=False)
 class VisibilityService:
     """The API service that publishes, shares and unpublishes datasets."""
 
-    def __init__(
-        self,
-        home: StateDirectory,
-        visibility: Visibility,
-        context: Context,
-        changed: Callable[[DatasetId], None],
-        announce: Callable[[DatasetId, Signed], None],
-        network: tuple[Callable[[], Sequence[PeerView]], Callable[[], Sequence[Network]]],
-    ) -> None:
-        """``changed`` is called for each dataset published or withdrawn; ``announce`` sends the signed statements.
-
-        ``network``: functions that list the known peers, and the joined networks.
-        """
-        self._peers, self._joined = network
-        self._home = home
-        self._visibility = visibility
-        self._events = context.events
-        self._clock = context.clock
-        self._changed = changed
-        self._announce = announce
-        self.sign: Callable[[DatasetId], None] = lambda _: None
-        """Signs the frontier of a dataset that others may know of from now on; set where the services are joined."""
-        self.say_handovers: Callable[[DatasetId], None] = lambda _: None
-        """Writes into a chain how its collection handed over, before others may know it; set likewise."""
-        self.shares_changed: Callable[[DatasetId], None] = lambda _: None
-        """Called for each shard that is shared with other peers than before; set where the services are joined."""
+    home: StateDirectory
+    visibility: Visibility
+    context: Context
+    changed: Callable[[DatasetId], None]
+    """Called for each dataset published or withdrawn."""
+    announce: Callable[[DatasetId, Signed], None]
+    """Sends the signed statements."""
+    peers: Callable[[], Sequence[PeerView]]
+    """Lists the known peers."""
+    joined: Callable[[], Sequence[Network]]
+    """Lists the joined networks."""
+    sign: Callable[[DatasetId], None]
+    """Signs the frontier of a dataset that others may know of from now on. Blocking."""
+    shares_changed: Callable[[DatasetId], None]
+    """Called for each shard that is shared with other peers than before."""
+    say_handovers: Callable[[DatasetId], None] = lambda _: None
+    """Writes into a chain how its collection handed over, before others may know it; set where services are joined."""
 
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Publishes datasets, everywhere or in some networks. Raises NotFound, Refused, Invalid."""
@@ -74,7 +67,7 @@ class VisibilityService:
         wanted = await self._wanted(request)
         networks = self._networks_named(request.to)
         theirs = await trio.to_thread.run_sync(
-            lambda: [each for each in wanted if _is_shared_by_others(self._home, each.id)]
+            lambda: [each for each in wanted if _is_shared_by_others(self.home, each.id)]
         )
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
@@ -85,7 +78,7 @@ class VisibilityService:
         if change:
             await trio.to_thread.run_sync(self._check_own, mine, change)
         views = [*kept, *[await self._all(each, True, networks, change) for each in mine]]
-        return views if self._joined() else _unfound(views)
+        return views if self.joined() else _unfound(views)
 
     def _check_own(self, entries: Sequence[DatasetEntry], change: CardChange) -> None:
         """Raises Refused for a dataset whose card others sign."""
@@ -93,7 +86,7 @@ class VisibilityService:
             ("which rows its card shows", "sample") if change.rows is not None else ("what its card says", "words")
         )
         for entry in entries:
-            if not self._home.keys.has_dataset_key(entry.id):
+            if not self.home.keys.has_dataset_key(entry.id):
                 raise Refused(
                     f"{entry.name} is a mirror: only its publisher says {what}",
                     rule=f"{rule}-of-others",
@@ -101,22 +94,22 @@ class VisibilityService:
                 )
 
     def _on_card(self, dataset: DatasetId) -> tuple[int, ChosenWords]:
-        return self._visibility.shown_rows(dataset), self._visibility.card_words(dataset)
+        return self.visibility.shown_rows(dataset), self.visibility.card_words(dataset)
 
     def _card_changed(self, entry: DatasetEntry, before: tuple[int, ChosenWords], now: tuple[int, ChosenWords]) -> None:
-        self._changed(entry.id)
+        self.changed(entry.id)
         rows, words = now
         if rows != before[0]:
             text = f"its card shows up to {plural(rows, 'row')}" if rows else "its card shows no rows"
-            self._events.emit("dataset.sample", entry.name, text, about=about(entry.id), id=str(entry.id))
+            self.context.events.emit("dataset.sample", entry.name, text, about=about(entry.id), id=str(entry.id))
         if words != before[1]:
             said = [name for name, value in msgspec.structs.asdict(words).items() if value]
             text = f"its card states its {', '.join(said)}" if said else "its card states nothing but its name"
-            self._events.emit("dataset.words", entry.name, text, about=about(entry.id), id=str(entry.id))
+            self.context.events.emit("dataset.words", entry.name, text, about=about(entry.id), id=str(entry.id))
 
     def _networks_named(self, names: Sequence[str]) -> frozenset[str]:
         """Returns the joined networks with these names. Raises NotFound for one that is not joined."""
-        joined = {each.name.casefold(): each.name for each in self._joined()}
+        joined = {each.name.casefold(): each.name for each in self.joined()}
         for name in names:
             if name.casefold() not in joined:
                 raise NotFound(
@@ -132,7 +125,7 @@ class VisibilityService:
 
     async def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
         """Shares a private dataset with peers, or ends that; copies that they hold remain. Raises Refused, Invalid."""
-        known = self._peers()
+        known = self.peers()
         more, less = ([peer_named(known, each) for each in peers] for peers in (request.peers, request.revoke))
         if both := set(more) & set(less):
             raise Invalid(f"{min(both)} stands in both lists", rule="share-peers", hint="name it in one of them")
@@ -146,22 +139,22 @@ class VisibilityService:
             return [*shards, *_former(connection, shards[0])]
 
         def change() -> tuple[DatasetEntry, list[DatasetId], bool, bool]:
-            with self._home.catalog() as catalog:
+            with self.home.catalog() as catalog:
                 entry = catalog.resolve(request.ref)
-            if self._home.is_later_shard(entry.id):
+            if self.home.is_later_shard(entry.id):
                 raise _is_later(entry)
             if more:
                 self._check_sharing(entry)
                 self.say_handovers(entry.id)
-            given = bool(more) and self._visibility.share(entry.id, more, self._clock.now(), named)
-            taken = bool(less) and self._visibility.revoke(entry.id, less, every)
-            with self._home.database.read() as connection:
+            given = bool(more) and self.visibility.share(entry.id, more, self.context.clock.now(), named)
+            taken = bool(less) and self.visibility.revoke(entry.id, less, every)
+            with self.home.database.read() as connection:
                 return entry, every(connection), given, taken
 
         entry, chains, given, taken = await trio.to_thread.run_sync(change)
         for kind, is_so in (("dataset.shared", given), ("dataset.revoked", taken)):
             if is_so:
-                self._events.emit(kind, entry.name, about=about(entry.id), id=str(entry.id))
+                self.context.events.emit(kind, entry.name, about=about(entry.id), id=str(entry.id))
         if given or taken:
             await self._frontiers_known(chains)
         return await trio.to_thread.run_sync(self._view, entry, given or taken)
@@ -173,13 +166,13 @@ class VisibilityService:
             await trio.to_thread.run_sync(self.sign, each)
 
     def _check_sharing(self, entry: DatasetEntry) -> None:
-        if self._visibility.is_told(entry.id):
+        if self.visibility.is_told(entry.id):
             raise Refused(
                 f"{entry.name} is published: everybody may have it",
                 rule="share-published",
                 hint=f"to give it to some alone: odfctl unpublish {entry.name}, then share it",
             )
-        if _is_shared_by_others(self._home, entry.id):
+        if _is_shared_by_others(self.home, entry.id):
             raise _is_theirs(entry)
         self._shards(entry, True)
 
@@ -213,7 +206,7 @@ class VisibilityService:
 
     def _shards(self, entry: DatasetEntry, public: bool) -> list[DatasetEntry]:
         """Lists the chains with the rows of a dataset. Raises Refused if no card can say how they are divided."""
-        with self._home.database.read() as connection:
+        with self.home.database.read() as connection:
             member = tables.member_of(connection, entry.id)
             ids = tables.shards_of(connection, entry.id)
             catalog = Catalog(connection)
@@ -224,8 +217,8 @@ class VisibilityService:
 
     def _former_told(self, first: DatasetEntry) -> list[DatasetEntry]:
         """Lists the chains of former renditions that others may know."""
-        with self._home.database.read() as connection:
-            told = [each for each in _former(connection, first.id) if self._visibility.is_told(each)]
+        with self.home.database.read() as connection:
+            told = [each for each in _former(connection, first.id) if self.visibility.is_told(each)]
             catalog = Catalog(connection)
             return [catalog.resolve(str(each)) for each in told]
 
@@ -233,12 +226,12 @@ class VisibilityService:
         return wire.VisibilityView(
             name=entry.name,
             id=str(entry.id),
-            published=self._visibility.is_told(entry.id),
+            published=self.visibility.is_told(entry.id),
             unsigned=not self._is_signed(entry.id),
-            sample=self._visibility.shown_rows(entry.id),
-            words=words_view(self._visibility.card_words(entry.id)),
+            sample=self.visibility.shown_rows(entry.id),
+            words=words_view(self.visibility.card_words(entry.id)),
             networks=self._limits(entry.id),
-            shared_with=tuple(self._visibility.shared_with(entry.id)),
+            shared_with=tuple(self.visibility.shared_with(entry.id)),
             changed=changed,
             notes=tuple(notes),
         )
@@ -249,9 +242,9 @@ class VisibilityService:
             raise Invalid("name datasets, or all of them", rule="request", hint="refs, or all: true")
 
         def look() -> Sequence[DatasetEntry]:
-            with self._home.catalog() as catalog:
+            with self.home.catalog() as catalog:
                 found = catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
-            later = [each for each in found if self._home.is_later_shard(each.id)]
+            later = [each for each in found if self.home.is_later_shard(each.id)]
             if later and not request.all:
                 raise _is_later(later[0])
             return [each for each in found if each not in later]
@@ -259,25 +252,25 @@ class VisibilityService:
         return await trio.to_thread.run_sync(look)
 
     def _limits(self, dataset: DatasetId) -> tuple[str, ...] | None:
-        scope = self._visibility.scope(dataset)
-        return None if scope is None or not self._visibility.is_told(dataset) else tuple(sorted(scope))
+        scope = self.visibility.scope(dataset)
+        return None if scope is None or not self.visibility.is_told(dataset) else tuple(sorted(scope))
 
     def _set(
         self, entries: Sequence[DatasetEntry], public: bool, networks: Collection[str], change: CardChange | None
     ) -> Sequence[bool]:
         """Sets the visibility of the shards of a dataset; returns of each whether that changed anything."""
-        now = self._clock.now()
+        now = self.context.clock.now()
         if networks:
             first, *others = entries
             asked = [(first, change), *((each, None) for each in others)]
-            return [_publish_to(self._visibility, each, networks, now, shown) for each, shown in asked]
+            return [_publish_to(self.visibility, each, networks, now, shown) for each, shown in asked]
         mark = Mark.PUBLISHED if public else Mark.PRIVATE
-        return self._visibility.set_for_all([each.id for each in entries], mark, now, change)
+        return self.visibility.set_for_all([each.id for each in entries], mark, now, change)
 
     async def _one(self, entry: DatasetEntry, changed: bool, *, public: bool) -> wire.VisibilityView:
         if changed:
-            self._changed(entry.id)
-            self._events.emit(
+            self.changed(entry.id)
+            self.context.events.emit(
                 "dataset.published" if public else "dataset.unpublished",
                 entry.name,
                 about=about(entry.id),
@@ -286,31 +279,31 @@ class VisibilityService:
         if changed and public:
             await trio.to_thread.run_sync(self.sign, entry.id)
             for signed in await trio.to_thread.run_sync(self._signed, entry.id):
-                self._announce(entry.id, signed)
+                self.announce(entry.id, signed)
         notes = await trio.to_thread.run_sync(lambda: tuple(self._notes(entry, public=public)))
         return await trio.to_thread.run_sync(self._view, entry, changed, notes)
 
     async def shown(self, dataset: DatasetId) -> None:
         """Tells others of a dataset that they may know since its collection handed over to it."""
-        self._changed(dataset)
+        self.changed(dataset)
         await trio.to_thread.run_sync(self.sign, dataset)
         for signed in await trio.to_thread.run_sync(self._signed, dataset):
-            self._announce(dataset, signed)
+            self.announce(dataset, signed)
 
     def _signed(self, dataset: DatasetId) -> list[Signed]:
         """Returns the statements that others need to follow a dataset: its authority, then the newest head."""
-        with self._home.database.read() as connection:
+        with self.home.database.read() as connection:
             versions = [signed for _, signed in Authorities(connection).versions(dataset)]
             newest = Ledger(connection).newest_head(dataset)
         return versions if newest is None else [*versions, newest[1]]
 
     def _is_signed(self, dataset: DatasetId) -> bool:
-        with self._home.database.read() as connection:
+        with self.home.database.read() as connection:
             return Ledger(connection).newest_head(dataset) is not None
 
     def _notes(self, entry: DatasetEntry, *, public: bool) -> Iterator[str]:
         inputs = self._inputs(entry.id)
-        hidden = [each for each in inputs if not self._visibility.is_told(each)] if public else []
+        hidden = [each for each in inputs if not self.visibility.is_told(each)] if public else []
         if hidden:
             yield (
                 f"it derives from {self._names(hidden)}, private here, whose"
@@ -323,20 +316,20 @@ class VisibilityService:
                 " until its key signs, or it is pulled from a node that has the signature"
             )
         if not public:
-            with self._home.catalog() as catalog:
+            with self.home.catalog() as catalog:
                 entries = catalog.chains()
             readers = [each.id for each in entries if each.id != entry.id and entry.id in self._inputs(each.id)]
-            told = [each for each in readers if self._visibility.is_told(each)]
+            told = [each for each in readers if self.visibility.is_told(each)]
             if told:
                 does = agree(len(told), "derives from it and stays", "derive from it and stay")
                 yield f"{self._names(told)} {does} published, with its id in the blocks"
 
     def _inputs(self, dataset: DatasetId) -> list[DatasetId]:
-        transform = load_state(self._home.chains.chain(dataset)).set_transform
+        transform = load_state(self.home.chains.chain(dataset)).set_transform
         return [DatasetId.parse(each.dataset_ref) for each in transform.inputs] if transform is not None else []
 
     def _names(self, datasets: Sequence[DatasetId]) -> str:
-        with self._home.catalog() as catalog:
+        with self.home.catalog() as catalog:
             names = [catalog.name_of(each) for each in datasets]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return ", ".join(names[:SHOWN]) + more

@@ -303,7 +303,7 @@ class ViewCache:
     def _basis(self) -> bytes:
         """Returns a digest of all that views depend on besides the database: rules, settings, version of the code."""
         policy = self._evaluator.policy
-        said = (policy.digest, *map(str, policy.floors), self._visibility.publishes_all, self._evaluator.me, EDITION)
+        said = (policy.digest, *map(str, policy.floors), self._visibility.publishes_all(), self._evaluator.me, EDITION)
         return hashlib.sha3_256(msgspec.msgpack.encode(said, enc_hook=str)).digest()
 
 
