@@ -380,31 +380,30 @@ class IngestPullService:
         said = self._state(dataset).set_transform
         return input_ids(said) if said is not None else ()
 
-    async def _way(self, entry: DatasetEntry, request: wire.PullRequest, trigger: TriggerTime | None) -> _Pull | None:
-        explicit = not request.all
-        state = await trio.to_thread.run_sync(self._state, entry.id)
-        if request.source is not None:
-            check_root(entry.name, "pull-source", is_own=self.home.keys.has_dataset_key(entry.id), kind=state.kind)
-        elif request.time is not None:
-            check_root(entry.name, "pull-time", is_own=self.home.keys.has_dataset_key(entry.id), kind=state.kind)
+    def _way(self, entry: DatasetEntry, request: wire.PullRequest, trigger: TriggerTime | None) -> _Pull | None:
+        """Returns what pulls a dataset; ``None`` for one that has no source and was not named. Blocking."""
+        explicit, is_own = not request.all, self.home.keys.has_dataset_key(entry.id)
+        state = self._state(entry.id)
+        if request.source is not None or request.time is not None:
+            rule = "pull-source" if request.source is not None else "pull-time"
+            check_root(entry.name, rule, is_own=is_own, kind=state.kind)
         if self.scheduler.find(entry.id) is not None:
             return self._sync
-        if not self.home.keys.has_dataset_key(entry.id):
-            if explicit:
-                raise Invalid(
-                    f"{entry.name} is neither this node's own nor a mirror: there is nowhere to pull it from",
-                    rule="pull-source",
-                    hint=f"odfctl mirror add {entry.id} --as {entry.name}",
-                )
+        if not is_own and explicit:
+            raise Invalid(
+                f"{entry.name} is neither this node's own nor a mirror: there is nowhere to pull it from",
+                rule="pull-source",
+                hint=f"odfctl mirror add {entry.id} --as {entry.name}",
+            )
+        if not is_own:
             return None
         if state.kind is DatasetKind.DERIVATIVE:
             if state.set_transform is not None:
-                await trio.to_thread.run_sync(check_inputs, self.home, entry.id, input_ids(state.set_transform))
+                check_inputs(self.home, entry.id, input_ids(state.set_transform))
             return self._derive
-        if request.source is None and (portal := await trio.to_thread.run_sync(self.portals.of, entry.id)):
+        if request.source is None and (portal := self.portals.of(entry.id)):
             return partial(self.portals.pull, portal=portal)
-        fed = await trio.to_thread.run_sync(self.home.is_fed, entry.id, explicit)
-        if not fed or (state.polling_source is None and not explicit):
+        if not self.home.is_fed(entry.id, explicit) or (state.polling_source is None and not explicit):
             return None
         return partial(self._poll, request=request, trigger=trigger)
 
@@ -416,7 +415,9 @@ class IngestPullService:
         try:
             # A dataset to be repaired may have a chain that cannot be read, so its kind is not looked up.
             with sole_faults():
-                pull = self._repair if request.repair else await self._way(entry, request, trigger)
+                if request.repair:
+                    return await self._repair(entry, report)
+                pull = await trio.to_thread.run_sync(self._way, entry, request, trigger)
                 return None if pull is None else await pull(entry, report)
         except Fault as fault:
             outcome: Literal["blocked", "failed"] = "blocked" if fault.rule == NOT_GRANTED else "failed"

@@ -32,9 +32,10 @@ class UnmanagedService:
         with self._home.database.read() as connection:
             return [self._view(each) for each in unmanaged.all_of(connection)]
 
-    async def get(self, ref: str) -> wire.UnmanagedView:
+    @in_worker
+    def get(self, ref: str) -> wire.UnmanagedView:
         """Shows a deleted dataset. ``ref`` is a did, or a name that exactly one had. Raises NotFound, Invalid."""
-        return self._view(await trio.to_thread.run_sync(self._found, ref))
+        return self._view(self._found(ref))
 
     async def adopt(self, ref: str, request: wire.AdoptRequest) -> wire.AdoptedView:
         """Adopts a deleted dataset, as private, by its former name or another. Raises NotFound, Invalid, Conflict."""

@@ -23,12 +23,14 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.card_choices import CardChange, ChosenWords
 from odfd.datasets.catalog import Catalog, DatasetEntry
+from odfd.datasets.creation import input_ids
 from odfd.datasets.visibility import Mark, Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network.joined_networks import Network, joined
 from odfd.network.peer_names import peer_named
 from odfd.renditions import tables
 from odfd.renditions.tables import Member
+from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
@@ -236,20 +238,17 @@ class VisibilityService:
             notes=tuple(notes),
         )
 
-    async def _wanted(self, request: wire.VisibilityRequest) -> Sequence[DatasetEntry]:
+    @in_worker
+    def _wanted(self, request: wire.VisibilityRequest) -> Sequence[DatasetEntry]:
         """Resolves all datasets of a request before any is changed. Raises NotFound, Invalid."""
         if bool(request.refs) == request.all:
             raise Invalid("name datasets, or all of them", rule="request", hint="refs, or all: true")
-
-        def look() -> Sequence[DatasetEntry]:
-            with self.home.catalog() as catalog:
-                found = catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
-            later = [each for each in found if self.home.is_later_shard(each.id)]
-            if later and not request.all:
-                raise _is_later(later[0])
-            return [each for each in found if each not in later]
-
-        return await trio.to_thread.run_sync(look)
+        with self.home.catalog() as catalog:
+            found = catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
+        later = [each for each in found if self.home.is_later_shard(each.id)]
+        if later and not request.all:
+            raise _is_later(later[0])
+        return [each for each in found if each not in later]
 
     def _limits(self, dataset: DatasetId) -> tuple[str, ...] | None:
         scope = self.visibility.scope(dataset)
@@ -276,16 +275,18 @@ class VisibilityService:
                 about=about(entry.id),
                 id=str(entry.id),
             )
-        if changed and public:
-            await trio.to_thread.run_sync(self.sign, entry.id)
-            for signed in await trio.to_thread.run_sync(self._signed, entry.id):
-                self.announce(entry.id, signed)
+            if public:
+                await self._tell(entry.id)
         notes = await trio.to_thread.run_sync(lambda: tuple(self._notes(entry, public=public)))
         return await trio.to_thread.run_sync(self._view, entry, changed, notes)
 
     async def shown(self, dataset: DatasetId) -> None:
         """Tells others of a dataset that they may know since its collection handed over to it."""
         self.changed(dataset)
+        await self._tell(dataset)
+
+    async def _tell(self, dataset: DatasetId) -> None:
+        """Signs the frontier of a dataset, and announces the statements about it."""
         await trio.to_thread.run_sync(self.sign, dataset)
         for signed in await trio.to_thread.run_sync(self._signed, dataset):
             self.announce(dataset, signed)
@@ -324,9 +325,9 @@ class VisibilityService:
                 does = agree(len(told), "derives from it and stays", "derive from it and stay")
                 yield f"{self._names(told)} {does} published, with its id in the blocks"
 
-    def _inputs(self, dataset: DatasetId) -> list[DatasetId]:
+    def _inputs(self, dataset: DatasetId) -> Sequence[DatasetId]:
         transform = load_state(self.home.chains.chain(dataset)).set_transform
-        return [DatasetId.parse(each.dataset_ref) for each in transform.inputs] if transform is not None else []
+        return input_ids(transform) if transform is not None else ()
 
     def _names(self, datasets: Sequence[DatasetId]) -> str:
         with self.home.catalog() as catalog:
@@ -342,13 +343,8 @@ def _change_of(request: wire.VisibilityRequest) -> CardChange:
     if request.all and request.sample is not None:
         hint = "odfctl publish NAME --sample N"
         raise Invalid("a sample shows rows to everybody: name the datasets", rule="sample-all", hint=hint)
-    change = CardChange(
-        rows=request.sample,
-        title=request.title,
-        place=request.place,
-        area=request.area,
-        frequency=request.frequency,
-    ).checked()
+    words = {name: getattr(request, name) for name in ChosenWords.__struct_fields__}
+    change = CardChange(rows=request.sample, **words).checked()
     if change.words and (request.all or len(request.refs) > 1):
         raise Invalid(
             "title, place, area and frequency are of one dataset",
