@@ -130,26 +130,26 @@ class BlockReader:
 
 def named_block(chain: ChainReader, at: str) -> Block:
     """Returns a block by its hash, or by its number as ``#N`` or ``N``. Raises NotFound, Invalid."""
-    number = at.removeprefix("#")
-    if number.isascii() and number.isdecimal():
-        return _numbered(chain, number)
-    if number != at:
+    if (digits := _digits(at)) is not None:
+        size = head.size if (head := chain.head()) else 0
+        if len(digits) > MAX_DIGITS or int(digits) >= size:
+            hint = f"the chain has {plural(size, 'block')}"
+            raise NotFound(f"there is no block #{digits[:40]}", rule=_NUMBER, hint=hint)
+        return chain.block_at(int(digits))
+    if at.startswith("#"):
         raise Invalid(f"not a block number: {at[:40]!r}", rule=_NUMBER, hint="#0 is the first block")
     return chain.block_by_hash(Multihash.parse(at))
 
 
-def _numbered(chain: ChainReader, digits: str) -> Block:
-    head = chain.head()
-    size = head.size if head else 0
-    if len(digits) > MAX_DIGITS or int(digits) >= size:
-        raise NotFound(f"there is no block #{digits[:40]}", rule=_NUMBER, hint=f"the chain has {plural(size, 'block')}")
-    return chain.block_at(int(digits))
+def _digits(at: str) -> str | None:
+    """Returns the digits of a block's number, written as ``#N`` or ``N``; ``None`` for anything else."""
+    number = at.removeprefix("#")
+    return number if number.isascii() and number.isdecimal() else None
 
 
 def _check_hash(name: str, shards: int, at: str) -> None:
     """Raises Invalid for a number, which means a block in each shard."""
-    number = at.removeprefix("#")
-    if number.isascii() and number.isdecimal():
+    if (number := _digits(at)) is not None:
         raise Invalid(
             f"{name} has {shards} shards, and each has a block #{number[:40]}",
             rule=_NUMBER,
@@ -163,8 +163,7 @@ def _ends(name: str, chains: Sequence[SqliteChain], before: str | None) -> list[
     if before is None:
         return sizes
     if len(chains) == 1:
-        number = before.removeprefix("#")
-        if number.isascii() and number.isdecimal():
+        if (number := _digits(before)) is not None:
             return [min(int(number[: MAX_DIGITS + 1]), sizes[0])]
         return [named_block(chains[0], before).sequence_number]
     _check_hash(name, len(chains), before)

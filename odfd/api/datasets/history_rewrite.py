@@ -84,7 +84,12 @@ class HistoryRewriteService:
                 rule="rewrite-owner",
                 hint="do it on the node that writes it; whether mirrors follow is their policy.rewrite.follow",
             )
-        _check_no_portal(self.home, entry)
+        if self.home.is_portal(entry.id):  # others keep what it published
+            raise Refused(
+                f"{entry.name} is a portal: its rule holds over all that was published, also over what a rewrite drops",
+                rule="portal-rewrite",
+                hint="begin another portal, and odfctl unpublish this one",
+            )
         _limits(request)
         if request.action == "reset":
             self._plan(entry, request)
@@ -113,8 +118,11 @@ class HistoryRewriteService:
         if plan is None:
             return self._unchanged(entry, request)
         opening = self._opening(plan, request)
+        planned = _result(entry, request, plan.base.size, plan.last.size, plan.size)
+        planned = msgspec.structs.replace(planned, merged=sum(map(len, plan.batches)), into=len(plan.batches))
         if request.dry_run:
-            return self._planned(entry, request, plan, opening)
+            drafted, draft = self._drafted(entry, opening)
+            return msgspec.structs.replace(planned, epoch=drafted.epochs[-1].number, draft=draft)
         # Checked before anything is signed; the transaction checks again.
         with self.home.database.read() as connection:
             self.home.held.check(connection, entry.id)
@@ -131,9 +139,7 @@ class HistoryRewriteService:
         rewrite = msgspec.structs.replace(rewrite, apart=self.apart(given_up))
         head = self.committer.rewrite_now(plan, rewrite, said, signed)
         epoch = said.epochs[-1].number
-        return msgspec.structs.replace(
-            _result(entry, request, plan), outcome="rewritten", head=str(head.hash), epoch=epoch
-        )
+        return msgspec.structs.replace(planned, outcome="rewritten", head=str(head.hash), epoch=epoch)
 
     def _time(self, chain: ChainReader, plan: RewritePlan) -> Instant:
         """Returns the time of the new blocks.
@@ -201,29 +207,15 @@ class HistoryRewriteService:
         given = signatures_of(request.signatures)
         return said, sign_version(self.home.database, self.home.keys, said, payload, given)
 
-    def _planned(
-        self, entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan, opening: EpochOpening
-    ) -> wire.RewriteResult:
-        said, draft = self._drafted(entry, opening)
-        return msgspec.structs.replace(_result(entry, request, plan), epoch=said.epochs[-1].number, draft=draft)
-
     def _unchanged(self, entry: DatasetEntry, request: wire.RewriteRequest) -> wire.RewriteResult:
         with self.home.database.read() as connection:
             checked = Ledger(connection).chain(entry.id)
         head = self.home.chains.chain(entry.id).head()
         size = head.size if head else 0
-        return wire.RewriteResult(
-            ref=entry.name,
-            dataset_id=str(entry.id),
-            action=request.action,
-            outcome="unchanged",
-            kept=size,
-            before=size,
-            blocks=size,
-            head=str(head.hash) if head else None,
-            epoch=checked.epoch,
-            message=_NOTHING[request.action],
-        )
+        return msgspec.structs.replace(
+            _result(entry, request, size, size, size), outcome="unchanged", head=str(head.hash) if head else None,
+            epoch=checked.epoch, message=_NOTHING[request.action],
+        )  # fmt: skip
 
 
 def _limits(request: wire.RewriteRequest) -> Limits:
@@ -236,25 +228,15 @@ def _limits(request: wire.RewriteRequest) -> Limits:
     return Limits(bytes=size, rows=rows)
 
 
-def _result(entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan) -> wire.RewriteResult:
+def _result(
+    entry: DatasetEntry, request: wire.RewriteRequest, kept: int, before: int, blocks: int
+) -> wire.RewriteResult:
     return wire.RewriteResult(
         ref=entry.name,
         dataset_id=str(entry.id),
         action=request.action,
         outcome="planned",
-        kept=plan.base.size,
-        before=plan.last.size,
-        blocks=plan.size,
-        merged=sum(map(len, plan.batches)),
-        into=len(plan.batches),
+        kept=kept,
+        before=before,
+        blocks=blocks,
     )
-
-
-def _check_no_portal(home: StateDirectory, entry: DatasetEntry) -> None:
-    """Raises Refused for a portal: others keep what it published, and its rule holds over all of it."""
-    if home.is_portal(entry.id):
-        raise Refused(
-            f"{entry.name} is a portal: its rule holds over all that was published, also over what a rewrite drops",
-            rule="portal-rewrite",
-            hint="begin another portal, and odfctl unpublish this one",
-        )
