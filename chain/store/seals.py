@@ -87,6 +87,10 @@ class Sealed(msgspec.Struct, frozen=True):
             if not whole:
                 yield self._name(row)
 
+    def forget(self, connection: sqlite3.Connection, dataset: bytes) -> int:
+        """Deletes the rows of a dataset, damaged ones too; returns how many."""
+        return connection.execute(f"DELETE FROM {self.table} WHERE dataset = ?", (dataset,)).rowcount  # noqa: S608
+
     def forget_damaged(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> int:
         """Deletes damaged rows that can be made again; returns how many."""
         found = [row for row, whole in self._looked_at(connection, where, values) if not whole]

@@ -187,11 +187,6 @@ def count(connection: sqlite3.Connection, dataset: DatasetId) -> int:
     return int(connection.execute("SELECT COUNT(*) FROM captures WHERE dataset = ?", (dataset,)).fetchone()[0])
 
 
-def forget(connection: sqlite3.Connection, dataset: DatasetId) -> int:
-    """Deletes the captures of a dataset, also damaged ones; the next collection deletes their objects."""
-    return connection.execute("DELETE FROM captures WHERE dataset = ?", (dataset,)).rowcount
-
-
 def objects(database: Database) -> Iterator[Multihash]:
     """Yields the captured objects, for the collector.
 
@@ -218,14 +213,3 @@ def _parsed(kind: type, value: object) -> object:
     if kind is DatasetId:
         return DatasetId.parse(str(value))
     return Multihash.parse(str(value)) if kind is Multihash else value
-
-
-class CaptureTable:
-    """Tells whether a dataset is captured, over a database."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def __call__(self, dataset: DatasetId) -> bool:
-        with self._database.read() as connection:
-            return is_captured(connection, dataset)

@@ -75,7 +75,10 @@ def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent
     inputs = tuple(
         TransformInput(dataset_ref=str(resolve(each.dataset_ref)), alias=each.alias) for each in plain.inputs
     )
-    return SetTransform(inputs=inputs, transform=_pinned(plain.transform, pin))
+    transform = plain.transform
+    if transform.version is None:
+        transform = msgspec.structs.replace(transform, version=pin(transform))
+    return SetTransform(inputs=inputs, transform=transform)
 
 
 def with_columns(event: MetadataEvent) -> MetadataEvent:
@@ -92,12 +95,6 @@ def with_columns(event: MetadataEvent) -> MetadataEvent:
         raise
     schema = msgspec.structs.replace(columns, extra=read.schema.extra)
     return msgspec.structs.replace(event, read=msgspec.structs.replace(read, schema=schema, ddl_schema=None))
-
-
-def _pinned(transform: TransformSql, pin: Pin) -> TransformSql:
-    if transform.version is not None:
-        return transform
-    return msgspec.structs.replace(transform, version=pin(transform))
 
 
 def changed_events(

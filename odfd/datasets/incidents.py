@@ -16,7 +16,7 @@ from chain.instant import Instant
 from chain.store.seals import Sealed
 
 ROOM: Final = "incidents"
-_TABLE: Final = Sealed(
+INCIDENTS: Final = Sealed(
     "incidents", ("dataset", "at", "kind", "message"), "it tells of the past alone; odfctl trust show tells what holds"
 )
 STEPS: Final = (
@@ -62,7 +62,7 @@ class Incident(NamedTuple):
 def keep(connection: sqlite3.Connection, incidents: Sequence[Incident]) -> None:
     """Keeps incidents; one that is kept already is not kept twice."""
     for each in incidents:
-        _TABLE.put(connection, each.dataset, each.at, each.kind, each.message[:LONGEST])
+        INCIDENTS.put(connection, each.dataset, each.at, each.kind, each.message[:LONGEST])
     for dataset in {each.dataset for each in incidents}:
         connection.execute(
             "DELETE FROM incidents WHERE dataset = ?1 AND at < (SELECT min(at) FROM"
@@ -73,14 +73,10 @@ def keep(connection: sqlite3.Connection, incidents: Sequence[Incident]) -> None:
 
 def of(connection: sqlite3.Connection, dataset: DatasetId, most: int = MOST) -> list[Incident]:
     """Lists the incidents of a dataset, newest first. Damaged rows are left out."""
-    found = _TABLE.every(connection, "dataset = ? ORDER BY at DESC, kind LIMIT ?", (dataset, most))
+    found = INCIDENTS.every(connection, "dataset = ? ORDER BY at DESC, kind LIMIT ?", (dataset, most))
     return [Incident(DatasetId(row[0]), Instant(row[1]), row[2], row[3]) for row, whole in found if whole]
 
 
 def is_here(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     """Whether this node holds blocks of the dataset; strangers' accusations of other datasets are not kept."""
     return connection.execute("SELECT 1 FROM datasets WHERE id = ?", (dataset,)).fetchone() is not None
-
-
-def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    connection.execute("DELETE FROM incidents WHERE dataset = ?", (dataset,))

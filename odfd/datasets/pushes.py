@@ -39,7 +39,7 @@ STEPS: Final = (
     CREATE INDEX pushes_place ON pushes (dataset, place);
     """,
 )
-_TABLE: Final = Sealed(
+PUSHES: Final = Sealed(
     "pushes",
     ("dataset", "id", "source", "content", "sequence", "answer", "place"),
     "odfctl reset forgets the pushes of the blocks that it gives up",
@@ -80,16 +80,16 @@ def keep(connection: sqlite3.Connection, dataset: DatasetId, push: Push, sequenc
     (place,) = connection.execute(
         "SELECT coalesce(max(place), -1) + 1 FROM pushes WHERE dataset = ?", (dataset,)
     ).fetchone()
-    _TABLE.put(connection, dataset, push.id, push.source, push.content, sequence, answer, place)
+    PUSHES.put(connection, dataset, push.id, push.source, push.content, sequence, answer, place)
 
 
 def find(connection: sqlite3.Connection, dataset: DatasetId, push_id: str) -> Push | None:
-    return _push(_TABLE.one(connection, "dataset = ? AND id = ?", (dataset, push_id)))
+    return _push(PUSHES.one(connection, "dataset = ? AND id = ?", (dataset, push_id)))
 
 
 def newest(connection: sqlite3.Connection, dataset: DatasetId) -> Push | None:
     """Returns the last push that appended a block."""
-    pushes = map(_push, _TABLE.rows(connection, "dataset = ? ORDER BY place DESC", (dataset,)))
+    pushes = map(_push, PUSHES.rows(connection, "dataset = ? ORDER BY place DESC", (dataset,)))
     return next((push for push in pushes if push is not None and push.answer.blocks), None)
 
 
@@ -100,14 +100,10 @@ def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
 
 def move(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
     """Renumbers after blocks from ``start`` on are rewritten without loss of rows. ``moved``: a block's new number."""
-    for row in list(_TABLE.rows(connection, "dataset = ? AND sequence >= ? ORDER BY place", (dataset, start))):
+    for row in list(PUSHES.rows(connection, "dataset = ? AND sequence >= ? ORDER BY place", (dataset, start))):
         push = _push(row)
         assert push is not None
         keep(connection, dataset, push, moved(push.sequence))
-
-
-def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    connection.execute("DELETE FROM pushes WHERE dataset = ?", (dataset,))
 
 
 def carry(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, sequence: int, block: str) -> None:
@@ -115,8 +111,8 @@ def carry(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, sequen
 
     ``sequence``, ``block``: where ``new`` ends.
     """
-    known = {row[1] for row in _TABLE.rows(connection, "dataset = ?", (new,))}
-    for row in list(_TABLE.rows(connection, "dataset = ? ORDER BY place", (old,))):
+    known = {row[1] for row in PUSHES.rows(connection, "dataset = ?", (new,))}
+    for row in list(PUSHES.rows(connection, "dataset = ? ORDER BY place", (old,))):
         push = _push(row)
         if push is not None and push.id not in known:
             answer = msgspec.structs.replace(push.answer, block=block)

@@ -132,10 +132,6 @@ def move(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: 
         _add(connection, dataset, moved(number), bool(idle), msgspec.structs.replace(_sum(own), since=moved(number)))
 
 
-def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    connection.execute("DELETE FROM row_counts WHERE dataset = ?", (dataset,))
-
-
 def _add(connection: sqlite3.Connection, dataset: DatasetId, sequence: int, idle: bool, own: Sum) -> None:
     """Adds counts to the record at this place, which is the newest, or as a new record after all others."""
     there = COUNTS.one(connection, "dataset = ? AND sequence = ? AND idle = ?", (dataset, sequence, int(idle)))

@@ -86,11 +86,6 @@ def whole(connection: sqlite3.Connection) -> Iterator[SavedView]:
             )
 
 
-def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Deletes the saved view of a dataset."""
-    connection.execute("DELETE FROM saved_views WHERE dataset = ?", (dataset,))
-
-
 def drop(connection: sqlite3.Connection, touched: Collection[bytes | None]) -> None:
     """Deletes views that depend on anything touched; ``None`` stands for everything."""
     if None in touched:

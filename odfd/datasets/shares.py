@@ -84,7 +84,7 @@ class Shares:
 
     def clear(self, dataset: DatasetId) -> bool:
         """Removes all shares of a dataset; returns whether there was any."""
-        return self._db.execute("DELETE FROM shares WHERE dataset = ?", (dataset,)).rowcount > 0
+        return SHARES.forget(self._db, dataset) > 0
 
 
 class NetworkScopes:

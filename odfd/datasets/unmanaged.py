@@ -142,9 +142,8 @@ def destroy(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) ->
 
 def forget_data(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
     """Deletes what belongs to the data of a dataset, and begins the time for which its key is kept."""
-    captures.forget(connection, dataset)
-    pushes.forget(connection, dataset)
-    incidents.forget(connection, dataset)
+    for table in (captures.CAPTURES, pushes.PUSHES, incidents.INCIDENTS):
+        table.forget(connection, dataset)
     connection.execute("INSERT OR REPLACE INTO purged VALUES (?, ?)", (dataset, now))
 
 

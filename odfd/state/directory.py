@@ -202,7 +202,6 @@ class StateDirectory:
         self.spool = spool.PushSpool(database, self.folder(SPOOL), lambda: self.spool_bytes())
         self.spool_bytes: Callable[[], int] = lambda: 1 << 30
         """Returns the most bytes of pushes that wait for one Source; set by the node."""
-        self.is_captured = captures.CaptureTable(database)
         """Whether the bytes of a dataset's source are kept."""
         self.secrets = SecretKeys(directory / "keys")
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
@@ -354,6 +353,11 @@ class StateDirectory:
                 raise
             return False
         return True
+
+    def is_captured(self, dataset: DatasetId) -> bool:
+        """Whether the bytes of a dataset's source are kept."""
+        with self.database.read() as connection:
+            return captures.is_captured(connection, dataset)
 
     def held_from(self, dataset: DatasetId) -> int:
         """Returns the number of the first block whose data should be here, like that of all later ones."""

@@ -154,7 +154,7 @@ class DatasetDeletion:
         visibility.deleted(connection, dataset, now)
         Ledger(connection).forget(dataset)
         Damage(connection).forget(dataset)
-        row_counts.forget(connection, dataset)
+        row_counts.COUNTS.forget(connection, dataset)
         renditions.forget(connection, dataset)
         spool.forget_reader(connection, dataset)
         return drop_references(connection, dataset)

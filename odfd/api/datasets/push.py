@@ -52,7 +52,9 @@ class PushService:
     async def push(self, request: wire.PushRequest) -> wire.TaskRef:
         """Pushes datasets to repositories. Result: PushResult."""
         wanted = await trio.to_thread.run_sync(self._wanted, request)
-        targets = await trio.to_thread.run_sync(self._targets, wanted, request.to)
+        targets = await trio.to_thread.run_sync(
+            lambda: [(asked, self._repositories.to_push(request.to, asked.entry.name)) for asked in wanted]
+        )
 
         async def work(report: Report) -> wire.PushResult:
             items = [await self._one(asked, target, request, report) for asked, target in targets]
@@ -102,9 +104,6 @@ class PushService:
     def _asked(self, entry: DatasetEntry) -> _Asked:
         shards = self._home.shards_of(entry.id)
         return _Asked(entry, shards if len(shards) > 1 else ())
-
-    def _targets(self, wanted: Sequence[_Asked], to: str | None) -> list[tuple[_Asked, Target]]:
-        return [(asked, self._repositories.to_push(to, asked.entry.name)) for asked in wanted]
 
     async def _one(self, asked: _Asked, target: Target, request: wire.PushRequest, report: Report) -> wire.PushItem:
         entry = asked.entry

@@ -53,7 +53,7 @@ class RawService:
         """Forgets all captures of a dataset; the next collection frees their bytes. Raises NotFound."""
         entry = self._home.resolve(ref)
         with self._home.database.write() as connection:
-            captures.forget(connection, entry.id)
+            captures.CAPTURES.forget(connection, entry.id)
         return self._view(entry)
 
     async def bind(self, ref: str) -> wire.TaskRef:

@@ -293,7 +293,7 @@ class ViewCache:
             for dataset in names:
                 kept = known.get(dataset) if dataset in there else None
                 if kept is None:
-                    saved_views.forget(connection, dataset)
+                    saved_views.SAVED.forget(connection, dataset)
                 elif kept.policy is policy and not self._is_touched(kept):
                     saved_views.put(connection, _row(dataset, kept, basis))
 

@@ -48,7 +48,7 @@ def test_sums_are_those_of_the_records(database: Database, ran: list[tuple[str, 
     """(block, idle, rows read) of each transaction."""
     size = 1
     with database.write() as connection:
-        row_counts.forget(connection, DATASET)
+        row_counts.COUNTS.forget(connection, DATASET)
         row_counts.keep(connection, OTHER, 3, counts(1000))
         for command, one, two in ran:
             if command == "append":
@@ -73,7 +73,7 @@ def test_sums_are_those_of_the_records(database: Database, ran: list[tuple[str, 
                 size = moved(size - 1) + 1 if size > start else size
         kept = row_counts.newest(connection, DATASET)
         found = row_counts.of_blocks(connection, DATASET, 0, 1 << 40)
-        row_counts.forget(connection, OTHER)
+        row_counts.COUNTS.forget(connection, OTHER)
     by_block: dict[int, int] = {}
     for block, idle, n in model:
         if not idle:
