@@ -33,7 +33,8 @@ def _seen(before: Resource, after: Resource) -> Iterator[str]:
         if now is None:
             yield f"- {key}"
         elif held is None or (held.value, held.message) != (now.value, now.message):
-            yield f"{key}={now.value}" + (f": {now.message}" if now.message else "")
+            value = now.value if isinstance(now.value, str) else canonical(now.value)
+            yield f"{key}={value}" + (f": {now.message}" if now.message else "")
     for key, means in after.references.items():
         if before.references.get(key) != means:
             yield f"{key} is {_handle(means)}"
