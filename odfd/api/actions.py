@@ -350,7 +350,6 @@ OF_RESOURCES: Final[tuple[tuple[str, str, Ask], ...]] = (
 
 OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", "/status", lambda s, _: s.about.status()),
-    ("GET", "/engine-processes", lambda s, _: s.about.engines()),
     ("GET", "/doctor", _doctor),
     ("POST", "/page", lambda s, _: s.page.open()),
     ("GET", "/settings", lambda s, _: s.about.settings()),

@@ -301,27 +301,6 @@ def _unmanaged(now: Instant) -> tuple[TableColumn[wire.UnmanagedView], ...]:
     )
 
 
-def _engines(_now: Instant) -> tuple[TableColumn[wire.EngineView], ...]:
-    return (
-        TableColumn("ENGINE", lambda row: row.name),
-        TableColumn("DIGEST", lambda row: formatting.digest(row.digest)),
-        TableColumn("SANDBOX", lambda row: row.sandbox or formatting.NOTHING),
-        TableColumn("ISOLATION", lambda row: row.isolation),
-        TableColumn("STATE", lambda row: row.state),
-        TableColumn("PROCESSES", _processes, most=200),
-    )
-
-
-def _processes(row: wire.EngineView) -> str:
-    """Formats each process by its pid and dataset; a star marks busy ones, a word those without Java."""
-    return ", ".join(
-        f"{one.pid}{'*' if one.state == 'busy' else ''}"
-        + (f" {one.name}" if one.name else "")
-        + (f" (Java {one.session})" if one.session != "ready" else "")
-        for one in row.processes
-    )
-
-
 def _name(row: _Named) -> str:
     return row.name
 
@@ -342,20 +321,16 @@ def _viewed(
     view: Callable[[], type[V]],
     *,
     single: bool = True,
-    at: str = "",
 ) -> Kind[V]:
-    """Makes a kind whose resources the node also computes views of. ``at``: the path of these, if not the plural."""
-    path, declared = f"/node/{VERSION}/{at or names.plural}", f"/{names.context}/{VERSION}/{names.plural}"
+    """Makes a kind whose resources the node also computes views of."""
+    path, declared = f"/node/{VERSION}/{names.plural}", f"/{names.context}/{VERSION}/{names.plural}"
     return Kind(names.name.lower(), (names.plural, *names.aliases), path, key, columns, view, single, declared)
 
 
 DATASET: Final = _viewed(registry.DATASET, _name, _datasets, lambda: wire.DatasetView)
 FLOW: Final = _viewed(registry.FLOW, _name, _flows, lambda: wire.FlowView, single=False)
 MIRROR: Final = _viewed(registry.MIRROR, _name, _mirrors, lambda: wire.MirrorView, single=False)
-ENGINE: Final = _viewed(
-    registry.ENGINE, lambda row: row.name.partition(" ")[0], _engines, lambda: wire.EngineView,
-    single=False, at="engine-processes",
-)  # fmt: skip
+ENGINE: Final = _declared(registry.ENGINE)
 NETWORK: Final = _declared(registry.NETWORK)
 PEER: Final = _declared(registry.PEER)
 VALIDATOR: Final = _declared(registry.VALIDATOR)

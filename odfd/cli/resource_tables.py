@@ -46,6 +46,8 @@ def _cell(column: PrintedColumn, now: Instant, row: wire.ResourceManifest) -> st
             return value if isinstance(value, str) else formatting.count(value)
         case "size":
             return formatting.size(value)
+        case "digest":
+            return formatting.digest(value)
         case "rate":
             return formatting.rate(value)
         case "moment":

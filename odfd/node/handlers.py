@@ -40,6 +40,7 @@ from odfd.api.lineage.service import LineageService
 from odfd.api.maintenance.backups import BackupService
 from odfd.api.maintenance.dependencies import Dependencies
 from odfd.api.maintenance.doctor import Doctor
+from odfd.api.maintenance.own_resources import OwnController, OwnResources
 from odfd.api.maintenance.probes import ClockProbe, TrustProbes, pins_probe
 from odfd.api.maintenance.status import RunningParts, StatusService
 from odfd.api.network.controllers import MirrorController, NetworkController, PeerController
@@ -53,6 +54,7 @@ from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.endpoints import EndpointService
 from odfd.api.resources.history import HistoryService
+from odfd.api.resources.node_types import ENGINE, NODE
 from odfd.api.resources.set_controllers import SecretController, SetController
 from odfd.api.resources.sources import SourceController, SourceReader
 from odfd.api.resources.types import TYPES, SchemaService
@@ -70,7 +72,7 @@ from odfd.control.board import LogEvents, LogService
 from odfd.flows.tasks import RUN
 from odfd.flows.tasks import TYPE as TASK
 from odfd.network.node_names import node_names
-from odfd.node.own_parts import own_resources_of
+from odfd.node.own_parts import live_resources_of, own_of
 from odfd.node.parts import NodeParts
 from odfd.node.rendition_parts import holds_of, renditions_of
 from odfd.node.trust_parts import witness_views
@@ -101,8 +103,9 @@ def services_of(parts: NodeParts) -> Services:
     networks.withdraw, sizes = declarations.delete, DataSizes(home)
     deletion = DatasetDeletion(home, parts.views, sizes, parts.scheduler, context, partial(_visibility_changed, parts))
     services = (networks, peers), judging, mirrors, portals
-    controllers = _controllers(parts, declarations, (flows, performing, deletion), services)
-    _reconciling(parts, declarations, controllers)
+    own = own_of(parts)
+    controllers = _controllers(parts, declarations, (flows, performing, deletion), services, own)
+    _reconciling(parts, declarations, controllers, own)
     applying = _applying(parts, flows, declarations, controllers)
     renditions = renditions_of(parts, deletion, seen)
     return Services(
@@ -237,11 +240,14 @@ def _controllers(
     declarations: DeclarationService,
     working: tuple[FlowService, FlowTasks, DatasetDeletion],
     services: tuple[tuple[NetworkService, PeerService], TrustService, MirrorService, PortalService],
+    own: OwnResources,
 ) -> Controllers:
     """Makes the controllers; peers, then trust, then mirrors, as an apply prepares them."""
     (flows, performing, deletion), ((networks, peers), judging, mirrors, portals) = working, services
     return Controllers(
         [
+            OwnController(ENGINE, own.engine_states),
+            OwnController(NODE, own.node_states),
             NetworkController(networks),
             PeerController(networks, peers),
             ValidatorController(judging),
@@ -278,14 +284,16 @@ def _status(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> Sta
 def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> RunningParts:
     return RunningParts(
         parts.engine, parts.membership, parts.site, parts.flight, parts.remote, parts.journal_recovery, flows,
-        mirrors, parts.readers, parts.evaluator.me,
+        mirrors, parts.evaluator.me,
     )  # fmt: skip
 
 
-def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers: Controllers) -> None:
+def _reconciling(
+    parts: NodeParts, declarations: DeclarationService, controllers: Controllers, own: OwnResources
+) -> None:
     """Gives the reconciler its controllers, and notifies it of all that may have changed."""
     reconciler, board = parts.reconciler, parts.context.board
-    declarations.live = own_resources_of(parts)
+    declarations.live = live_resources_of(parts, own)
     board.changed = parts.context.events.nudge
 
     def engine_changed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -12,6 +11,7 @@ from odfd.api.datasets.declared_tasks import live_tasks
 from odfd.api.maintenance.own_resources import OwnResources
 from odfd.api.resources.network_types import PeerResourceSpec
 from odfd.api.resources.node_types import ENGINE, NODE, live_id, live_resource
+from odfd.control import wire
 from odfd.flows.tasks import TYPE
 from odfd.network.joined_networks import PEER
 from odfd.node.parts import NodeParts
@@ -22,13 +22,16 @@ from odfd.trust.policy.manifest import ValidatorResourceSpec
 from odfd.trust.policy.profiles import policy_of
 
 
-def own_resources_of(parts: NodeParts) -> Mapping[str, Callable[[], Sequence[Resource]]]:
+def own_of(parts: NodeParts) -> OwnResources:
+    now = parts.context.clock.now()
+    return OwnResources(
+        parts.home, parts.settings, now, (parts.engine.view, parts.readers), lambda: _reached(parts)
+    )  # fmt: skip
+
+
+def live_resources_of(parts: NodeParts, own: OwnResources) -> Mapping[str, Callable[[], Sequence[Resource]]]:
     """Returns the functions that list undeclared resources, by type."""
     context, node, now = parts.context, str(parts.home.keys.node_key().did), parts.context.clock.now()
-    own = OwnResources(
-        parts.settings, node, now, parts.engine.view,
-        lambda: parts.readers.sandbox, lambda: _reached(parts),
-    )  # fmt: skip
 
     def peers() -> Sequence[Resource]:
         """Lists the known peers of which nothing is declared."""
@@ -54,14 +57,14 @@ def own_resources_of(parts: NodeParts) -> Mapping[str, Callable[[], Sequence[Res
     }  # fmt: skip
 
 
-def _reached(parts: NodeParts) -> dict[str, Any]:
-    """Returns the ids and addresses at which others reach the node, its version, and its networks."""
+def _reached(parts: NodeParts) -> wire.NodeState:
     served = {"http": parts.site, "flight": parts.flight, "api": parts.remote}
-    urls = {key: list(server.urls) for key, server in served.items() if server is not None}
-    return {
-        "peerId": parts.membership.peer_id,
-        "version": parts.context.version,
-        "listen": list(parts.membership.addresses()),
-        "networks": [each.name for each in parts.membership.networks],
+    urls = {key: tuple(server.urls) for key, server in served.items() if server is not None}
+    return wire.NodeState(
+        node_id=str(parts.home.keys.node_key().did),
+        peer_id=parts.membership.peer_id,
+        version=parts.context.version,
+        listen=tuple(parts.membership.addresses()),
+        networks=tuple(each.name for each in parts.membership.networks),
         **urls,
-    }
+    )

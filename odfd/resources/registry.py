@@ -17,7 +17,7 @@ OWNER: Final = "node"
 STATE: Final = "State"
 """The condition with what only the running node knows of a resource: computed when it is read, and kept nowhere."""
 Form: TypeAlias = Literal[
-    "text", "reference", "count", "size", "rate", "moment", "ago", "phase", "labels", "conditions"
+    "text", "reference", "count", "size", "rate", "moment", "ago", "digest", "phase", "labels", "conditions"
 ]
 
 
@@ -116,6 +116,16 @@ def _peer_state(row: Row) -> str:
 
 def _suspended(row: Row) -> str | None:
     return f"suspended: {state(row).get('reason')}" if state(row).get("suspended") else None
+
+
+def _processes(row: Row) -> str:
+    """Returns the processes of an Engine, each by its pid and dataset; a star marks busy ones."""
+    return ", ".join(
+        f"{one['pid']}{'*' if one['state'] == 'busy' else ''}"
+        + (f" {one['name']}" if one["name"] else "")
+        + (f" (Java {one['session']})" if one["session"] != "ready" else "")
+        for one in state(row).get("processes", ())
+    )
 
 
 def _endpoint(row: Row) -> object:
@@ -324,14 +334,21 @@ TRUST_POLICY: Final = Registration(
         PrintedColumn("PRIORITY", "spec.priority", "count", absent="0"), _PHASE, _LABELS, _CHANGED,
     ),
 )  # fmt: skip
-ENGINE: Final = Registration("Engine", "node", "engines", "odfd.api.resources.node_types:ENGINE_TYPE", base=OURS)
+ENGINE: Final = Registration(
+    "Engine", "node", "engines", "odfd.api.resources.node_types:ENGINE_TYPE", base=OURS, state="EngineView",
+    columns=(
+        PrintedColumn("ENGINE", "told.State.name"), PrintedColumn("DIGEST", "told.State.digest", "digest"),
+        PrintedColumn("SANDBOX", "told.State.sandbox"), PrintedColumn("ISOLATION", "told.State.isolation"),
+        PrintedColumn("STATE", "told.State.state"), PrintedColumn("PROCESSES", _processes, most=200),
+    ),
+)  # fmt: skip
 NODE: Final = Registration(
-    "Node", "node", "nodes", "odfd.api.resources.node_types:NODE_TYPE", base=OURS,
+    "Node", "node", "nodes", "odfd.api.resources.node_types:NODE_TYPE", base=OURS, state="NodeState",
     columns=(
         PrintedColumn("NAME", lambda row: row.spec.get("name", row.name)),
-        PrintedColumn("PEER ID", "told.NodeState.peerId", most=None),
-        PrintedColumn("VERSION", "told.NodeState.version"), PrintedColumn("LISTEN", "told.NodeState.listen", most=200),
-        PrintedColumn("NETWORKS", "told.NodeState.networks", most=80), PrintedColumn("STARTED", "updated_at", "ago"),
+        PrintedColumn("PEER ID", "told.State.peerId", most=None),
+        PrintedColumn("VERSION", "told.State.version"), PrintedColumn("LISTEN", "told.State.listen", most=200),
+        PrintedColumn("NETWORKS", "told.State.networks", most=80), PrintedColumn("STARTED", "updated_at", "ago"),
     ),
 )  # fmt: skip
 ALL: Final = (

@@ -6,24 +6,20 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-import msgspec
 import trio
 
 from chain import instant
-from chain.ids import DatasetId, KeyDid
+from chain.ids import KeyDid
 from chain.wording import plural
 from config.render import toml
 from engines.errors import NOT_INSTALLED
 from engines.query.installed import why_no_sql
-from engines.query.reader import QueryProcesses
 from odfd.api.datasets.flows import FlowService
 from odfd.api.maintenance.dependencies import Dependencies
 from odfd.api.maintenance.doctor import Doctor, failed, ok
-from odfd.api.maintenance.own_resources import DUCKDB
 from odfd.api.network.mirrors import MirrorService
 from odfd.api.views.cache import BLOCKED
 from odfd.api.views.views import DatasetViews
@@ -56,7 +52,6 @@ class RunningParts(NamedTuple):
     journal_recovery: JournalRecovery
     flows: FlowService
     mirrors: MirrorService
-    readers: QueryProcesses
     verdict_key: KeyDid
     """The key with which this node signs verdicts."""
 
@@ -83,34 +78,10 @@ class StatusService:
         self._remote = running.remote
         self._journal_recovery = running.journal_recovery
         self._flows, self._mirrors = running.flows, running.mirrors
-        self._verdict_key, self._readers = running.verdict_key, running.readers
+        self._verdict_key = running.verdict_key
         self._context = context
         self._name = name
         self._started = context.clock.now()
-
-    async def engines(self) -> Sequence[wire.EngineView]:
-        """Lists the engines: that of transforms, with its running processes, and that of queries."""
-        view = self._engine.view()
-        named = await trio.to_thread.run_sync(self._named, view.processes)
-        return [msgspec.structs.replace(view, processes=named), self._queries()]
-
-    def _queries(self) -> wire.EngineView:
-        """Returns the engine of queries, which runs a process for each query."""
-        if (why := why_no_sql()) is not None:
-            return wire.EngineView(name=DUCKDB, state="not-installed", isolation="query", message=why.hint)
-        state: Literal["busy", "idle"] = "busy" if self._readers.counts[1] else "idle"
-        return wire.EngineView(
-            name=f"{DUCKDB} {version(DUCKDB)}", sandbox=self._readers.sandbox, state=state, isolation="query"
-        )  # fmt: skip
-
-    def _named(self, processes: Sequence[wire.EngineProcess]) -> tuple[wire.EngineProcess, ...]:
-        with self._home.catalog() as catalog:
-            return tuple(
-                msgspec.structs.replace(one, name=catalog.name_of(DatasetId.parse(one.dataset)))
-                if one.dataset is not None
-                else one
-                for one in processes
-            )
 
     async def account_status(self, account: str, sees: Sees) -> wire.Status:
         """Returns the status for an account: that the node is up, and counts of what the account may see."""

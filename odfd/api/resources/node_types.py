@@ -15,7 +15,7 @@ from chain.model.wire import U32, Scalar
 from odfd.resources import registry
 from odfd.resources.manifest import described
 from odfd.resources.resource import Resource
-from odfd.resources.status import Condition, Phase, ResourceStatus
+from odfd.resources.status import ResourceStatus
 from odfd.resources.types import ResourceType
 
 ENGINE: Final = "Engine"
@@ -53,18 +53,6 @@ def live_id(*parts: str) -> str:
     """Returns an id for a resource that is not stored: always the same for the same parts, and no other's."""
     digest = hashlib.sha256("\n".join(parts).encode()).digest()
     return str(uuid.UUID(bytes=digest[:16], version=4))
-
-
-def live_status(
-    condition: tuple[str, Mapping[str, Any]], at: Instant, phase: Phase = "Ready", problem: tuple[str, str] = ("", "")
-) -> ResourceStatus:
-    """Returns a status with one condition, given by name and value. ``problem``: rule and message of a failure."""
-    name, value = condition
-    told = Condition(value=value, updated_at=at, observed_generation=1)
-    code, message = problem
-    return ResourceStatus(
-        phase=phase, code=code, message=message, observed_generation=1, reconciled_at=at, conditions={name: told}
-    )
 
 
 def live_resource(

@@ -29,7 +29,7 @@ _PARTS: Final = {
     "status.json": "/node/v1alpha1/status",
     "doctor.json": "/node/v1alpha1/doctor",
     "settings.json": "/node/v1alpha1/settings",
-    "engines.json": "/node/v1alpha1/engine-processes",
+    "engines.json": "/node/v1alpha1/engines",
     "tasks.json": "/node/v1alpha1/tasks",
     "events.json": "/resource/v1alpha1/events?kept=true",
     "datasets.json": "/node/v1alpha1/datasets",

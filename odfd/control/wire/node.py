@@ -37,6 +37,21 @@ class EngineView(Value, frozen=True, kw_only=True):
     processes: tuple[EngineProcess, ...] = ()
 
 
+class NodeState(Value, frozen=True, kw_only=True):
+    """The ids and addresses at which others reach a node, its version, and its networks."""
+
+    node_id: str
+    """``did:key:…``"""
+    peer_id: str
+    version: str
+    listen: tuple[str, ...]
+    networks: tuple[str, ...]
+    http: tuple[str, ...] | None = None
+    """URLs of what it serves over HTTP; ``None``: nothing."""
+    flight: tuple[str, ...] | None = None
+    api: tuple[str, ...] | None = None
+
+
 class DiskView(Value, frozen=True, kw_only=True):
     """Bytes, of the file system that holds the state directory, and of the state directory itself."""
 

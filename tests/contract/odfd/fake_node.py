@@ -63,12 +63,6 @@ class FakeNode:
     async def open(self) -> wire.PageAddress:
         return wire.PageAddress(url="http://127.0.0.1:7464/#token=secret&", seconds=120)
 
-    async def engines(self) -> Sequence[wire.EngineView]:
-        return [wire.EngineView(name="spark", sandbox="host", isolation="dataset", state="busy", processes=(
-            wire.EngineProcess(pid=11, dataset="did:odf:fed01" + "a3" * 32, name="nyc.flights", state="busy"),
-            wire.EngineProcess(pid=12),
-        ))]  # fmt: skip
-
     async def settings(self) -> wire.SettingsView:
         return wire.SettingsView(toml='[node]\nname = "alice"  # default\n', file="/etc/odfd/odfd.toml")
 

@@ -394,7 +394,7 @@ ELSEWHERE = {
 TELL_NOTHING = {"schemas.types", "schemas.explain", "schemas.schema", "declarations.secret_key"}
 OF_THE_OWNER: dict[str, str] = {
     "tells of the machine, the settings and other nodes, and no right on a dataset covers these":
-        "about.doctor about.engines about.examine about.settings "
+        "about.doctor about.examine about.settings "
         "peers.holders peers.netcheck",
     "says in the node's name whom it trusts and believes, for all datasets alike":
         "policies.policy policies.accept_rules policies.publish_rules resolving.resolve "

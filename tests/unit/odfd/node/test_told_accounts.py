@@ -40,7 +40,7 @@ ASKED = (
     (NODE + "/mirrors", ""), (NODE + "/tasks", ""), (NODE + "/tasks", "brief=1"), (NODE + "/datasets", ""),
     (NODE + "/logs", "task={task}"), (NODE + "/tasks/{task}", ""), (RESOURCE + "/changes", "of=dataset/secret"),
     (RESOURCE + "/changes", "of=flow/secret"), (NODE + "/tasks/t999", ""), (NODE + "/logs", "task=t999"),
-    (NODE + "/logs", ""), (NODE + "/engine-processes", ""), (NODE + "/holders", ""), ("/net/v1alpha1/peers", ""),
+    (NODE + "/logs", ""), (NODE + "/engines", ""), (NODE + "/holders", ""), ("/net/v1alpha1/peers", ""),
     ("/dataset/v1alpha1/datasets/cities/lineage", ""), (RESOURCE + "/resources", ""),
     ("/dataset/v1alpha1/datasets", ""), ("/dataset/v1alpha1/datasets", "limit=1"),
     ("/flow/v1alpha1/flows", ""), ("/flow/v1alpha1/tasks", ""), ("/flow/v1alpha1/tasks/{task}", ""),
