@@ -69,8 +69,8 @@ def renditions_of(parts: NodeParts, deletion: DatasetDeletion, seen: VisibilityS
     terms = clock, parts.visibility
     effects = RenditionEffects(home, deps, committer, parts.keeping, terms, readers)
     seen.say_handovers = effects.say_handovers
-    derived = DerivedRenditions(home, committer, clock, effects, readers, derive)
     origins = RenditionOrigins(home, deps, committer, clock, effects, standing)
+    derived = DerivedRenditions(home, clock, effects, origins, readers, derive)
     upkeep = RenditionUpkeep(home, effects, parts.context)
     differences = RenditionDifferences(home, deps.settings.staging, committer, clock, effects, write)
     made = RenditionService(

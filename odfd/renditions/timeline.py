@@ -26,8 +26,6 @@ class RenditionRow(msgspec.Struct, frozen=True, kw_only=True):
     """Columns whose hash decides the shard of a row; empty for one shard."""
     since: int = 0
     """From this time on, in milliseconds, its contents add up correctly."""
-    pipeline: str = ""
-    """The pipeline that decoded it."""
     reason: str = ""
 
 

@@ -7,32 +7,23 @@ docs/spec/collections.md#derived.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
 import trio
 
-from chain.errors import Conflict
 from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
-from chain.model.events import MetadataEvent, Seed, SetTransform
+from chain.model.events import SetTransform
 from chain.state import load_state
 from chain.store.shards import SEALED
 from odfd.api.datasets.rendition_effects import Move, RenditionEffects
-from odfd.api.resources.dataset_batch import BASE_KIND
-from odfd.datasets.catalog import Catalog
-from odfd.datasets.creation import declaration, input_ids, inputs_first, is_same_query
-from odfd.datasets.visibility import Mark, Marks
-from odfd.renditions import tables
+from odfd.api.datasets.rendition_origins import BEGUN, RenditionOrigins
+from odfd.datasets.creation import input_ids, inputs_first, is_same_query
 from odfd.renditions.sharded_inputs import over
-from odfd.renditions.successor import without_notice
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow
-from odfd.resources import records
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
-from odfd.trust.signing.owner_commit import OwnerCommitter
 
 Derive = Callable[[DatasetId], Awaitable[None]]
 """Runs a derived dataset until none of its inputs has more to consume. Raises whatever prevents that."""
@@ -44,14 +35,14 @@ class DerivedRenditions:
     def __init__(
         self,
         home: StateDirectory,
-        committer: OwnerCommitter,
         clock: Clock,
         effects: RenditionEffects,
+        origins: RenditionOrigins,
         readers: Callable[[DatasetId], Sequence[DatasetId]],
         derive: Derive,
     ) -> None:
         """``readers`` lists the datasets here that derive directly from one."""
-        self._home, self._committer, self._clock = home, committer, clock
+        self._home, self._clock, self._origins = home, clock, origins
         self._effects, self._readers, self._derive = effects, readers, derive
 
     def affected(self, source: DatasetId) -> list[DatasetId]:
@@ -107,30 +98,12 @@ class DerivedRenditions:
         return state, state.members[-1]
 
     def _begin(self, state: CollectionState, transform: SetTransform) -> None:
-        active, number = state.active.dataset, len(state.members)
-        known = load_state(self._home.chains.chain(active))
-        known = msgspec.structs.replace(known, set_info=without_notice(known.set_info))
-        base = self._home.name_of(active)
-        declared = declaration(known, base)
-        metadata = (transform if isinstance(each, SetTransform) else each for each in declared.metadata)
-        with self._home.newborn() as born:
-            row = RenditionRow(number=number, shards=(str(born),), reason="an input hands over")
-            member = Member(row=row, origin="inputs")
+        number, time = len(state.members), from_millis(to_millis(self._clock.now()))
 
-            def together(connection: sqlite3.Connection) -> None:
-                now = self._clock.now()
-                Catalog(connection).check_inner(active, number, 1)
-                folder = records.get(connection, BASE_KIND, str(active))
-                records.put(connection, BASE_KIND, str(born), folder.body if folder else b"", now)
-                Marks(connection).put(born, Mark.PRIVATE, now)  # private, whatever the settings publish
-                latest = tables.of(connection, active)
-                if len(latest.members) != number:
-                    raise Conflict("another rendition was begun", rule="rendition-command", hint="do it again")
-                tables.keep(connection, msgspec.structs.replace(latest, members=(*latest.members, member)))
+        def member(born: tuple[str, ...]) -> Member:
+            return Member(row=RenditionRow(number=number, shards=born, reason="an input hands over"), origin="inputs")
 
-            events: tuple[MetadataEvent, ...] = (Seed(dataset_id=born, dataset_kind=declared.kind), *metadata)
-            time = from_millis(to_millis(self._clock.now()))
-            self._committer.commit_now(born, None, events, (), time, together)
+        self._origins.begin(state, member, time, [BEGUN], transform)
 
 
 def _over(transform: SetTransform, successors: Sequence[tuple[Member, Member]]) -> SetTransform:

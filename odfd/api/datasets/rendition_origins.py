@@ -11,15 +11,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import trio
 
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
-from chain.instant import from_millis, render
+from chain.instant import Instant, from_millis, render
 from chain.libraries import np
-from chain.model.events import DatasetKind, Seed
+from chain.model.events import Seed, SetTransform
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from odfd.api.datasets.rendition_effects import RenditionEffects
@@ -44,6 +45,8 @@ from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
+BEGUN: Final = Copied((), ())
+"""The first contents of a chain that begins without rows."""
 WriteOffsets = Callable[[DatasetId, Multihash, str, Path], Awaitable[None]]
 """Writes the offsets of the rows that stand in a dataset up to a block to a Parquet file, as a named column."""
 
@@ -73,19 +76,17 @@ class RenditionOrigins:
             return made
         active = state.active
         shards = layout or Layout(len(active.shards), active.row.by)
-        known = load_state(self._home.chains.chain(active.dataset))
-        check_layout(shards, known)
+        check_layout(shards, load_state(self._home.chains.chain(active.dataset)))
         source = self._effects.whole(state)
         if shards.shards > 1:
             _check_times(source)
         since, number = source[0].time, len(state.members)
 
-        def member(born: Sequence[DatasetId]) -> Member:
-            names = tuple(map(str, born))
-            row = RenditionRow(number=number, shards=names, by=shards.by, since=since, reason="from raw")
+        def member(born: tuple[str, ...]) -> Member:
+            row = RenditionRow(number=number, shards=born, by=shards.by, since=since, reason="from raw")
             return Member(row=row, origin="raw", command=command)
 
-        self._begin(state, known, member, [Copied((), ())] * shards.shards)
+        self.begin(state, member, from_millis(since), [BEGUN] * shards.shards)
         return number
 
     async def from_snapshot(self, dataset: DatasetId, command: str, layout: Layout | None = None) -> int:
@@ -112,13 +113,12 @@ class RenditionOrigins:
             copied = snapshot_events(self._ingest, sources, layout, from_millis(since))
             number = len(state.members)
 
-            def member(born: Sequence[DatasetId]) -> Member:
-                shards = tuple(map(str, born))
-                row = RenditionRow(number=number, shards=shards, by=layout.by, since=since, reason="from snapshot")
+            def member(born: tuple[str, ...]) -> Member:
+                row = RenditionRow(number=number, shards=born, by=layout.by, since=since, reason="from snapshot")
                 copies = sum(each.size for each in known) - active.synced
                 return Member(row=row, origin="snapshot", command=command, of=active.row.number, copied=copies)
 
-            self._begin(state, known[0], member, copied)
+            self.begin(state, member, from_millis(since), copied)
             return number
 
         return await trio.to_thread.run_sync(begin)
@@ -133,21 +133,27 @@ class RenditionOrigins:
             await self._standing(dataset, known.head, known.vocab.offset, path)
             return await trio.to_thread.run_sync(offsets_of, path, known.vocab.offset)
 
-    def _begin(
+    def begin(
         self,
         state: CollectionState,
-        known: ChainState,
-        member: Callable[[Sequence[DatasetId]], Member],
-        copied: Sequence[Copied],
+        made: Callable[[tuple[str, ...]], Member],
+        time: Instant,
+        contents: Sequence[Copied],
+        transform: SetTransform | None = None,
     ) -> None:
-        """Begins the chains of a new rendition, with its place in the collection, in one transaction."""
+        """Begins the chains of a new rendition, declared as the active one, with its place in the collection.
+
+        All in one transaction. ``made``: makes it of the ids of its chains; ``contents``: what each has at first.
+        ``transform``: over other inputs than the active one's. Raises Conflict, Invalid.
+        """
         active = state.active.dataset
-        base = self._home.name_of(active)
+        known = load_state(self._home.chains.chain(active))
         known = msgspec.structs.replace(known, set_info=without_notice(known.set_info))
-        declared = declaration(known, base)
+        declared = declaration(known, self._home.name_of(active))
+        metadata = [(transform if isinstance(each, SetTransform) else each) or each for each in declared.metadata]
         with ExitStack() as stack:
-            born = [stack.enter_context(self._home.newborn()) for _ in copied]
-            new = member(born)
+            born = [stack.enter_context(self._home.newborn()) for _ in contents]
+            new = made(tuple(map(str, born)))
 
             def together(connection: sqlite3.Connection) -> None:
                 now = self._clock.now()
@@ -161,17 +167,16 @@ class RenditionOrigins:
                     raise Conflict("another rendition was begun", rule="rendition-command", hint="do it again")
                 tables.keep(connection, msgspec.structs.replace(latest, members=(*latest.members, new)))
 
-            time = from_millis(new.row.since)
             parts = [
                 SideCommit(
                     dataset=each,
                     expected=None,
-                    events=(Seed(dataset_id=each, dataset_kind=DatasetKind.ROOT), *declared.metadata, *said.events),
+                    events=(Seed(dataset_id=each, dataset_kind=declared.kind), *metadata, *said.events),
                     objects=said.objects,
                     rows=NOTHING_READ,
                     time=time,
                 )
-                for each, said in zip(born, copied, strict=True)
+                for each, said in zip(born, contents, strict=True)
             ]
             self._committer.commit_several_now(parts, time, together)
 
