@@ -14,6 +14,7 @@ import msgspec
 
 from chain.errors import Fault
 from chain.ids import DatasetId
+from odfd.obs.events import Event
 from odfd.resources.plan import PlannedResource
 from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
@@ -53,6 +54,8 @@ class Controller:
     type: str
     conditions: Collection[str] = ()
     """The names of the conditions that it reports."""
+    hears: Collection[str] = ()
+    """The families of events (``flow`` of ``flow.ended``) whose subjects are resources that may have changed."""
 
     def check(self, before: Resource, after: Resource | None) -> None:
         """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused."""
@@ -106,6 +109,11 @@ class Controllers:
     def of(self, type_: str) -> Controller:
         """Returns the controller of a type; for one that has none, one that finds everything as declared."""
         return self._by_type.get(type_, _DECLARED)
+
+    def told_by(self, event: Event) -> set[tuple[str, str]]:
+        """Returns the type and name, id or did of each resource that an event may have changed."""
+        family = event.kind.partition(".")[0]
+        return {(each.type, event.subject) for each in self if event.subject and family in each.hears}
 
     def check(self, before: Resource, after: Resource | None) -> None:
         """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused."""

@@ -138,7 +138,7 @@ class Reconciler:
         async for news in self._events.follow(self._position):
             if isinstance(news, Event):
                 self._position = news.sequence
-                self._heard |= about(news)
+                self._heard |= self.controllers.told_by(news)
                 self.loop.poke()
 
     async def _round(self) -> float:
@@ -371,24 +371,6 @@ class Reconciler:
     def _newest(self) -> int:
         with self._home.database.read() as connection:
             return ResourceStore(connection).newest()
-
-
-_SUBJECTS: Final = {
-    **dict.fromkeys(
-        ("attestation", "authority", "cosignature", "damage", "dataset", "evidence", "head", "publication", "verdict"),
-        ("Dataset",),
-    ),
-    "flow": ("Flow",),
-    "mirror": ("Mirror", "Dataset"),
-    "validator": ("Validator",),
-    "webhook": ("WebhookTarget",),
-}
-"""The types of resources that the subjects of events name, by the events' family."""
-
-
-def about(event: Event) -> set[Named]:
-    """Returns the resources that an event may change."""
-    return {(type_, event.subject) for type_ in _SUBJECTS.get(event.kind.partition(".")[0], ()) if event.subject}
 
 
 def _changes_rights(store: ResourceStore, event: ResourceEvent) -> bool:

@@ -164,6 +164,7 @@ class WebhookController(Controller):
 
     type = TYPE
     conditions: Collection[str] = ("Answers",)
+    hears = ("webhook",)
 
     def __init__(self, webhooks: WebhookWorker) -> None:
         self._webhooks = webhooks

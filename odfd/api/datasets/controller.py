@@ -31,6 +31,10 @@ class DatasetController(Controller):
 
     type = TYPE
     conditions: Collection[str] = ("DatasetState",)
+    hears = (
+        "attestation", "authority", "cosignature", "damage", "dataset", "evidence", "head", "mirror", "publication",
+        "verdict",
+    )  # fmt: skip
 
     def __init__(
         self,

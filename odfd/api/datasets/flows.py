@@ -411,6 +411,7 @@ class FlowController(Controller):
 
     type = store.TYPE
     conditions: Collection[str] = ("LastRun",)
+    hears = ("flow",)
 
     def __init__(self, flows: FlowService) -> None:
         self._flows = flows

@@ -90,6 +90,7 @@ class MirrorController(Controller):
 
     type = mirror_specs.TYPE
     conditions: Collection[str] = ("Synced",)
+    hears = ("mirror",)
     _REFUSED: Final = (SchedulerState.REFUSED, SchedulerState.FAILED)
 
     def __init__(self, service: MirrorService, mirrors: MirrorScheduler) -> None:

@@ -26,6 +26,7 @@ class ValidatorController(Controller):
 
     type = VALIDATOR
     conditions: Collection[str] = ("Counts",)
+    hears = ("validator",)
 
     def __init__(self, trust: TrustService) -> None:
         self._trust = trust
