@@ -34,23 +34,17 @@ Parts: TypeAlias = Callable[[Resource], Iterable[OwnedPart]]
 """Returns the resources that a resource owns. Raises Invalid if it declares them wrongly."""
 
 
-class PartKeeper:
-    """Writes and deletes owned resources, for one transaction."""
-
-    def __init__(self, parts: Parts, new_id: Callable[[], str]) -> None:
-        self._parts, self._new_id = parts, new_id
-
-    def keep(self, store: ResourceStore, owner: Resource, now: Instant) -> None:
-        """Writes the parts of an owner, and removes those it no longer has. Raises Invalid."""
-        owned = ((each, _part(each, owner.id)) for each in store.owned(owner.id))
-        held = {(each.type, part): each for each, part in owned if part is not None}
-        for part in self._parts(owner):
-            before = held.pop((part.type, part.part), None)
-            child = _child(part, owner, before, self._new_id, now)
-            if child != before:
-                store.put(child, now)
-        for each in held.values():
-            store.disown(each, owner.id, now)
+def keep_parts(parts: Parts, new_id: Callable[[], str], store: ResourceStore, owner: Resource, now: Instant) -> None:
+    """Writes the parts of an owner, and removes those it no longer has. Raises Invalid."""
+    owned = ((each, _part(each, owner.id)) for each in store.owned(owner.id))
+    held = {(each.type, part): each for each, part in owned if part is not None}
+    for part in parts(owner):
+        before = held.pop((part.type, part.part), None)
+        child = _child(part, owner, before, new_id, now)
+        if child != before:
+            store.put(child, now)
+    for each in held.values():
+        store.disown(each, owner.id, now)
 
 
 def owned_fault(before: Resource, place: str = "") -> Invalid:

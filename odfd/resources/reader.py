@@ -103,13 +103,11 @@ class ResourceReader:
 
     def row(self, resource_id: str) -> NamedRow | None:
         """Returns what ``get`` does, without its body."""
-        row = DECLARATIONS.one(self._db, "id = ?", (resource_id,))
-        return None if row is None else _named(row)
+        return self._row("id = ?", (resource_id,))
 
     def row_named(self, type_: str, name: str, account: str | None) -> NamedRow | None:
         """Returns what ``named`` does, without its body."""
-        row = DECLARATIONS.one(self._db, _NAMED, (account or "", type_, name.casefold()))
-        return None if row is None else _named(row)
+        return self._row(_NAMED, (account or "", type_, name.casefold()))
 
     def called(self, type_: str, ref: str, account: str | None) -> Resource | None:
         """Returns what an account calls by a name, ``account/name``, id or did: its own, else the node's owner's.
@@ -127,8 +125,7 @@ class ResourceReader:
 
     def row_with_did(self, type_: str, did: str) -> NamedRow | None:
         """Returns what ``with_did`` does, without its body."""
-        row = DECLARATIONS.one(self._db, "type = ? AND did = ?", (type_, did))
-        return None if row is None else _named(row)
+        return self._row("type = ? AND did = ?", (type_, did))
 
     def all(self, type_: str | None = None, label: tuple[str, Json] | None = None) -> list[Resource]:
         """Lists resources by type and name. With a ``label``, those that have it with this value, by an index.
@@ -251,16 +248,15 @@ class ResourceReader:
         select = "SELECT rv, id, op FROM res_events WHERE rv > ? AND rv <= ? ORDER BY rv"
         return list(self._db.execute(select, (after, upto)))
 
-    def history(self, resource_id: str | None, limit: int, without: Sequence[str] = ()) -> list[ResourceEvent]:
-        """Lists the last events of one resource, or of all except those of the types ``without``, in order."""
-        others = f"type NOT IN ({', '.join('?' * len(without))})"
-        where, values = ("id = ?", (resource_id,)) if resource_id is not None else (others, tuple(without))
-        return self._last(where, values, limit)
-
-    def history_of(self, ids: Collection[str], limit: int, without: Sequence[str]) -> list[ResourceEvent]:
-        """Lists the last events of some resources, except those of the types ``without``, in order."""
-        where = f"{_AMONG} AND type NOT IN ({', '.join('?' * len(without))})"
-        return self._last(where, (json.dumps(sorted(ids)), *without), limit)
+    def history(self, ids: Collection[str] | None, limit: int, without: Sequence[str] = ()) -> list[ResourceEvent]:
+        """Lists the last events of some resources, or of all, except those of the types ``without``, in order."""
+        where, values = f"type NOT IN ({', '.join('?' * len(without))})", tuple(without)
+        if ids is not None and len(ids) == 1:
+            where, values = f"id = ? AND {where}", (*ids, *values)  # by an index, in their order
+        elif ids is not None:
+            where, values = f"{_AMONG} AND {where}", (json.dumps(sorted(ids)), *values)
+        rows = EVENTS.rows(self._db, f"{where} ORDER BY rv DESC LIMIT ?", (*values, limit))
+        return [_event(row) for row in reversed(list(rows))]
 
     def before(self, event: ResourceEvent) -> Resource | None:
         """Returns the resource as of its previous event; ``None`` if that is not kept."""
@@ -289,6 +285,10 @@ class ResourceReader:
 
     # Inside.
 
+    def _row(self, where: str, values: Sequence[Any]) -> NamedRow | None:
+        row = DECLARATIONS.one(self._db, where, values)
+        return None if row is None else _named(row)
+
     def _one(self, where: str, values: Sequence[Any]) -> Resource | None:
         row = DECLARATIONS.one(self._db, where, values)
         if row is None:
@@ -303,10 +303,6 @@ class ResourceReader:
         told = STATUSES.rows(self._db, _AMONG, (json.dumps([row[0] for row in rows]),))
         statuses: dict[str, bytes] = dict(told)
         return [_resource(row, statuses.get(row[0])) for row in rows]
-
-    def _last(self, where: str, values: Sequence[Any], limit: int) -> list[ResourceEvent]:
-        rows = list(EVENTS.rows(self._db, f"{where} ORDER BY rv DESC LIMIT ?", (*values, limit)))
-        return [_event(row) for row in reversed(rows)]
 
 
 def _resource(row: Row, status: bytes | None) -> Resource:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import operator
 import sqlite3
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -29,17 +29,14 @@ TRIMMED_EVERY: Final = 1_000
 """Number of new events after which old ones are removed."""
 
 
-class Owning(Protocol):
-    """Stores the resources that others own."""
-
-    def keep(self, store: ResourceStore, owner: Resource, now: Instant) -> None:
-        """Writes what ``owner`` owns now. Raises Invalid."""
+KeepOwned: TypeAlias = "Callable[[ResourceStore, Resource, Instant], None]"
+"""Writes what a resource owns now. Raises Invalid."""
 
 
 class ResourceStore(ResourceReader):
     """Reads and writes resources over one SQLite connection, within its open transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, owning: Owning | None = None) -> None:
+    def __init__(self, connection: sqlite3.Connection, owning: KeepOwned | None = None) -> None:
         """``owning`` writes the resources that written ones make; without it none are."""
         super().__init__(connection)
         self._owning = owning
@@ -64,7 +61,7 @@ class ResourceStore(ResourceReader):
         if held is None or (held.name, *_identity(held)) != (resource.name, *_identity(resource)):
             self._heal(resource, now)
         if self._owning is not None:
-            self._owning.keep(self, resource, now)
+            self._owning(self, resource, now)
         return rv
 
     def declare(

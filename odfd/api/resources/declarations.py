@@ -43,7 +43,7 @@ from odfd.datasets.catalog import Catalog, DatasetResources
 from odfd.mirrors.mirror_spec import TYPE as MIRROR
 from odfd.resources.controller import Controllers
 from odfd.resources.manifest import Draft, check_name, wrong_entries
-from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
+from odfd.resources.owners import OwnedPart, keep_parts, owned_fault
 from odfd.resources.plan import (
     APPLY,
     PLAIN,
@@ -453,7 +453,7 @@ class DeclarationService:
             store = self._store(connection)
             held = store.get(owner.id)
             if held is not None:
-                self.keeper.keep(store, held, self._clock.now())
+                keep_parts(self._parts, self._new_id, store, held, self._clock.now())
 
     def id_of(self, word: str, name: str) -> str:
         """Returns the id of a resource by name, id or did; or of the last deleted one of a name. Raises NotFound."""
@@ -525,14 +525,9 @@ class DeclarationService:
                 store.blank(found.id)
         return found
 
-    @property
-    def keeper(self) -> PartKeeper:
-        """Writes the resources that others make."""
-        return PartKeeper(self._parts, self._new_id)
-
     def _store(self, connection: sqlite3.Connection) -> ResourceStore:
         """Returns a store that also writes the resources that others make."""
-        return DatasetResources(connection, self.keeper)
+        return DatasetResources(connection, functools.partial(keep_parts, self._parts, self._new_id))
 
     def _object_of(self, type_: str, spec: Json) -> str | None:
         """Returns what a resource stands for by its spec, if that says it."""

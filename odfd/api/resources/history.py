@@ -59,7 +59,7 @@ class HistoryService:
         chosen = self.chosen(of)
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            return self._views(store, chosen, store.history(chosen, limit, self._declarations.unlisted))
+            return self._views(store, chosen, self._last_of(store, chosen, limit))
 
     async def follow(
         self, since: str | None, of: str | None, limit: int, *, bookmark: bool = False
@@ -99,7 +99,7 @@ class HistoryService:
             return (
                 store.newest(),
                 chosen,
-                self._views(store, chosen, store.history(chosen, limit, self._declarations.unlisted)),
+                self._views(store, chosen, self._last_of(store, chosen, limit)),
             )
 
     def _after(self, at: int, chosen: str | None) -> tuple[int, Sequence[wire.ResourceChange]]:
@@ -117,6 +117,9 @@ class HistoryService:
         if not slash:
             raise NotFound(f"{of[:80]!r} is no resource", rule="resource", hint="written as KIND/NAME: dataset/flights")
         return self._declarations.id_of(word, name)
+
+    def _last_of(self, store: ResourceStore, chosen: str | None, limit: int) -> Sequence[ResourceEvent]:
+        return store.history((chosen,), limit) if chosen else store.history(None, limit, self._declarations.unlisted)
 
     def _views(
         self, store: ResourceStore, chosen: str | None, events: Sequence[ResourceEvent]
@@ -140,7 +143,7 @@ class HistoryService:
         """Returns the last events of some resources, in order. Types that are not listed are left out unless chosen."""
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            events = store.history_of(ids, limit, () if is_chosen else self._declarations.unlisted)
+            events = store.history(ids, limit, () if is_chosen else self._declarations.unlisted)
             return [PastEvent(each, store.before(each)) for each in events]
 
     def after(self, at: int) -> tuple[int, Sequence[PastEvent]]:

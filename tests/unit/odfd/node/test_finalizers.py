@@ -56,7 +56,7 @@ WORDS = (
 def segments_of(node: Any, id_: str) -> Path:
     """Where files are made of the dataset that a resource stands for."""
     with node.home.database.read() as connection:
-        (made,) = [each for each in ResourceStore(connection).history(id_, 1) if each.resource.did is not None]
+        (made,) = [each for each in ResourceStore(connection).history((id_,), 1) if each.resource.did is not None]
     return folder_of(node.home.folder(SEGMENTS), DatasetId.parse(str(made.resource.did)))
 
 

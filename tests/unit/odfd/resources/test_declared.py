@@ -6,6 +6,7 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -17,7 +18,7 @@ from chain.codec.bind import plain_of
 from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.resources import tables
-from odfd.resources.owners import OwnedPart, PartKeeper
+from odfd.resources.owners import OwnedPart, keep_parts
 from odfd.resources.plan import DesiredResource, PlannedResource, Rules, Terms, plan
 from odfd.resources.references import Reference, find_cycle, reference_key, references_of, refers_to
 from odfd.resources.resource import OwnerReference, Resource, fold
@@ -495,7 +496,7 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
 ) -> None:
     """``share``: another owner is written beside those that something has. The model is who owns what."""
     with Shelf(empty) as shelf:
-        store = ResourceStore(empty, PartKeeper(_parts, lambda: next(shelf.ids)))
+        store = ResourceStore(empty, partial(keep_parts, _parts, lambda: next(shelf.ids)))
         owners: dict[str, set[str]] = {}
         for act, name, makes in acts:
             held = store.named("VariableSet", name, None)
@@ -529,7 +530,7 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
 
 def test_r36_what_is_owned_is_not_changed_by_people_and_takes_nobodys_name(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        store = ResourceStore(empty, PartKeeper(_parts, lambda: next(shelf.ids)))
+        store = ResourceStore(empty, partial(keep_parts, _parts, lambda: next(shelf.ids)))
         thing = DesiredResource(type="Thing", name="a-x", spec={}, place="1.yaml:2")
         maker = desired("a", annotations={"makes": ["x"]})
 
