@@ -104,13 +104,9 @@ def resolve(connection: sqlite3.Connection, ref: str) -> Unmanaged:
     return named[0]
 
 
-def is_kept(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-    return former_epochs.is_set_aside(connection, dataset)
-
-
 def check_managed(connection: sqlite3.Connection, dataset: DatasetId, also: str = "") -> None:
     """Raises Refused if a dataset is to be named anew while its former data is kept. ``also`` ends the message."""
-    if is_kept(connection, dataset):
+    if former_epochs.is_set_aside(connection, dataset):
         raise Refused(
             f"the data of {dataset.short}, which was deleted, is still kept here{also}",
             rule="dataset-kept",

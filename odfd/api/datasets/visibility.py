@@ -198,13 +198,14 @@ class VisibilityService:
         after = await trio.to_thread.run_sync(self._on_card, first.id)
         if is_shown := bool(change) and after != before:
             self._card_changed(first, before, after)
-        views = [await self._one(each, is_new, public=public) for each, is_new in zip(chains, changes, strict=True)]
+        for each in (chain for chain, is_new in zip(chains, changes, strict=True) if is_new):
+            await self._say(each, public=public)
         notes = [f"{len(others) + 1} shards, each with an id of its own"] if others else []
         if former:
             names = await trio.to_thread.run_sync(self._names, [each.id for each in former])
             notes.append(f"{names} too, of former renditions, with the same rows")
-        changed = is_shown or any(each.changed for each in views)
-        return msgspec.structs.replace(views[0], changed=changed, notes=(*notes, *views[0].notes))
+        notes += await trio.to_thread.run_sync(lambda: list(self._notes(first, public=public)))
+        return await trio.to_thread.run_sync(self._view, first, is_shown or any(changes), notes)
 
     def _shards(self, entry: DatasetEntry, public: bool) -> list[DatasetEntry]:
         """Lists the chains with the rows of a dataset. Raises Refused if no card can say how they are divided."""
@@ -266,19 +267,13 @@ class VisibilityService:
         mark = Mark.PUBLISHED if public else Mark.PRIVATE
         return self.visibility.set_for_all([each.id for each in entries], mark, now, change)
 
-    async def _one(self, entry: DatasetEntry, changed: bool, *, public: bool) -> wire.VisibilityView:
-        if changed:
-            self.changed(entry.id)
-            self.context.events.emit(
-                "dataset.published" if public else "dataset.unpublished",
-                entry.name,
-                about=about(entry.id),
-                id=str(entry.id),
-            )
-            if public:
-                await self._tell(entry.id)
-        notes = await trio.to_thread.run_sync(lambda: tuple(self._notes(entry, public=public)))
-        return await trio.to_thread.run_sync(self._view, entry, changed, notes)
+    async def _say(self, entry: DatasetEntry, *, public: bool) -> None:
+        """Tells this node and others of a chain that was published or withdrawn."""
+        self.changed(entry.id)
+        kind = "dataset.published" if public else "dataset.unpublished"
+        self.context.events.emit(kind, entry.name, about=about(entry.id), id=str(entry.id))
+        if public:
+            await self._tell(entry.id)
 
     async def shown(self, dataset: DatasetId) -> None:
         """Tells others of a dataset that they may know since its collection handed over to it."""

@@ -15,6 +15,7 @@ from chain import instant
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
+from chain.store import former_epochs
 from odfd.api.datasets.service import known_dataset
 from odfd.api.network import netcheck
 from odfd.api.network.contact_views import dataset_contact
@@ -23,7 +24,6 @@ from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
 from odfd.control.board import task_ref
-from odfd.datasets import unmanaged
 from odfd.datasets.catalog import Catalog, default_name
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Visibility
@@ -253,7 +253,7 @@ class MirrorService:
 
     def _is_kept(self, dataset: DatasetId) -> bool:
         with self._home.database.read() as connection:
-            return unmanaged.is_kept(connection, dataset)
+            return former_epochs.is_set_aside(connection, dataset)
 
     def _is_held(self, dataset: DatasetId) -> bool:
         return self._home.chains.chain(dataset).head() is not None
