@@ -193,6 +193,7 @@ def _flows(
     parts.flows.perform = performing.run
     flows = FlowService(home, parts.flows, context)
     flows.withdraw = declarations.delete
+    flows.is_given = lambda dataset: pulling.portals.of(dataset) is not None
     return flows, performing, verification, rewriting
 
 
@@ -364,6 +365,7 @@ def _pulling(parts: NodeParts, declarations: DeclarationService, portals: Portal
         portals=portals,
         ahead=partial(ahead, parts.home.chains, parts.home.keys.has_dataset_key, parts.engine.warm),
         unheld=parts.views.unheld,
+        turned=partial(parts.reconciler.touch, "Dataset"),
     )
 
 

@@ -323,6 +323,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "lineage.graph": _graph,
     "lineage.trace": _traced,
     "renditions.list": _renditions,
+    "raw.show": partial(on_dataset, Action.OWN),
     "renditions.reading": partial(on_dataset, Action.READ),
     "datasets.manifest": partial(on_dataset, Action.READ),
     "datasets.snapshot": partial(on_dataset, Action.READ),

@@ -14,7 +14,8 @@ from odfd.access.uses import NOT_GRANTED
 from odfd.api.datasets.deletion import DatasetDeletion
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.own_roots import check_own_root
-from odfd.api.views.views import DatasetViews
+from odfd.api.views.views import DatasetViews, with_failure
+from odfd.datasets import failing
 from odfd.datasets.captures import keeps_raw
 from odfd.datasets.catalog import TYPE, Catalog
 from odfd.datasets.manifest import KEPT_ELSEWHERE
@@ -76,10 +77,12 @@ class DatasetController(Controller):
     def _observe(self, resource: Resource) -> ObservedState:
         entry = self._home.resolve(resource.did or resource.name)
         view = self._views.dataset(entry)
+        with self._home.database.read() as connection:
+            fails = failing.of(connection, entry.id)
+            view = with_failure(view, fails)
+            fault = self._home.uses.fault(ResourceReader(connection), resource) or fails
         state = ConditionValue(value=view.state, message=", ".join(view.conditions))
         if view.state != "damaged":
-            with self._home.database.read() as connection:
-                fault = self._home.uses.fault(ResourceReader(connection), resource)
             return ObservedState(told={"DatasetState": state}, fault=fault)
         why = view.rely_on.fact if view.rely_on is not None else "it cannot be read"
         return ObservedState(told={"DatasetState": state}, fault=Environment(why, rule="damaged", hint="odfctl doctor"))

@@ -26,7 +26,7 @@ from odfd.api.resources.sources import TAKEN
 from odfd.api.views.data_sizes import DataSizes
 from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context
-from odfd.datasets import row_counts, unmanaged, visibility
+from odfd.datasets import failing, row_counts, unmanaged, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.references import drop_references
@@ -155,6 +155,7 @@ class DatasetDeletion:
         Ledger(connection).forget(dataset)
         Damage(connection).forget(dataset)
         row_counts.COUNTS.forget(connection, dataset)
+        records.remove(connection, failing.KIND, str(dataset))
         renditions.forget(connection, dataset)
         spool.forget_reader(connection, dataset)
         return drop_references(connection, dataset)

@@ -48,7 +48,7 @@ from odfd.api.views.views import columns_view, rows_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets import captures
+from odfd.datasets import captures, failing
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.datasets.creation import input_ids, inputs_first
@@ -111,6 +111,8 @@ class IngestPullService:
     """Called with the datasets of a pull; starts ahead what their transforms will need of an engine."""
     unheld: Callable[[Sequence[DatasetId]], Sequence[str]]
     """Returns remarks on datasets whose blocks pin an engine that nobody here has. Blocking."""
+    turned: Callable[[str], object]
+    """Called with the name of a dataset whose transform fails, or works again."""
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         """Keeps the bytes of one uploaded file until an ingest names it."""
@@ -479,6 +481,30 @@ class IngestPullService:
         return _item(entry, message, blocks=blocks, records=records, head=str(outcome.head.hash), rows=rows)
 
     async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+        """Runs the transform, and notes why it fails, until it works."""
+        try:
+            with sole_faults():
+                item = await self._derived(entry, report)
+        except Fault as fault:
+            if not isinstance(fault, Conflict):  # which says that another run is at work
+                await self._note(entry, fault)
+            raise
+        if item.outcome != "blocked":
+            await self._note(entry, None)
+        return item
+
+    async def _note(self, entry: DatasetEntry, fault: Fault | None) -> None:
+        def note() -> bool:
+            with self.home.database.read() as connection:
+                if fault is None and failing.of(connection, entry.id) is None:
+                    return False
+            with self.home.database.write() as connection:
+                return failing.note(connection, entry.id, fault, self.context.clock.now())
+
+        if await trio.to_thread.run_sync(note):
+            self.turned(entry.name)
+
+    async def _derived(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         """Runs the transform until no input is left to consume."""
         blocks = records = 0
         counts = NOTHING_READ

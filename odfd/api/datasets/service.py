@@ -25,9 +25,9 @@ from odfd.api.resources.desired_state import OWNERS, ApplyTerms
 from odfd.api.resources.types import TYPES
 from odfd.api.views.data_sizes import PAUSE_SECONDS, DataSizes
 from odfd.api.views.holder_counts import HolderCounts
-from odfd.api.views.views import DatasetViews, schema_view
+from odfd.api.views.views import DatasetViews, schema_view, with_failure
 from odfd.control import wire
-from odfd.datasets import previews
+from odfd.datasets import failing, previews
 from odfd.datasets.catalog import Catalog, is_one_chain
 from odfd.datasets.creation import declaration
 from odfd.datasets.manifest import DatasetSpec
@@ -188,9 +188,13 @@ class DatasetService:
         with self._home.database.read() as connection:
             one = views[0].id if len(views) == 1 else None
             labels = {one: labels_of(connection, one)} if one is not None else labels_by_did(connection, "Dataset")
-            accounts = ResourceStore(connection).account_names("Dataset")
+            accounts, failures = ResourceStore(connection).account_names("Dataset"), failing.all_of(connection)
         return {
-            each.id: {"labels": labels.get(each.id, {}), "account": accounts.get(each.id)} for each in views
+            each.id: {
+                "labels": labels.get(each.id, {}), "account": accounts.get(each.id), "state": each.state,
+                "conditions": each.conditions,
+            }
+            for each in (with_failure(view, failures.get(view.id)) for view in views)
         }  # fmt: skip
 
     async def _sum(self) -> float:

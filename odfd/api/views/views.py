@@ -11,7 +11,7 @@ import msgspec
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
-from chain.errors import Environment, NotFound
+from chain.errors import Environment, Fault, NotFound
 from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetDataSchema
@@ -331,3 +331,15 @@ def columns_view(schema: SetDataSchema) -> tuple[wire.Column, ...]:
         wire.Column(name=column, type=kind, optional=optional, comment=comment)
         for column, kind, optional, comment in previews.columns_of(schema)
     )
+
+
+FAILING: Final = "Failing"
+"""The condition of a dataset whose transform fails."""
+
+
+def with_failure(view: wire.DatasetView, fails: Fault | None) -> wire.DatasetView:
+    """Returns a view that tells that the transform of the dataset fails, so that its data is out of date."""
+    if fails is None:
+        return view
+    state: wire.DatasetState = "stale" if view.state == "fresh" else view.state
+    return msgspec.structs.replace(view, state=state, conditions=(*view.conditions, FAILING))

@@ -312,6 +312,7 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "datasets.block": [("GET", ONE + "/blocks/0", None)],
     "datasets.tail": [("GET", ONE + "/tail", None)],
     "datasets.schema": [("GET", ONE + "/schema", None)],
+    "raw.show": [("GET", ONE + "/raw", None)],
     "renditions.list": [("GET", "/dataset/v1alpha1/datasets/{}/renditions", None)],
     "renditions.reading": [("GET", "/dataset/v1alpha1/datasets/{}/handover", None)],
     "datasets.rename": [
@@ -413,7 +414,7 @@ OF_THE_OWNER: dict[str, str] = {
     "tells of the private input of a portal, and signs in the node's name what was found of it":
         "portals.audit portals.open",
     "is of sources that the node reads with the rights of its owner, and of bytes that were no rows yet":
-        "raw.attest raw.bind raw.drop raw.replay raw.show gaps.run "
+        "raw.attest raw.bind raw.drop raw.replay gaps.run "
         "renditions.abandon renditions.create renditions.hand_over",
     "is of datasets that are deleted, on which nobody has rights any more":
         "unmanaged.adopt unmanaged.delete unmanaged.get unmanaged.list",

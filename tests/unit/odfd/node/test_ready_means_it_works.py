@@ -1,0 +1,71 @@
+"""A resource is Ready if what it declares works: datasets whose transforms fail, flows whose targets take no pull."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from chain.errors import Environment
+from worlds.eventually import PATIENCE
+
+PUSHED = """$schema: Dataset
+headers: {name: pushed}
+spec: {kind: Root, metadata: [{kind: AddPushSource, sourceName: a, read: {kind: NdJson}, merge: {kind: Append}}]}
+"""
+DATASET = "$schema: Dataset\nheaders: {{name: {name}}}\nspec: {{kind: Root, metadata: []}}\n"
+SOURCE = """$schema: Source
+headers: {name: files}
+spec: {ingress: {kind: FilesGlob, path: /nowhere/*.csv}, read: {kind: NdJson}, merge: {kind: Append}}
+"""
+OFTEN = """$schema: Flow
+headers: {name: often}
+spec: {target: pushed, triggers: [{kind: Interval, interval: 1h, enabled: false}], tasks: [{kind: Pull}]}
+"""
+
+
+async def status(node: Any, word: str, name: str) -> dict[str, Any]:
+    with trio.fail_after(PATIENCE):
+        await node.parts.reconciler.settled()
+    found: dict[str, Any] = (await node.api.declarations.get(word, name)).status
+    return found
+
+
+async def test_a_derivative_whose_transform_fails_says_so_until_it_works(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
+        alice.engine.fault = Environment("the engine has no room", rule="engine-room")
+        await alice.pull("cities")
+        (item,) = await alice.pull("towns")
+        assert item.outcome == "failed"
+        told = await status(alice, "Dataset", "towns")
+        assert (told["phase"], told["code"]) == ("Failed", "engine-room")
+        view = await alice.api.datasets.get("towns")
+        assert (view.state, "Failing" in view.conditions) == ("stale", True)
+        assert (await status(alice, "Dataset", "cities"))["phase"] == "Ready"
+    async with world.running("alice") as alice:
+        assert (await status(alice, "Dataset", "towns"))["phase"] == "Failed", "over a restart too"
+        alice.engine.fault = None
+        (item,) = await alice.pull("towns")
+        assert item.outcome == "updated"
+        assert (await status(alice, "Dataset", "towns"))["phase"] == "Ready"
+        view = await alice.api.datasets.get("towns")
+        assert (view.state, view.conditions) == ("fresh", ())
+
+
+async def test_a_flow_that_ingests_into_what_takes_no_pull_is_failed_before_its_first_run(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(PUSHED, OFTEN)
+        told = await status(alice, "Flow", "often")
+        assert (told["phase"], told["code"]) == ("Failed", "flow-target"), told
+        assert "takes no pull" in told["message"]
+        assert "odfctl ingest pushed" in told["hint"]
+        source = DATASET.format(name="bare")
+        await alice.apply(source, OFTEN.replace("pushed", "bare").replace("often", "rarely"))
+        assert (await status(alice, "Flow", "rarely"))["code"] == "flow-target"
+        fetching = OFTEN.replace("kind: Pull", "kind: Ingest, source: files")
+        await alice.apply(SOURCE, fetching)
+        assert (await status(alice, "Flow", "often"))["code"] == "flow-target", "its records are pushed"
+        await alice.apply(fetching.replace("pushed", "bare"))
+        assert (await status(alice, "Flow", "often"))["phase"] == "Ready"
