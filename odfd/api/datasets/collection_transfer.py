@@ -93,10 +93,7 @@ class CollectionTransfer(ImportExport):
                 done.append(await self._export_chain(each, place, request, report, head))
             if found is not None:
                 await self._name_there(target, found)
-            return msgspec.structs.replace(
-                done[0], place=str(folder), blocks=sum(each.blocks for each in done),
-                objects=sum(each.objects for each in done), bytes=sum(each.bytes for each in done),
-            )  # fmt: skip
+            return msgspec.structs.replace(done[0], place=str(folder), **_totals(done))
 
         return work
 
@@ -119,14 +116,13 @@ class CollectionTransfer(ImportExport):
             found, _ = await trio.to_thread.run_sync(collection_state, self._home.database, chains, shards)
             if target.place.kind == "node":  # asked first, so that one that takes no collections gets no shard
                 await self._remotes.pusher.unite(str(target), found.content)
-            all_done = None
+            done = []
             for each in shards:
                 one = DatasetEntry(name=entry.name, id=each, created_at=entry.created_at)
                 part = target._replace(dataset=beside(target.dataset, each))
-                all_done = _added(all_done, await super().push(one, part, report))
-            assert all_done is not None, "a collection has shards"
+                done.append(await super().push(one, part, report))
             await self._name_there(target, found)
-        return all_done
+        return msgspec.structs.replace(done[0], **_totals(done))
 
     async def _name_there(self, target: Target, found: PublishedCollection) -> None:
         """Says in a repository which shards belong together. Raises Conflict, Refused, Remote."""
@@ -312,14 +308,8 @@ def _is_missing(item: wire.PullItem) -> bool:
     return item.fault is not None and item.fault.rule == "repository-dataset"
 
 
-def _added(before: Transfer | None, more: Transfer) -> Transfer:
-    """Adds up what was transferred; the head is that of the first."""
-    if before is None:
-        return more
-    return msgspec.structs.replace(
-        before,
-        blocks=before.blocks + more.blocks, objects=before.objects + more.objects, bytes=before.bytes + more.bytes,
-    )  # fmt: skip
+def _totals(done: Sequence[Transfer | wire.TransferResult]) -> dict[str, int]:
+    return {field: sum(getattr(each, field) for each in done) for field in ("blocks", "objects", "bytes")}
 
 
 def _list_shards(files: ConditionalFiles, target: Target, said: PublishedCollection) -> None:

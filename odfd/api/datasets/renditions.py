@@ -81,7 +81,11 @@ class RenditionService:
         with self._home.database.read() as connection:
             states = tables.every(connection) if ref is None else []
         found = states if ref is None else [self._effects.state(self._home.resolve(ref).id)]
-        return [view for state in found for view in (*self._elsewhere(state), *self._views(state))]
+        return [
+            view
+            for state in found
+            for view in (*self._elsewhere(state), *(self._view(state, each) for each in state.members))
+        ]
 
     @in_worker
     def reading(self, ref: str) -> wire.HandoverReading:
@@ -231,9 +235,9 @@ class RenditionService:
         try:
             timed = self._timed(command, effect)
         except Refused:
-            self._forget(dataset, command)
+            self._note(dataset, command, None)
             raise
-        self._note(dataset, timed)
+        self._note(dataset, command, timed)
 
     def _timed(self, command: Command, effect: ChooseTime | Refuse) -> Command:
         """Returns a command with its chosen time. Raises Refused if it cannot be carried out, or not yet."""
@@ -258,14 +262,11 @@ class RenditionService:
 
     async def _effect(self, state: CollectionState, effect: Effect, report: Report) -> bool:
         """Performs another effect; returns false if none is due now."""
-        match effect:
-            case BringUp(rendition=number, until=until):
-                await self._effects.bring_up(state.active.dataset, number, report)
-                await trio.to_thread.run_sync(self._effects.run_on, state.member(number), until)
-            case RunOn(rendition=number, until=until):
-                await trio.to_thread.run_sync(self._effects.run_on, state.member(number), until)
-            case _:
-                return False
+        if not isinstance(effect, BringUp | RunOn):
+            return False
+        if isinstance(effect, BringUp):
+            await self._effects.bring_up(state.active.dataset, effect.rendition, report)
+        await trio.to_thread.run_sync(self._effects.run_on, state.member(effect.rendition), effect.until)
         return True
 
     def _tell(self, dataset: DatasetId) -> None:
@@ -315,25 +316,17 @@ class RenditionService:
                 hint="hand the input over",
             )
 
-    def _note(self, dataset: DatasetId, command: Command) -> None:
+    def _note(self, dataset: DatasetId, command: Command, became: Command | None) -> None:
+        """Stores what became of a command; ``None``: it was refused, and is removed."""
         with self._home.database.write() as connection:
             state = tables.of(connection, dataset)
-            commands = tuple(command if each.id == command.id else each for each in state.commands)
-            tables.keep(connection, msgspec.structs.replace(state, commands=commands))
-
-    def _forget(self, dataset: DatasetId, command: Command) -> None:
-        """Removes a command that was refused."""
-        with self._home.database.write() as connection:
-            state = tables.of(connection, dataset)
-            commands = tuple(each for each in state.commands if each.id != command.id)
-            tables.keep(connection, msgspec.structs.replace(state, commands=commands))
+            commands = [became if each.id == command.id else each for each in state.commands]
+            kept = tuple(each for each in commands if each is not None)
+            tables.keep(connection, msgspec.structs.replace(state, commands=kept))
 
     def _shown(self, dataset: DatasetId, number: int) -> wire.RenditionView:
         state = self._effects.state(dataset)
         return self._view(state, state.member(number))
-
-    def _views(self, state: CollectionState) -> Sequence[wire.RenditionView]:
-        return [self._view(state, each) for each in state.members]
 
     def _elsewhere(self, state: CollectionState) -> Sequence[wire.RenditionView]:
         """Lists former renditions of a mirror that are not here, as its owner tells of them."""
