@@ -48,7 +48,7 @@ def live_resources_of(parts: NodeParts, own: OwnResources) -> Mapping[str, Calla
         ]
 
     def live(type_: str, name: str, did: str, spec: msgspec.Struct) -> Resource:
-        status = ResourceStatus(phase="Ready", observed_generation=1)
+        status = ResourceStatus(phase="Ready")
         return live_resource(type_, name, live_id(node, type_, did), spec, status, now, did)
 
     return {

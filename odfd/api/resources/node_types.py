@@ -64,10 +64,21 @@ def live_resource(
     since: Instant,
     stands_for: str | None = None,
 ) -> Resource:
-    """Returns a resource that the node shows but does not store."""
+    """Returns a resource that the node shows but does not store.
+
+    ``stands_for``: as that of a manifest, which may declare it in its place; until then its generation is 0.
+    """
     plain = {key: value for key, value in msgspec.to_builtins(spec).items() if value is not None}
     return Resource(
-        id=id_, type=type_, name=name, did=stands_for, spec=plain, status=status, created_at=since, updated_at=since
+        id=id_,
+        type=type_,
+        name=name,
+        did=stands_for,
+        spec=plain,
+        status=status,
+        created_at=since,
+        updated_at=since,
+        generation=1 if stands_for is None else 0,
     )
 
 

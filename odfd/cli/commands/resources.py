@@ -159,7 +159,8 @@ def _canonical(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
     elif kind is kinds.RESOURCE:
         found = session.client.get(kind.path, list[wire.ResourceManifest], asked).sent
     else:
-        found = kinds.listed(session, kind.declared, asked).sent
+        # Of what only the node saw, such as a peer, there is nothing to apply: its generation is 0.
+        found = [each for each in kinds.listed(session, kind.declared, asked).sent if each["headers"]["generation"]]
     output.say("---\n".join(map(to_yaml, found)).rstrip("\n"))
     return ExitCode.OK
 

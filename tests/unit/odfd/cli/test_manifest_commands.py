@@ -91,3 +91,15 @@ def test_r08_what_stands_keeps_its_name_and_labels(monkeypatch: pytest.MonkeyPat
     assert main.main(["trust", "validator", "add", KEY, "--group", "uni", "-q"]) == 0
     (manifest,) = daemon.applied
     assert manifest["headers"] == {"name": "graz", "labels": {"team": "x"}}
+
+
+def test_what_is_printed_to_be_applied_is_what_is_declared(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Peers that were met are listed too, and nothing can be applied of them."""
+    met = view("Peer", PEER, {"peerId": PEER, "blocked": False})
+    met["headers"]["generation"] = 0
+    declared = view("Peer", "mallory", {"peerId": "12D3KooWX", "blocked": True})
+    monkeypatch.setattr(Session, "client", Daemon([met, declared]))
+    assert main.main(["get", "peers", "-o", "yaml"]) == 0
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == [declared]
+    assert main.main(["get", "peers", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [met, declared]

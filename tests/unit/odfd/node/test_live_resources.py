@@ -74,7 +74,7 @@ async def test_peers_that_were_met_and_validators_of_the_settings_are_listed_bes
         peer = alice.member.peer_id
         _, (listed,) = await ask(bob, "GET", "/net/v1alpha1/peers")
         (met,) = listed["items"]
-        assert met["spec"] == {"peerId": peer, "blocked": False}
+        assert (met["spec"], met["headers"]["generation"]) == ({"peerId": peer, "blocked": False}, 0)
         assert [each["value"]["connected"] for each in met["status"]["conditions"].values()] == [True]
         assert await ask(bob, "GET", f"/net/v1alpha1/peers/{peer}") == (200, [met])
         status, (problem,) = await ask(bob, "PUT", f"/net/v1alpha1/peers/{peer}/labels", body={"labels": {"a": "b"}})
