@@ -67,12 +67,15 @@ class Mistakes(Invalid):
 
 
 def parse_manifests(
-    text: str, source: str, other: Callable[[Node], Sequence[Mistake] | None] = lambda _: None
+    text: str,
+    source: str,
+    other: Callable[[Node], Sequence[Mistake] | None] = lambda _: None,
+    further: Callable[[Manifest], Sequence[Invalid]] = lambda _: (),
 ) -> list[Manifest]:
     """Parses every document of ``text``; ``source`` is its name for people. Raises Invalid, or Mistakes when several.
 
     ``other`` is given each document first. It returns the mistakes of a document of its own kinds, or ``None`` to leave
-    the document to this function.
+    the document to this function. ``further`` returns more mistakes of a manifest that is parsed.
     """
     manifests = []
     faults: list[Invalid] = []
@@ -86,6 +89,7 @@ def parse_manifests(
         faults += [fault_of(mistake, source) for mistake in sorted(binding.mistakes, key=lambda each: each.line)]
         if manifest is not None:
             manifests.append(manifest)
+            faults += further(manifest)
     if faults:
         raise faults[0] if len(faults) == 1 else Mistakes(source, tuple(faults))
     return manifests

@@ -127,9 +127,7 @@ class _Reading:
 
     def text(self, text: wire.ManifestText) -> None:
         with self._collected():
-            for manifest in parse_manifests(text.text, text.source, partial(self._take, text)):
-                with self._collected():
-                    self._snapshot(manifest, text)
+            parse_manifests(text.text, text.source, partial(self._take, text), partial(self._snapshot, text))
 
     def wanted(self, sources: Sequence[str]) -> DesiredState:
         """Returns the desired state. Raises Invalid for the mistakes, or if there is no manifest in any source."""
@@ -154,18 +152,17 @@ class _Reading:
         except Invalid as fault:
             self._faults.append(fault)
 
-    def _snapshot(self, manifest: Manifest, text: wire.ManifestText) -> None:
+    def _snapshot(self, text: wire.ManifestText, manifest: Manifest) -> Sequence[Invalid]:
         """Reads a dataset that is written as the format's own kind: a resource that states no headers but its name."""
         if not isinstance(manifest.content, DatasetSnapshot):
-            raise Invalid(
+            what, hint = (
                 f"a {manifest.kind} cannot be applied",
-                rule="manifest-kind",
-                hint="write a DatasetSnapshot, or a resource ($schema: Dataset)",
-                place=manifest.place(),
+                "write a DatasetSnapshot, or a resource ($schema: Dataset)",
             )
+            return [Invalid(what, rule="manifest-kind", hint=hint, place=manifest.place())]
         draft = draft_of(manifest, manifest.content)
         self._add(draft, text)
-        self._faults += [fault_of(each, text.source) for each in draft.binding.mistakes]
+        return [fault_of(each, text.source) for each in draft.binding.mistakes]
 
     def _take(self, text: wire.ManifestText, node: Node) -> Sequence[Mistake] | None:
         """Reads a document; returns its mistakes, or ``None`` if it is no resource."""

@@ -167,6 +167,9 @@ def test_r43_all_mistakes_of_all_texts_are_told_at_once() -> None:
     )
     assert [place for place, _, _ in found] == ["1.yaml:4", "1.yaml:4", "1.yaml:12", "2.yaml:3", "3.yaml:2", "4.yaml:3"]
     assert "did you mean 'target'?" in (found[0][2], found[1][2])
+    bad_name = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: a b, kind: Root, metadata: []}\n"
+    found = refused(f"{bad_name}---\n{FLOW.replace('target', 'traget')}")
+    assert [place for place, _, _ in found] == ["1.yaml:3", "1.yaml:8", "1.yaml:8"], "in one text too"
 
 
 @pytest.mark.parametrize("text", ["&a [*a]", "a: &x [" + "[" * 70 + "]" * 71, "x: &a {}\ny: [" + "*a," * 200_000 + "]"])
