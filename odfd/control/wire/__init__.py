@@ -24,7 +24,6 @@ def import_msgspec() -> None:
 
 
 if TYPE_CHECKING:
-    from odfd.control.wire.alteration import *
     from odfd.control.wire.authority import *
     from odfd.control.wire.cards import *
     from odfd.control.wire.datasets import *
@@ -57,6 +56,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration", "portals", "gaps", "cards", "transfer", "pins",
+    "renditions", "portals", "gaps", "cards", "transfer", "pins",
 )  # fmt: skip
 """Modules in the order of search: those that most commands need first, then the quickest to load."""
