@@ -17,7 +17,7 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action, Role
-from odfd.api.access import changes, report_filter
+from odfd.api.access import report_filter
 from odfd.api.access.account_watch import news, readable, readable_views
 from odfd.api.access.apply_rules import acts_for_others, apply
 from odfd.api.access.calls import Call
@@ -367,8 +367,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "flows.pause": partial(_flow, Action.MAINTAIN),
     "flows.resume": partial(_flow, Action.MAINTAIN),
     "flows.run": _backfilled,
-    "history.last": changes.last,
-    "history.follow": changes.followed,
+    "history.last": report_filter.last_changes,
+    "history.follow": report_filter.followed_changes,
     "log_lines.last": report_filter.lines,
     "log_lines.follow": report_filter.followed_lines,
     "mirrors.list": report_filter.seen,
