@@ -47,6 +47,7 @@ from odfd.flows.schedule import (
 )
 from odfd.flows.selection import EVERY
 from odfd.flows.spec import (
+    OWN_TRIGGERS,
     DatasetSchedule,
     DerivationPolicySpec,
     FlowPolicySpec,
@@ -66,7 +67,7 @@ from odfd.resources import registry
 from odfd.resources.manifest import Draft, read_resource
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key
-from odfd.resources.registry import ODF, VERSION
+from odfd.resources.registry import ODF, OURS, VERSION
 from odfd.resources.resource import Resource
 from odfd.resources.selectors import is_pattern, parse_pattern, parse_selector
 from odfd.resources.types import ResourceType, TypeRegistry, annotated
@@ -472,8 +473,8 @@ FLOW_TYPE: Final = ResourceType(
     delete=lambda services, view, how: services.flows.delete(view.id, force=how.force),
     about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
     spec=FlowSpec, converts=prepare, shows=shown, annotations={POLICY: FlowPolicySpec},
-    uris=(f"{ODF}/flows/{VERSION}/Flow",),
-    own_kinds=OWN_KINDS, is_pruned=True,
+    uris=tuple(f"{base}/flow/{VERSION}/Flow" for base in (ODF, OURS)),
+    own_kinds=OWN_KINDS | OWN_TRIGGERS, is_pruned=True,
     check=flow_of,
     example="""\
 $schema: Flow

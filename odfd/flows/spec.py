@@ -13,6 +13,7 @@ from odfd.flows.schedule import UTC, parse_cron, parse_every, parse_zone
 from odfd.resources.manifest import described
 from odfd.resources.references import refers_to
 from odfd.resources.registry import OURS, VERSION
+from odfd.resources.types import IS_OWN, OWN
 
 _DATASET: Final = refers_to("Dataset")
 _ACCOUNT: Final = refers_to("Account")
@@ -25,12 +26,13 @@ OWN_TASKS: Final = f"{OURS}/tasks/{VERSION}"
 class TriggerFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of all triggers."""
 
-    enabled: Annotated[bool, described("false pauses this trigger. Default: true.")] | None = None
+    enabled: Annotated[bool, described("false pauses this trigger. Default: true."), OWN] | None = None
     cooldown: (
         Annotated[
             str,
             described("Shortest time between two runs that it causes. Default: 1min for news, none for times."),
             LENGTH,
+            OWN,
         ]
         | None
     ) = None
@@ -72,10 +74,14 @@ class OnEvent(TriggerFields, frozen=True, kw_only=True, tag="Event"):
             str,
             described("The dataset: its name, Dataset:NAME, did:odf:… or the id of its resource. Default: the target."),
             _DATASET,
+            OWN,
         ]
         | None
     ) = None
     events: Annotated[EventFilter, described("The events that trigger a run.")]
+    cooldown: (
+        Annotated[str, described("Shortest time between two runs that it causes. Default: 1min."), LENGTH] | None
+    ) = None
 
 
 class OnInputsUpdated(TriggerFields, frozen=True, kw_only=True, tag="InputsUpdated", rename="camel"):
@@ -98,6 +104,8 @@ class OnSourceUpdated(TriggerFields, frozen=True, kw_only=True, tag="SourceUpdat
     ) = None
 
 
+OWN_TRIGGERS: Final = frozenset({"Interval", "InputsUpdated", "SourceUpdated"})
+"""Triggers of RFC-019's text that its JSON Schemas do not have. Fields of which that is so are marked as ours too."""
 TriggerSpec: TypeAlias = OnRequest | OnSchedule | OnInterval | OnEvent | OnInputsUpdated | OnSourceUpdated
 
 
@@ -129,7 +137,13 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_attempts: Annotated[U32, described("1 to 100. Default: 3.")] | None = None
     min_delay: Annotated[str, described("The first pause. Default: 10s."), LENGTH] | None = None
     backoff: (
-        Annotated[Backoff, Scalar("int32"), described("How pauses grow: None, Linear or Exponential (default).")] | None
+        Annotated[
+            Backoff,
+            Scalar("int32"),
+            described("How pauses grow: None, Linear or Exponential (default)."),
+            msgspec.Meta(extra_json_schema={IS_OWN: [Backoff.NONE.value]}),
+        ]
+        | None
     ) = None
 
 
@@ -141,12 +155,16 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     service_account: Annotated[str, described("The account with whose rights it is done."), _ACCOUNT] | None = None
     on_no_op: (
         Annotated[
-            OnNoOp, Scalar("int32"), described("In a flow, if there was nothing to do: Continue (default) or Break.")
+            OnNoOp,
+            Scalar("int32"),
+            described("In a flow, if there was nothing to do: Continue (default) or Break."),
+            OWN,
         ]
         | None
     ) = None
     on_failure: (
-        Annotated[OnFailure, Scalar("int32"), described("In a flow, if it failed: Fail (default) or Continue.")] | None
+        Annotated[OnFailure, Scalar("int32"), described("In a flow, if it failed: Fail (default) or Continue."), OWN]
+        | None
     ) = None
 
 
@@ -316,7 +334,7 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retry_policy: (
         Annotated[RetryPolicy, described("Retries of runs that failed for a reason that may pass.")] | None
     ) = None
-    recent_runs_retention: Annotated[RunsRetention, described("Which finished runs stay.")] | None = None
+    recent_runs_retention: Annotated[RunsRetention, described("Which finished runs stay."), OWN] | None = None
 
 
 class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -57,7 +57,7 @@ from odfd.flows.spec import (
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, parse_size
 from odfd.resources.references import reference_key
-from odfd.resources.registry import ODF, VERSION
+from odfd.resources.registry import ODF, OURS, VERSION
 from odfd.resources.types import Deletion, ResourceType
 
 TYPE: Final = "Task"
@@ -248,7 +248,7 @@ async def _cancel(services: Any, view: Any, how: Deletion) -> Any:  # noqa: ARG0
 TASK_TYPE: Final = ResourceType(
     names=registry.TASK, spec=SPECS, converts=prepare_task,
     about="Work that is done once: declared, or started by a command or a flow.",
-    uris=tuple(f"{ODF}/{each}/{VERSION}/Task" for each in ("flows", "task", "tasks")),
+    uris=(*(f"{ODF}/{each}/{VERSION}/Task" for each in ("flow", "flows", "task")), f"{OURS}/flow/{VERSION}/Task"),
     own_kinds=OWN_KINDS,
     check=check_task,
     delete=_cancel,
@@ -262,7 +262,7 @@ spec: {kind: Verify, target: Dataset:sensors}
 FLOW_RUN_TYPE: Final = ResourceType(
     names=registry.FLOW_RUN, spec=FlowRunSpec, converts=prepare_run,
     about="Tasks that are done once, in order, as a run of a flow does them.",
-    uris=(f"{ODF}/flows/{VERSION}/FlowRun",),
+    uris=tuple(f"{base}/flow/{VERSION}/FlowRun" for base in (ODF, OURS)),
     own_kinds=OWN_KINDS,
     check=check_run,
     delete=lambda services, view, how: services.declarations.delete(RUN, view.id, how.generation, force=True),

@@ -84,6 +84,8 @@ class Registration(NamedTuple):
     """The columns after the name."""
     state: str = ""
     """The class in ``odfd.control.wire`` of what only the running node knows of a resource of the type."""
+    schemas: str = ""
+    """The context that its schema has in the format, if it is another one than that of its paths."""
 
     @property
     def uri(self) -> str:
@@ -92,7 +94,7 @@ class Registration(NamedTuple):
     @property
     def path(self) -> str:
         """The path of the type's schema."""
-        return f"{self.context}/{VERSION}/{self.name}"
+        return f"{self.schemas or self.context}/{VERSION}/{self.name}"
 
 
 def told(row: Row, condition: str) -> Any:
@@ -210,7 +212,9 @@ ANY: Final = (
 DATASET: Final = Registration(
     "Dataset", "dataset", "datasets", "odfd.datasets.manifest:DATASET_TYPE", ("ds",), is_of_accounts=True
 )
-FLOW: Final = Registration("Flow", "flow", "flows", "odfd.flows.manifest:FLOW_TYPE", is_of_accounts=True, acts=True)
+FLOW: Final = Registration(
+    "Flow", "flow", "flows", "odfd.flows.manifest:FLOW_TYPE", is_of_accounts=True, acts=True, schemas="flows"
+)
 SOURCE: Final = Registration(
     "Source", "source", "sources", "odfd.ingest.source_manifest:SOURCE_TYPE", is_of_accounts=True,
     columns=(
@@ -318,9 +322,11 @@ VARIABLE: Final = Registration(
 SECRET: Final = Registration(
     "Secret", "config", "secrets", "odfd.resources.sets:SECRET_TYPE", base=OURS, is_of_accounts=True, columns=_ELEMENT
 )
-TASK: Final = Registration("Task", "flow", "tasks", "odfd.flows.tasks:TASK_TYPE", is_of_accounts=True, acts=True)
+TASK: Final = Registration(
+    "Task", "flow", "tasks", "odfd.flows.tasks:TASK_TYPE", is_of_accounts=True, acts=True, schemas="tasks"
+)
 FLOW_RUN: Final = Registration(
-    "FlowRun", "flow", "flowruns", "odfd.flows.tasks:FLOW_RUN_TYPE", is_of_accounts=True, acts=True,
+    "FlowRun", "flow", "flowruns", "odfd.flows.tasks:FLOW_RUN_TYPE", is_of_accounts=True, acts=True, schemas="flows",
     columns=(
         PrintedColumn("TARGET", "spec.target", "reference"), PrintedColumn("TASKS", _tasks),
         PrintedColumn("CAUSE", _cause), PrintedColumn("OUTCOME", _outcome), _PHASE, _CHANGED, _MESSAGE,

@@ -28,7 +28,10 @@ JsonSchema: TypeAlias = dict[str, Any]
 IS_OWN: Final = "x-odfd"
 NEEDED_BY_ODF: Final = "x-odf-required"
 OWN: Final = msgspec.Meta(extra_json_schema={IS_OWN: True})
-"""Marks a field that the format does not have: a manifest with it names our own schema."""
+"""Marks a field that the format's schema does not have: a manifest with it names our own schema.
+
+A list of values in place of ``True`` marks these.
+"""
 NEEDED: Final = msgspec.Meta(extra_json_schema={NEEDED_BY_ODF: True})
 """Marks a field that may be left out here, and which the format's schema requires."""
 ATTRIBUTE: Final = b'"w3id.org/odfd/'
@@ -247,8 +250,9 @@ class TypeRegistry:
         return self._words.get(word.lower())
 
     def at(self, path: str) -> ResourceType | None:
-        """Returns a type by the path of its schema."""
-        return next((each for each in self._types if each.path == path.removesuffix(SUFFIX)), None)
+        """Returns a type by the path of its schema, or a former one."""
+        end = f"/{path.removesuffix(SUFFIX)}"
+        return next((each for each in self._types if any(uri.endswith(end) for uri in (each.uri, *each.uris))), None)
 
     def _near(self, schema: str, short: str) -> str:
         """Suggests a type by the last part of a URI, since its base or case may be wrong too."""
@@ -288,7 +292,7 @@ def _has_own(kind: Kind, value: Any, own_kinds: frozenset[str]) -> bool:
             return _struct_has_own(of, value, own_kinds)
         case Union(variants):
             cls = next((each for each in variants if each.__struct_config__.tag == value[TAG]), None)
-            return value[TAG] in own_kinds or (cls is not None and _struct_has_own(cls, value, own_kinds))
+            return value[TAG] in own_kinds or cls is None or _struct_has_own(cls, value, own_kinds)
         case Vector(item):
             return any(_has_own(item, each, own_kinds) for each in value)
         case _:
@@ -329,7 +333,10 @@ def _struct_has_own(cls: type[msgspec.Struct], value: Mapping[str, Any], own_kin
         child, note = value.get(each.key), notes.get(each.name, {})
         if child is None and note.get(NEEDED_BY_ODF):
             return True
-        if child is not None and (note.get(IS_OWN) or _has_own(each.kind, child, own_kinds)):
+        is_own = note.get(IS_OWN, False)
+        if child is not None and (
+            is_own is True or (is_own and child in is_own) or _has_own(each.kind, child, own_kinds)
+        ):
             return True
     return False
 

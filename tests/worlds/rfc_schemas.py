@@ -16,7 +16,7 @@ from typing import Any, Final
 import jsonschema
 
 ROOT: Final = Path(__file__).parents[2]
-COPIES: Final = ROOT / "tests" / "golden" / "rfc018" / "schemas"
+COPIES: Final = tuple(ROOT / "tests" / "golden" / each / "schemas" for each in ("rfc018", "rfc019"))
 OWN: Final = ROOT / "docs" / "schemas"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 ODF: Final = "https://opendatafabric.org/schemas/"
@@ -54,7 +54,7 @@ def _validator(uri: str) -> jsonschema.Draft202012Validator:
 def schemas() -> dict[str, dict[str, Any]]:
     """Returns all schemas by their ``$id``."""
     found = {}
-    for path in [*OWN.rglob("*.json"), *COPIES.rglob("*.json")]:
+    for path in [each for folder in (OWN, *COPIES) for each in folder.rglob("*.json")]:
         schema = json.loads(path.read_text())
         found[schema["$id"]] = schema | {"$schema": DIALECT}  # the format's metaschemas only say what has headers
     return found

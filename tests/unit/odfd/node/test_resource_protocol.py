@@ -431,7 +431,9 @@ async def test_r57_all_types_are_listed_and_watched_at_once(world: Any) -> None:
 
 async def test_schemas_are_at_the_paths_of_their_types(world: Any) -> None:
     async with world.running("alice") as alice:
-        for path in ("flow/v1alpha1/Task", "flow/v1alpha1/Task.json", "node/v1alpha1/Node"):
+        former = await ask(alice, "GET", "/schemas/flow/v1alpha1/Task")
+        assert former == await ask(alice, "GET", "/schemas/tasks/v1alpha1/Task")
+        for path in ("tasks/v1alpha1/Task", "tasks/v1alpha1/Task.json", "node/v1alpha1/Node"):
             status, (schema,) = await ask(alice, "GET", f"/schemas/{path}")
             assert (status, schema["$id"].endswith(path.removesuffix(".json"))) == (200, True)
         for path in ("/version", "/livez", "/readyz"):

@@ -89,7 +89,7 @@ def test_r02_what_the_node_writes_is_passed_over_with_a_warning() -> None:
     )
 
 
-@pytest.mark.parametrize("schema", [f"{ODF}/flow/v1alpha1/Flow", f"{ODF}/flow/v1alpha1/Flow.json", "Flow"])
+@pytest.mark.parametrize("schema", [f"{ODF}/flows/v1alpha1/Flow", f"{ODF}/flow/v1alpha1/Flow.json", "Flow"])
 def test_r04_a_type_is_written_as_its_uri_or_its_short_name(schema: str) -> None:
     assert [each.name for each in flows(FLOW.replace("Flow", schema))] == ["often"]
 
@@ -99,8 +99,8 @@ def test_r04_a_type_is_written_as_its_uri_or_its_short_name(schema: str) -> None
     [
         ("Folw", "did you mean 'Flow'?"),
         ("flow", "did you mean 'Flow'?"),
-        ("https://example.org/flow/v1alpha1/Flow", f"did you mean '{ODF}/flow/v1alpha1/Flow'?"),
-        (f"{ODF}/flow/v1/Flow", f"did you mean '{ODF}/flow/v1alpha1/Flow'?"),
+        ("https://example.org/flow/v1alpha1/Flow", f"did you mean '{ODF}/flows/v1alpha1/Flow'?"),
+        (f"{ODF}/flow/v1/Flow", f"did you mean '{ODF}/flows/v1alpha1/Flow'?"),
         ("Zebra", "known are "),
     ],
 )

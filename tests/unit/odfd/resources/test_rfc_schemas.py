@@ -85,6 +85,7 @@ RELATIONS = "auth/v1alpha1/Relations"
 VOLUME = "storage/v1alpha1/PersistentVolume"
 VARIABLES = "config/v1alpha1/VariableSet"
 SECRETS = "config/v1alpha1/SecretSet"
+FLOW, RUN, TASK = "flows/v1alpha1/Flow", "flows/v1alpha1/FlowRun", "tasks/v1alpha1/Task"
 READS = {"kind": "Csv", "header": True}
 ID = "6767a4ee-d74d-436e-84f9-709407869a26"
 
@@ -123,6 +124,16 @@ READ_ALL = [
     written("auth/v1alpha1/Account", {"email": "a@b.c", "did": "did:odf:fed0101", "password": {"value": "x"}}),
     written(VOLUME, {"kind": "S3", "bucket": "bucket", "capacity": {}, "credentials": {}}),
     written(RELATIONS, {}),
+    written(FLOW, {"target": {"type": "Dataset", "name": "a"}, "triggers": [{"kind": "Manual"}],
+                   "tasks": [{"kind": "Transform"}], "retryPolicy": {"maxAttempts": 2, "backoff": "Linear"}}),
+    written(FLOW, {"target": "Dataset:a", "triggers": [{"kind": "Source", "source": "Source:s"}],
+                   "tasks": [{"kind": "Ingest", "source": {"type": "Source", "name": "s"}}]}),
+    written(FLOW, {"target": "Dataset:a", "triggers": [{"kind": "Dataset", "dataset": "b"}],
+                   "tasks": [{"kind": "WebhookCall", "endpoint": "WebhookEndpoint:w"}]}),
+    written(RUN, {"target": {"type": "Dataset", "name": "a"}, "tasks": [{"kind": "Verify", "replayTransform": True}]}),
+    written(TASK, {"kind": "Reset", "ref": "head", "target": {"name": "a"}}),
+    written(TASK, {"kind": "SyncTo", "target": "a", "destination": {"url": "odf+https://n.example/a/b"}, "force": False,
+                   "createIfNotExists": True}),
     written(TARGET, {"url": "https://a.example/h"}),
     *(
         written(TARGET, {"url": "https://a.example/h", "secret": each})
@@ -187,7 +198,8 @@ def test_steps_of_a_projection_are_one_statement() -> None:
     ]
 
 
-OF_THE_FORMAT = [SOURCE, TARGET, DATASET, PROJECTION, RELATIONS, VOLUME, VARIABLES, SECRETS, "auth/v1alpha1/Account"]
+OF_THE_FORMAT = [SOURCE, TARGET, DATASET, PROJECTION, RELATIONS, VOLUME, VARIABLES, SECRETS, FLOW, RUN, TASK,
+                 "auth/v1alpha1/Account"]  # fmt: skip
 
 
 @pytest.mark.parametrize("type_", OF_THE_FORMAT)
