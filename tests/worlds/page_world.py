@@ -203,6 +203,7 @@ class _Meeting:
         self.world = node_world.World(self._folder)
         self._alice, self._bob = self.world.running("alice"), self.world.running("bob", ATTESTS)
         alice, bob = await self._alice.__aenter__(), await self._bob.__aenter__()
+        await bob.apply("$schema: Network\nheaders: {name: wires}\nspec: {bootstrap: []}\n")
         await _publish(self.world, alice)
         for name in NAMES:
             await bob.mirror(alice.dataset(name), name)

@@ -1,7 +1,7 @@
 // Peers, what is announced in the network, and what this node mirrors.
 
 import { ask } from "/api.js";
-import { Act, Answer, Facts, flat, html, Id, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
+import { Act, Answer, Facts, flat, flats, html, Id, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
 import { PeerMap } from "/map.js";
 import { Mirror } from "/mirror.js";
 import { useState } from "/vendor/hooks.js";
