@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import re
@@ -10,14 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import trio
 
+from chain.errors import Invalid
 from chain.instant import SECOND
 from chain.state import load_state
 from config.model import Webhooks
+from odfd.control import wire
+from odfd.volumes.volume_paths import MARK
 from worlds.asking import ask
 from worlds.eventually import PATIENCE, became
+from worlds.s3_server import new_bucket, s3_server
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "rfc018"
 REFUSED = {
@@ -270,3 +276,52 @@ async def test_r62_the_webhook_of_the_example_is_ready_and_called_once_for_each_
         assert len(heads) >= 2
         assert {path for path, _, _ in outside.calls} == {"/hook/"}
         assert len({id_ for _, id_, _ in outside.calls}) == len(heads)
+
+
+@pytest.mark.slow
+async def test_r62_the_volume_of_the_example_is_ready_and_takes_the_data_of_its_dataset(world: Any) -> None:
+    texts = [SEALED.sub(r"\1: AKIAHOUSE", path.read_text()) for path in sorted(GOLDEN.glob("storage-volume.*.yaml"))]
+
+    async def rows() -> Any:
+        """More than the few bytes that stay in the database."""
+        lines = [f"2024-01-01T00:00:00Z,{hashlib.sha256(b'%d' % each).hexdigest()}" for each in range(5_000)]
+        yield "\n".join(["event_time,city", *lines, ""]).encode()
+
+    with s3_server() as server:
+        new_bucket(server, "my-bucket")
+
+        def held() -> list[str]:
+            listed = httpx.get(f"{server}/my-bucket?list-type=2&prefix=some-prefix").text
+            return re.findall("<Key>([^<]+)</Key>", listed)
+
+        async with world.running("alice") as alice:
+            await alice.apply(*(each.replace("https://s3.amazonaws.com", server) for each in texts))
+            await check_ready(alice)
+            upload = await alice.api.flow.stage("a.csv", rows())
+            request = wire.IngestRequest(uploads=(upload.id,), format="csv")
+            (item,) = (await alice.done(alice.api.flow.ingest("my-dataset", request))).items
+            assert item.records == 5_000, item
+            await became(lambda: [each for each in held() if not each.endswith(MARK)])
+            assert (await alice.api.datasets.tail("my-dataset", 1)).rows
+
+
+@pytest.mark.parametrize(
+    ("refused", "rule", "said"),
+    [
+        ("source-polling-url.proj-latest", "engine-unavailable", "datafusion"),
+        ("source-push-http.dataset-aggregates", "engine-unknown", "flink"),
+    ],
+)
+async def test_r62_examples_for_engines_that_are_not_here_are_refused_by_the_engine(
+    world: Any, outside: Any, refused: str, rule: str, said: str
+) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(*VALUES, *of_here(refused.partition(".")[0], outside))
+        try:
+            (item,) = (await alice.apply((GOLDEN / f"{refused}.yaml").read_text())).items
+            fault = item.fault
+        except Invalid as invalid:
+            fault = invalid
+        assert fault is not None
+        assert (fault.rule, said in repr(fault)) == (rule, True), fault
+        assert fault.hint
