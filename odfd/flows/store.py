@@ -113,12 +113,6 @@ def _read(name: str, spec: str, annotations: str) -> DesiredFlow:
     return declared_flow(name, msgspec.json.decode(spec), msgspec.json.decode(annotations))
 
 
-def find(connection: sqlite3.Connection, name: str, uses: Uses | None) -> FlowPlan | None:
-    """Returns the plan of a flow by its name; ``None`` if there is none, or it waits."""
-    found = ResourceStore(connection).sought(TYPE, name)
-    return next(iter(_planned(connection, [] if found is None else [found], uses)), None)
-
-
 def flows(connection: sqlite3.Connection, uses: Uses | None) -> list[FlowPlan]:
     """Lists the plans of flows by name, without those that wait."""
     return _planned(connection, ResourceStore(connection).all(TYPE), uses)

@@ -64,13 +64,7 @@ class FlowService:
 
     async def get(self, name: str) -> wire.FlowView:
         """Shows a flow; one of many datasets is shown as a whole. Raises NotFound."""
-        template, found = await self._find(name)
-        views = await trio.to_thread.run_sync(self._views, found)
-        return (
-            views[0]
-            if template is None
-            else _whole_view(template, views, await trio.to_thread.run_sync(self._accounts))
-        )
+        return await trio.to_thread.run_sync(self._one, *await self._find(name))
 
     async def pause(self, name: str) -> wire.FlowView:
         """Pauses a flow until it is resumed, also over restarts; a run under way continues."""
@@ -99,9 +93,7 @@ class FlowService:
         await self._worker.request([key for key, _ in found])
         told = await trio.to_thread.run_sync(about_flow, self._home, plan)
         self._events.emit("flow.requested", plan.name, about=told)
-        views = await trio.to_thread.run_sync(self._views, found)
-        accounts = await trio.to_thread.run_sync(self._accounts)
-        return views[0] if template is None else _whole_view(template, views, accounts)
+        return await trio.to_thread.run_sync(self._one, template, found)
 
     async def backfill(self, name: str, request: wire.BackfillRequest) -> wire.BackfillView:
         """Makes up for scheduled times that did not fire: one run for each, oldest first, also over restarts.
@@ -140,16 +132,12 @@ class FlowService:
                 rule="flow-name",
                 hint=f"odfctl flow pause {name}, or set flows.follow = false for all",
             )
-        views = await trio.to_thread.run_sync(self._views, found)
+        view = await trio.to_thread.run_sync(self._one, template, found)
         told = await trio.to_thread.run_sync(about_flow, self._home, plan)
         await self.withdraw(store.TYPE, name, force=force)
         await self._worker.look({plan.target})
         self._events.emit("flow.deleted", plan.name, about=told)
-        return (
-            views[0]
-            if template is None
-            else _whole_view(template, views, await trio.to_thread.run_sync(self._accounts))
-        )
+        return view
 
     async def changed(self, planned: Sequence[PlannedResource]) -> None:
         """Puts applied flows in force, and tells of each."""
@@ -228,12 +216,7 @@ class FlowService:
         plan = template or found[0][1].plan
         told = await trio.to_thread.run_sync(about_flow, self._home, plan)
         self._events.emit("flow.paused" if paused else "flow.resumed", plan.name, about=told)
-        views = await trio.to_thread.run_sync(self._views, found)
-        return (
-            views[0]
-            if template is None
-            else _whole_view(template, views, await trio.to_thread.run_sync(self._accounts))
-        )
+        return await trio.to_thread.run_sync(self._one, template, found)
 
     def _templates(self) -> Sequence[FlowPlan]:
         """Returns the flows of many datasets."""
@@ -305,6 +288,11 @@ class FlowService:
         """Returns the names of accounts that have flows or datasets, by the ids of flows and the dids of datasets."""
         with self._home.database.read() as connection:
             return ResourceStore(connection).account_names(store.TYPE, DATASET)
+
+    def _one(self, template: FlowPlan | None, found: Sequence[tuple[str, Entry]]) -> wire.FlowView:
+        """Shows a flow, of which these are the entries: one of many datasets as a whole."""
+        views = self._views(found)
+        return views[0] if template is None else _whole_view(template, views, self._accounts())
 
     def _views(self, entries: Sequence[tuple[str, Entry]]) -> Sequence[wire.FlowView]:
         accounts = self._accounts()
