@@ -22,13 +22,11 @@ from chain.instant import SECOND, Instant, to_millis
 from chain.model.block import MetadataBlock
 from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, OffsetInterval, Seed, SetDataSchema
 from chain.multihash import Multihash
-from chain.store.base import Head
+from chain.store.base import Append, Head, UpperMove
 from chain.store.database import open_database
 from chain.store.layout import DirectoryWriter
 from chain.store.objects import DiskObjects
-from chain.store.shards import CommitPoint, Committed, Proposal
 from chain.store.sqlite import SqliteChains
-from chain.store.sqlite_shards import SqliteShards
 
 sys.path.append(str(TREE / "client"))  # a distribution of its own, which is not installed here
 from odfd_client import open_repository
@@ -49,22 +47,21 @@ class _Writer:
         kept = SqliteChains(self._database, DiskObjects(folder / "objects", self._database))
         if length:
             chains.keep(kept, chains.long_chain(length, slices=False))
-        self._point = CommitPoint(SqliteShards(self._database, kept))
-        self._heads = {each: self._point.shard(each).head for each in datasets}
+        self._chains = kept
+        self._heads = {each: kept.chain(each).head() for each in datasets}
         self._count = 0
 
     def append(self) -> None:
         self._count += 1
         time = Instant(_LATER + self._count * SECOND)
-        made = [self._proposal(dataset, head, time) for dataset, head in self._heads.items()]
-        outcomes = self._point.append(made)
-        assert all(isinstance(each, Committed) for each in outcomes), outcomes
+        made = [self._appended(dataset, head, time) for dataset, head in self._heads.items()]
+        self._chains.commit(made)
         self._heads = {each.dataset: Head(each.blocks[0].hash, each.blocks[0].sequence_number) for each in made}
 
     def close(self) -> None:
         self._database.close()
 
-    def _proposal(self, dataset: DatasetId, head: Head | None, time: Instant) -> Proposal:
+    def _appended(self, dataset: DatasetId, head: Head | None, time: Instant) -> Append:
         block = MetadataBlock(
             system_time=time,
             prev_block_hash=None if head is None else head.hash,
@@ -73,7 +70,8 @@ class _Writer:
             if head is None
             else AddData(new_watermark=time),
         )
-        return Proposal(dataset=dataset, blocks=[encode_block(block)], new_upper=to_millis(time) + 1)
+        upper = UpperMove(self._chains.upper(dataset), to_millis(time) + 1)
+        return Append(dataset=dataset, expected=head, blocks=[encode_block(block)], upper=upper)
 
 
 def measure_shards(size: Size, folder: Path) -> list[Row]:

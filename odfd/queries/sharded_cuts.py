@@ -45,7 +45,7 @@ def cuts_of(
     asked for exactly, by pins or clauses, is not cut: it is as if it were not here.
     """
     complete, is_exact = home.complete_to(shards), bool(clauses or pins)
-    views = SqliteShards(home.database, home.chains).read(shards).views
+    views = SqliteShards(home.database, home.chains).read(shards)
     is_whole = complete is None or bool(pins)  # a pin says itself what is read
     whole = [_size(views[each]) if is_whole else views[each].size_at(complete or 0) for each in shards]
     if not all(whole) and not pins:
@@ -73,7 +73,7 @@ def complete_sizes(home: StateDirectory, shards: Sequence[DatasetId]) -> list[in
     complete = home.complete_to(shards)
     if complete is None:
         return [None for _ in shards]
-    views = SqliteShards(home.database, home.chains).read(shards).views
+    views = SqliteShards(home.database, home.chains).read(shards)
     return [views[each].size_at(complete) for each in shards]
 
 
@@ -132,7 +132,7 @@ def cut_to(
     ]
     if not ends:
         return list(cuts)
-    views = SqliteShards(home.database, home.chains).read(shards).views
+    views = SqliteShards(home.database, home.chains).read(shards)
     sizes = [min(cut.size, views[each].size_at(min(ends) - 1)) for each, cut in zip(shards, cuts, strict=True)]
     if not all(reached) or not all(sizes):
         return None

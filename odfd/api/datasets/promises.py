@@ -12,7 +12,6 @@ from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, from_millis, to_millis
 from chain.state import load_state
-from chain.store.shards import CommitPoint, Proposal
 from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets.commit import check_clock, check_jump, check_upper
 from odfd.state.directory import StateDirectory
@@ -40,11 +39,10 @@ def advance_upper(
     check_clock(state, time)
     check_upper(home.chains.upper(dataset), time)
     check_jump(ahead(state.system_time), time)
-    point = CommitPoint(SqliteShards(home.database, home.chains))
-    outcomes = point.append([Proposal(dataset=each, new_upper=to_millis(time)) for each in shards])
+    SqliteShards(home.database, home.chains).advance(shards, to_millis(time))
     for each in shards:
         sign(each)
-    return from_millis(min(outcome.shard.upper for outcome in outcomes))
+    return from_millis(min(map(home.chains.upper, shards)))
 
 
 def _check_sole_writer(home: StateDirectory, dataset: DatasetId, now: Instant) -> None:

@@ -21,7 +21,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store import uppers
 from chain.store.base import ChainReader, Head
-from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
+from chain.store.shards import SEALED
 from chain.store.sqlite_shards import SqliteShards
 from odfd.api.datasets.own_roots import check_own_root
 from odfd.api.resources.sources import SourceReader
@@ -80,7 +80,7 @@ class RenditionEffects:
         self._keeping = keeping
         self._clock, self._visibility = terms
         self._readers = readers
-        self._point = CommitPoint(SqliteShards(home.database, home.chains))
+        self._shards = SqliteShards(home.database, home.chains)
         self.step: Callable[[str], None] = lambda _: None
         """Called after each durable effect; tests use it to let a process die there."""
 
@@ -389,9 +389,7 @@ class RenditionEffects:
         return 0 if head is None else head.size
 
     def run_on(self, member: Member, until: int) -> None:
-        outcomes = self._point.append([Proposal(dataset=each, new_upper=until) for each in member.shards])
-        if not all(isinstance(outcome, STANDS) for outcome in outcomes):
-            raise Conflict(f"the frontier of rendition {member.row.number} did not move", rule="compare-and-append")
+        self._shards.advance(member.shards, until)
         for each in member.shards:
             self._committer.sign_upper(each)
 

@@ -27,7 +27,6 @@ from chain.state import load_state
 from chain.store.base import Head
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
-from chain.store.shards import CommitPoint, Committed, Proposal, Same
 from chain.store.sqlite import SqliteChains
 from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets import references
@@ -135,11 +134,8 @@ class Life:
 
     def promise(self, ahead: int) -> None:
         upper = max(self.now // MILLISECOND + ahead, self.promised)
-        (outcome,) = CommitPoint(SqliteShards(self.database, self.chains)).append(
-            [Proposal(dataset=self.dataset, new_upper=upper)]
-        )
-        assert isinstance(outcome, Committed | Same)
-        self.promised = max(self.promised, outcome.shard.upper)
+        SqliteShards(self.database, self.chains).advance([self.dataset], upper)
+        self.promised = max(self.promised, self.chains.upper(self.dataset))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pytest
 from chain import instant
 from chain.errors import Conflict, Refused
 from chain.instant import SECOND, Instant, to_millis
-from chain.store.shards import SEALED, CommitPoint, Committed, Proposal
+from chain.store.shards import SEALED
 from chain.store.sqlite_shards import SqliteShards
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
@@ -25,13 +25,8 @@ def newest(node: Any, dataset: Any) -> Any:
         return Ledger(connection).newest_head(dataset)
 
 
-def point(node: Any) -> CommitPoint:
-    return CommitPoint(SqliteShards(node.home.database, node.home.chains))
-
-
 def promise(node: Any, name: str, upper: int) -> None:
-    (outcome,) = point(node).append([Proposal(dataset=node.dataset(name), new_upper=upper)])
-    assert isinstance(outcome, Committed)
+    SqliteShards(node.home.database, node.home.chains).advance([node.dataset(name)], upper)
 
 
 async def seen(node: Any, name: str) -> wire.Frontiers:
@@ -139,9 +134,7 @@ async def test_a_promise_while_rows_are_computed_makes_the_pull_plan_again(
         async def promised_first(self: OwnerCommitter, dataset: Any, *rest: Any, **named: Any) -> Any:
             if len(refused) < 2 and dataset not in [each for each, _ in refused]:
                 uppers[dataset] = alice.home.chains.upper(dataset) + 60_000
-                CommitPoint(SqliteShards(alice.home.database, alice.home.chains)).append(
-                    [Proposal(dataset=dataset, new_upper=uppers[dataset])]
-                )
+                SqliteShards(alice.home.database, alice.home.chains).advance([dataset], uppers[dataset])
                 with pytest.raises(Conflict) as lost:
                     await commit(self, dataset, *rest, **named)
                 refused.append((dataset, str(lost.value)))

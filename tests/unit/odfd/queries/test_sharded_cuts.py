@@ -46,7 +46,7 @@ class Reads:
         for each in shards:
             chain = self._chains.chain(each)
             found[each] = View(Shard(chain.head(), 0), chain.block_at)
-        return SimpleNamespace(views=found)
+        return found
 
 
 @given(st.lists(st.tuples(TIMES, st.integers(0, 6)), min_size=2, max_size=4))
