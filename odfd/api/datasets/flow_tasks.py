@@ -68,23 +68,29 @@ class FlowTasks(NamedTuple):
     pushing: PushService
     sources: SourceReader
     now: Callable[[], Instant]
-    at_work: dict[str, trio.CancelScope]
-    """The runs under way, by the ids that their records have."""
+    at_work: dict[trio.CancelScope, str]
+    """The runs under way, and the ids that their records have.
+
+    Two have the same id while a flow is declared for a dataset again that it was taken from: the run goes on twice.
+    """
 
     async def run(self, plan: FlowPlan, record: Record) -> Ended:
         """Performs one run of a flow, until it is cancelled, and returns how it ended."""
         with trio.CancelScope() as scope:
-            self.at_work[record.run] = scope
+            self.at_work[scope] = record.run
             try:
                 return await self._in_order(plan, record)
             finally:
-                del self.at_work[record.run]
+                del self.at_work[scope]
         return Ended(Outcome.CANCELLED, "somebody deleted it")
 
     def cancel(self, run: str) -> None:
         """Cancels a run and its task, if it is under way."""
-        if (scope := self.at_work.get(run)) is not None:
+        for scope in self._scopes(run):
             scope.cancel()
+
+    def _scopes(self, run: str) -> list[trio.CancelScope]:
+        return [scope for scope, each in self.at_work.items() if each == run]
 
     async def _in_order(self, plan: FlowPlan, record: Record) -> Ended:
         """Performs the tasks of a run.
@@ -202,7 +208,7 @@ class FlowTasks(NamedTuple):
         try:
             await task.finished.wait()
         except trio.Cancelled:
-            if self.at_work[run].cancel_called:
+            if any(scope.cancel_called for scope in self._scopes(run)):
                 self.board.cancel(task.id)
             raise
         return end_of(task)._replace(task=task.id)

@@ -5,25 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 import trio
+import trio.testing
 from msgspec.structs import replace
 from unit.odfd.node.test_flows import ON_UPDATE, flow, pass_time, ran, view
 
 from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.api import resource_operations
+from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.resources.types import TYPES
 from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.flows import former_forms, store
+from odfd.flows.plan import Outcome, Record
 from odfd.resources.resource import Resource, derived_id
 from odfd.resources.status import Condition, ResourceStatus
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import Deletion
+from odfd.workers.flows import Ended
 from worlds.accounts_world import ALICE, BOB, DATASET, settled
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
@@ -342,3 +346,29 @@ async def test_an_upgrade_forgets_finished_tasks_but_for_the_newest_and_says_so(
         with alice.home.database.read() as connection:
             kept = [each.name for each in ResourceStore(connection).all("Task")]
         assert kept == ["t1", "t4", "t5"], "one that waits stays"
+
+
+class HeldRuns(FlowTasks):
+    """Performs runs that end by nothing but a cancellation."""
+
+    async def _in_order(self, plan: Any, record: Any) -> Ended:
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+async def test_a_run_that_goes_on_twice_is_cancelled_as_one(nursery: trio.Nursery) -> None:
+    """So it is while a flow is declared again for a dataset that it was taken from."""
+    parts: Any = dict.fromkeys(FlowTasks._fields) | {"at_work": {}}
+    tasks, ended = HeldRuns(**parts), []
+
+    async def run(which: str) -> None:
+        ended.append((which, (await tasks.run(cast("Any", None), Record(since=Instant(0), run=which))).outcome))
+
+    for which in ("one", "one", "two"):
+        nursery.start_soon(run, which)
+    await trio.testing.wait_all_tasks_blocked()
+    tasks.cancel("one")
+    await trio.testing.wait_all_tasks_blocked()
+    assert ended == [("one", Outcome.CANCELLED)] * 2
+    assert list(tasks.at_work.values()) == ["two"]
+    tasks.cancel("two")
