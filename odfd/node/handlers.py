@@ -193,7 +193,6 @@ def _flows(
     parts.flows.perform = performing.run
     flows = FlowService(home, parts.flows, context)
     flows.withdraw = declarations.delete
-    flows.is_given = lambda dataset: pulling.portals.of(dataset) is not None
     return flows, performing, verification, rewriting
 
 

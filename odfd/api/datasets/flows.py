@@ -11,14 +11,13 @@ from chain import instant
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
-from chain.model.events import DatasetKind
 from chain.state import load_state, transform_of
 from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows import store
-from odfd.flows.plan import BAD, FlowPlan, Ingest, Transform
+from odfd.flows.plan import BAD, FlowPlan, Ingest
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
 from odfd.flows.selection import EVERY
@@ -43,8 +42,6 @@ class FlowService:
         self._events = context.events
         self.withdraw: Callable[..., Awaitable[wire.ResourceView]] = _nobody
         """Deletes the resource of a type and name; set by the service of declarations."""
-        self.is_given: Callable[[DatasetId], bool] = lambda _: False
-        """Whether a Portal gives rows to a dataset; set where the services are joined. Blocking."""
 
     async def list(self, sees: Sees | None = None) -> Sequence[wire.FlowView]:
         """Lists flows by name, then the derived datasets that follow their inputs.
@@ -246,18 +243,12 @@ class FlowService:
             )
 
     def _check_pulled(self, plan: FlowPlan) -> None:
-        """Raises Refused for a flow that pulls an own root to which records can only be pushed."""
-        fetching = [
-            each
-            for each in plan.tasks
-            if isinstance(each, Ingest) and not isinstance(each, Transform) and each.dataset in (None, plan.target)
-        ]
+        """Raises Refused for a flow that ingests from a Source into an own root whose records are pushed."""
+        fetching = [each for each in plan.tasks if type(each) is Ingest and each.dataset in (None, plan.target)]
         if not fetching or plan.target == EVERY or not self._home.keys.has_dataset_key(plan.target):
             return
         state, name = load_state(self._home.chains.chain(plan.target)), self._home.name_of(plan.target)
-        has_own = any(each.source is None for each in fetching)
-        is_pushed = bool(state.active_push_sources) or (has_own and not self.is_given(plan.target))
-        if state.kind is DatasetKind.ROOT and state.polling_source is None and is_pushed:
+        if state.polling_source is None and state.active_push_sources:
             raise Refused(
                 f"{name} takes no pull: it has no polling source",
                 rule="flow-target",
