@@ -73,12 +73,14 @@ def phase_text(row: wire.ResourceManifest) -> str:
 
 
 def conditions_text(status: Mapping[str, Any]) -> str:
-    """Formats conditions by the last part of their URIs."""
+    """Formats conditions by the last part of their URIs; those that tell several things are seen with ``-o yaml``."""
     conditions = {
-        key.rpartition("/")[2]: each.get("value", each.get("kind"))
+        key.rpartition("/")[2]: each.get("value", each.get("kind", each.get("status")))
         for key, each in status.get("conditions", {}).items()
     }
-    return labels_text({key: value for key, value in conditions.items() if key not in wire.BESIDE})
+    return labels_text({
+        key: value for key, value in conditions.items() if value is not None and key not in wire.BESIDE
+    })  # fmt: skip
 
 
 def labels_text(labels: Mapping[str, Any]) -> str:

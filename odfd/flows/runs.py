@@ -16,6 +16,7 @@ from chain.instant import Instant
 from odfd.flows.plan import DAY, Cause, FlowPlan, Outcome, Record
 from odfd.flows.schedule import Several, parse_duration
 from odfd.flows.tasks import RUN
+from odfd.resources.manifest import MAX_NAME
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Json, OwnerReference, Resource
 from odfd.resources.status import Condition, ConditionValue, ResourceStatus, failed, ready
@@ -25,6 +26,7 @@ USUAL_AGE: Final = 30 * DAY
 STATUS, CAUSES, RETRY, OUTCOME = "FlowRunStatus", "FlowRunActivationCauses", "FlowRunRetry", "RunOutcome"
 """The conditions of a FlowRun; the last is ours, since RFC-019 tells the outcomes of tasks alone."""
 GOOD: Final = frozenset({Outcome.UPDATED, Outcome.UP_TO_DATE})
+_STAMP: Final = str.maketrans({"-": "", ":": "", "T": "-"})
 Told: TypeAlias = Mapping[str, ConditionValue]
 
 
@@ -62,9 +64,15 @@ def begun(
         key: Condition(value=value, updated_at=now, observed_generation=1) for key, value in told.items()
     })  # fmt: skip
     return Resource(
-        id=record.run, type=RUN, name=f"{flow.name}-{record.run[:8]}", account=flow.account, spec=spec, status=status,
+        id=record.run, type=RUN, name=_name(flow, record.run, now), account=flow.account, spec=spec, status=status,
         owners=(OwnerReference(id=flow.id, type=flow.type, name=flow.name, part=None),), created_at=now, updated_at=now,
     )  # fmt: skip
+
+
+def _name(flow: Resource, run: str, now: Instant) -> str:
+    """Returns a name for a run; in the order of names are the runs of a flow in the order in which they began."""
+    suffix = f"-{instant.render(now)[:19].translate(_STAMP)}-{run[:8]}"
+    return flow.name[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
 
 def ended(run: Resource, outcome: Outcome, message: str, steps: Iterable[TaskEnd], now: Instant) -> ResourceStatus:

@@ -25,12 +25,14 @@ from odfd.cli.commands.verify import doubt_of, report_text
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
 from odfd.cli.progress import Meter, bar, describe
+from odfd.cli.resource_tables import conditions_text
 from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
 from odfd.cli.table import TableColumn, clean, fields, render, width
 from odfd.cli.trust_text import trust_text, witness_lines
 from odfd.control import wire
 from odfd.control.client import Answer, Client
 from odfd.errors import Unreachable, Usage
+from odfd.resources import registry
 
 
 @pytest.mark.parametrize(
@@ -448,3 +450,13 @@ def test_a_daemon_that_is_silent_is_told_while_it_is_waited_for(
         with pytest.raises(Unreachable, match="went away"):
             Client(tmp_path / "s", told=told).ask("GET", "/x")
     assert said == [f"no answer from the daemon at {tmp_path / 's'} yet; waiting for it"]
+
+
+def test_conditions_that_tell_several_things_are_not_cut_down_to_one() -> None:
+    conditions = {
+        f"{registry.ODF}/flows/v1alpha1/FlowRunStatus": {"status": "Finished", "tasks": []},
+        f"{registry.ODF}/flows/v1alpha1/FlowRunActivationCauses": {"activationCauses": []},
+        f"{registry.OURS}/flow/v1alpha1/RunOutcome": {"kind": "Success"},
+        f"{registry.OURS}/resource/v1alpha1/Synced": {"value": False},
+    }
+    assert conditions_text({"conditions": conditions}) == "FlowRunStatus=Finished,RunOutcome=Success,Synced=false"

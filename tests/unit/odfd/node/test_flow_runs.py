@@ -23,6 +23,7 @@ from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.flows import former_forms, store
 from odfd.flows.plan import Outcome, Record
+from odfd.resources.manifest import MAX_NAME
 from odfd.resources.resource import Resource, derived_id
 from odfd.resources.status import Condition, ResourceStatus
 from odfd.resources.store import ResourceStore
@@ -114,6 +115,7 @@ async def test_a_retry_is_a_run_that_names_the_one_before_and_has_its_causes(wor
             await ran(alice, "often", attempts)
             await pass_time(alice, 1)
         first, second, third = await runs(alice)
+        assert first.name < second.name < third.name  # as tables list them
         assert told(first, RETRY) == {}
         assert told(second, RETRY).items() >= {"retryOf": f"FlowRun:{first.id}", "retryNumber": 1}.items()
         assert told(third, RETRY).items() >= {"retryOf": f"FlowRun:{second.id}", "retryNumber": 2}.items()
@@ -346,6 +348,16 @@ async def test_an_upgrade_forgets_finished_tasks_but_for_the_newest_and_says_so(
         with alice.home.database.read() as connection:
             kept = [each.name for each in ResourceStore(connection).all("Task")]
         assert kept == ["t1", "t4", "t5"], "one that waits stays"
+
+
+async def test_the_run_of_a_flow_with_the_longest_name_is_found_by_its_own(world: Any) -> None:
+    long = "a" * MAX_NAME
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, flow(long, tasks=VERIFY))
+        await pass_time(alice, 60)
+        await ran(alice, long, 1)
+        (run,) = await runs(alice)
+        assert await alice.api.declarations.get("FlowRun", run.name) == run
 
 
 class HeldRuns(FlowTasks):
