@@ -811,7 +811,7 @@ async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_mean
 
 async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: Any, tmp_path: Path) -> None:
     async with world.running("alice") as alice:
-        flow = WAITING.replace("two", "one")
+        flow = WAITING.replace("two", "one").replace("kind: Pull", "kind: Verify")
         await alice.apply(plain("one"), flow)
         assert await flows(alice) == ["f"]
         did = str(alice.dataset("one"))

@@ -189,8 +189,9 @@ async def test_an_intent_that_is_not_in_force_yet_is_declared_with_a_warning(
         raise Environment("the network is not running", rule="network-down")
 
     async with world.running("alice") as alice:
-        monkeypatch.setattr(type(alice.parts.membership), "reload", down)
-        (item,) = (await alice.apply(INTENTS[-1])).items
+        with monkeypatch.context() as patch:
+            patch.setattr(type(alice.parts.membership), "reload", down)
+            (item,) = (await alice.apply(INTENTS[-1])).items
         assert (item.action, item.warnings) == (
             "created", ("it is declared, and not in force yet: the network is not running",),
         )  # fmt: skip
