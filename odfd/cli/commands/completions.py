@@ -103,6 +103,7 @@ class Node:
             "event": lambda _: map(Candidate, EVENTS),
             "type": lambda _: [Candidate(each.name) for each in kinds.DECLARED],
             "hold": self._holds,
+            "validator": self._validators,
         }
 
     def known(self, source: str, plain: Sequence[str]) -> Iterable[Candidate]:
@@ -114,6 +115,10 @@ class Node:
 
     def _all(self, kind: kinds.Kind[Any]) -> list[Candidate]:
         return [Candidate(kind.key(each), _told(each)) for each in kind.all(self._session).value]
+
+    def _validators(self, _: Sequence[str]) -> list[Candidate]:
+        """Returns the dids of validators, by which commands name them; resources are named otherwise."""
+        return [Candidate(each.spec["did"], each.spec["group"]) for each in kinds.VALIDATOR.all(self._session).value]
 
     def _columns(self, plain: Sequence[str]) -> list[Candidate]:
         if not plain:
