@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from worlds import manifests
 
 pytestmark = pytest.mark.e2e
@@ -78,7 +79,7 @@ def test_nothing_is_made_under_the_pin_of_an_engine_that_is_not_here(make_daemon
     assert "blocked" in alice.ctl("get", "datasets").out
     assert "it is another here" in alice.ctl("describe", "dataset", "towns").out
     proven = alice.ctl("engine", "prove", "towns")
-    digest = alice.ask("get", "engines")[0]["digest"]
+    digest = with_state(alice.ask("get", "engine", "spark"))["digest"]
     assert (proven.code, made_up in proven.out, digest in proven.out) == (0, True, True), proven.out
     assert alice.ctl("pull", "--all").code == 0
     assert len(alice.ask("tail", "towns")["rows"]) == 3

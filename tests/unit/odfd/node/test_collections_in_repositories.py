@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from chain.statements import envelope, statement
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.api.network.site_library import NodeSiteLibrary
 from odfd.control import wire
-from odfd.published.collection import COLLECTION, collection_in
+from odfd.published.collection import COLLECTION, collection_in, collection_state
 from odfd.smart.server import SmartApplication
 from odfd.verify.verify import VerificationRequest, verify_chain
 from odfd_client import Invalid, NotFound, Progress, Refused, Repository, Snapshot, Update, open_repository
@@ -33,6 +33,7 @@ from odfd_client.places import StorePlace
 from p2p.ipfs import record
 from p2p.wire.frames import frame
 from worlds.memory_ipfs import MemoryIpfs, Swarm
+from worlds.node_world import until
 from worlds.s3_server import new_bucket, s3_server
 from worlds.served_node import away
 from worlds.sftp import PASSWORD, sftp_served
@@ -149,6 +150,13 @@ def continued(repository: Repository, saved: str) -> None:
     assert [type(each) for each in repository.open("cities").cross(saved, follow=False)] == [Update]
 
 
+def is_signed(node: Any, ids: Any) -> bool:
+    with suppress(errors.Refused):
+        collection_state(node.home.database, node.home.chains, ids)
+        return True
+    return False
+
+
 async def test_an_export_of_all_shards_is_what_a_repository_has(world: Any, worlds: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
@@ -182,6 +190,7 @@ async def test_an_export_of_all_shards_is_what_a_repository_has(world: Any, worl
             await exported(alice, single)
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
         mine = tmp_path / "mine"
+        await until(lambda: not is_signed(alice, ids))  # the card is withdrawn
         await exported(alice, mine)
         assert {each.name for each in mine.iterdir()} == {each.multibase for each in ids}
         for each in ids:

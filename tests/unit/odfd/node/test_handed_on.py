@@ -440,7 +440,8 @@ class Plays:
             (each.name, each.records, each.labels, each.published, each.watermark) for each in await api.datasets.list()
         ]
         holds = sorted((each.owner, each.fence) for each in await api.holds.list(self.name))
-        flows = sorted((each.name, each.target, each.state) for each in await api.flows.list())
+        # A run that goes on is seen or not, as it happens.
+        flows = sorted((each.name, each.target, each.state == "paused") for each in await api.flows.list())
         active = self.node.dataset(self.name)
         with self.node.home.database.read() as connection:
             bob = ResourceStore(connection).named("Account", "bob", None)
