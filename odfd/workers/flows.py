@@ -126,6 +126,7 @@ class FlowWorker:
                 if self._alarm is not None:
                     nursery.start_soon(self._alarm.run, self.loop.poke)
                 try:
+                    await trio.to_thread.run_sync(self._end_cut_off)  # before the first begins: none is under way
                     await self.loop.run(life)
                 finally:
                     self._nursery = None
@@ -197,8 +198,6 @@ class FlowWorker:
     async def _evaluate(self, datasets: Collection[DatasetId]) -> None:
         async with self._looking:
             everything, self._is_loaded = not self._is_loaded, True
-            if everything:
-                await trio.to_thread.run_sync(self._end_cut_off)
             if everything or selection.EVERY in datasets:
                 read = partial(self._read_all, everything=everything)
             else:
@@ -227,7 +226,7 @@ class FlowWorker:
         return [(each.key, record)] if each.plan.declared and record != before else []
 
     def _end_cut_off(self) -> None:
-        """Ends the runs that a crash cut off, and that nothing goes on with."""
+        """Ends the runs that a stop cut off, and that nothing goes on with."""
         now = self._clock.now()
         with self._home.database.read() as connection:
             found = store.cut_off(connection)
