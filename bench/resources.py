@@ -10,8 +10,9 @@ from typing import Final
 import structlog
 
 from bench.measure import Row, Side, Size, in_turns
-from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.desired_state import read_desired_state
+from odfd.api.resources.parts import PartsKeeper
+from odfd.api.resources.planning import Planning
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.obs.events import EventLog
@@ -36,7 +37,7 @@ def measure_resources(size: Size, folder: Path) -> list[Row]:
     """Applies manifests for the first time and again; gets one and a page of many."""
     count, many, rounds = size.pick(20, 1_000), size.pick(60, 10_000), size.pick(1, 5)
     with open_state_directory(folder / "state") as home:
-        service = service_over(home)
+        service = Planning(*alone(home))
         turns = itertools.count()
         first = _text(range(count), next(turns))
         reading = lambda: read_desired_state(first)  # noqa: E731  it is timed
@@ -50,18 +51,17 @@ def measure_resources(size: Size, folder: Path) -> list[Row]:
         ]
         _fill(home, service, many)
         with open_state_directory(folder / "few") as other:
-            _fill(other, service_over(other), many // 10)
+            _fill(other, Planning(*alone(other)), many // 10)
             pages = in_turns(_labelled(home), _labelled(other), rounds)
         return [*rows, _one(home, many, rounds), _page(pages, many)]
 
 
-def service_over(home: StateDirectory, events: EventLog | None = None) -> DeclarationService:
-    """The service of a node that does nothing else."""
+def alone(home: StateDirectory, events: EventLog | None = None) -> tuple[StateDirectory, Context, PartsKeeper]:
+    """The parts of a node that does nothing else than to keep resources."""
     clock, logger = SystemClock(), structlog.get_logger()
-    events = events or EventLog(clock)
     ids = (f"{number:08x}-0000-4000-8000-000000000000" for number in itertools.count())
-    board = TaskBoard(clock, lambda: "task", logger)
-    return DeclarationService(home, Context(clock, logger, events, board, "bench"), lambda: next(ids))
+    context = Context(clock, logger, events or EventLog(clock), TaskBoard(clock, lambda: "task", logger), "bench")
+    return home, context, PartsKeeper(home, clock, lambda: next(ids))
 
 
 def _text(numbers: Sequence[int] | range, turn: int) -> list[wire.ManifestText]:
@@ -69,7 +69,7 @@ def _text(numbers: Sequence[int] | range, turn: int) -> list[wire.ManifestText]:
     return [wire.ManifestText(source="bench.yaml", text="---\n".join(texts), base="")]
 
 
-def _apply(home: StateDirectory, service: DeclarationService, texts: Sequence[wire.ManifestText]) -> None:
+def _apply(home: StateDirectory, service: Planning, texts: Sequence[wire.ManifestText]) -> None:
     planned = service.plan(read_desired_state(texts).drafts)
     with home.database.write() as connection:
         service.commit(connection, [each for each in planned if each.action != "unchanged"])
@@ -85,7 +85,7 @@ def _against_reading(
     return Row(name=name, measures=what, ours=sides[0], peer=sides[1], goal=goal, facts={"manifests": count})
 
 
-def _fill(home: StateDirectory, service: DeclarationService, many: int) -> None:
+def _fill(home: StateDirectory, service: Planning, many: int) -> None:
     for first in range(0, many, 1_000):
         _apply(home, service, _text(range(first, min(many, first + 1_000)), 0))
 

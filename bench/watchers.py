@@ -17,8 +17,9 @@ import structlog
 import trio
 
 from bench.measure import CPU, Row, Side, Size, all_in_turns
-from bench.resources import service_over
+from bench.resources import alone
 from odfd.api.resources import watches
+from odfd.api.resources.declarations import DeclarationService
 from odfd.api.routes import application
 from odfd.daemon.main import COLLECTED_AFTER
 from odfd.obs.events import EventLog
@@ -44,7 +45,7 @@ async def _measured(path: str, count: int, rounds: int, folder: Path) -> Row:
     clock, logger = SystemClock(), structlog.get_logger()
     events = EventLog(clock)
     with open_state_directory(folder) as home, _Crowd(count) as crowd:
-        api = application(cast("Any", SimpleNamespace(declarations=service_over(home, events))), logger)
+        api = application(cast("Any", SimpleNamespace(declarations=DeclarationService(*alone(home, events)))), logger)
         one = _One(home, clock)
         one.change()
         async with trio.open_nursery() as nursery:

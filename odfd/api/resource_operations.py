@@ -48,9 +48,7 @@ def type_of(context: str, version: str, word: str) -> ResourceType:
             f"{context} has no version {version[:80]!r}", rule="unknown-version",
             hint=f"it is served as {VERSION}: /{context.lower()}/{VERSION}",
         )  # fmt: skip
-    kind = TYPES.word(word)
-    if kind is None or kind.spec is None:
-        raise NotFound(f"there is no type {word[:80]!r}", rule="unknown-type", hint="odfctl types lists them")
+    kind = TYPES.served(word)
     if context.lower() != kind.context:
         raise NotFound(
             f"{kind.name} is no type of {context[:80]!r}", rule="unknown-type",

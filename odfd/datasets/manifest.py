@@ -160,7 +160,7 @@ DATASET_TYPE: Final = ResourceType(
     spec=DatasetSpec, prepare=prepare,
     annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec, KEEP_RAW: _KEEP_RAW},
     parts=_parts,
-    check=check_dataset,
+    check=check_dataset, namesake="Mirror",
     example="""\
 $schema: Dataset
 headers:

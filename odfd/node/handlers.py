@@ -51,11 +51,13 @@ from odfd.api.network.search import SearchService
 from odfd.api.queries.projections import ProjectionController
 from odfd.api.repository_controller import RepositoryController
 from odfd.api.resources.apply import ApplyOperation
-from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.declarations import DeclarationService, Surroundings
 from odfd.api.resources.endpoints import EndpointService
 from odfd.api.resources.history import HistoryService
 from odfd.api.resources.node_types import ENGINE, NODE
-from odfd.api.resources.set_controllers import SecretController, SetController
+from odfd.api.resources.parts import PartsKeeper
+from odfd.api.resources.planning import Planning
+from odfd.api.resources.set_controllers import SecretController, SetController, SetValues
 from odfd.api.resources.sources import SourceController, SourceReader
 from odfd.api.resources.types import TYPES, SchemaService
 from odfd.api.services import Services
@@ -90,23 +92,23 @@ from odfd.workers.webhooks import WebhookController
 def services_of(parts: NodeParts) -> Services:
     home, context, decides = parts.home, parts.context, (parts.evaluator, parts.visibility)
     holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
-    declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
+    sizes, keeper = DataSizes(home), PartsKeeper(home, context.clock, lambda: str(uuid.uuid4()))
     portals = PortalService(home, parts.ingest_deps, context, parts.observer.note)
-    pulling = _pulling(parts, declarations, portals)
+    pulling = _pulling(parts, portals)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
-    flows, performing, verification, rewriting = _flows(parts, declarations, pulling, pushing)
+    flows, performing, verification, rewriting = _flows(parts, pulling, pushing)
     mirrors = MirrorService(home, parts.scheduler, decides, context.board, parts.remotes, holders)
     search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
     mirrors.suggested_names, mirrors.adopt = search.suggested_names, parts.import_export.adopt
     networks, peers = _networks(parts, holders, search, mirrors)
     judging, seen = _judging(parts), _visibility(parts)
-    networks.withdraw, sizes = declarations.delete, DataSizes(home)
     deletion = DatasetDeletion(home, parts.views, sizes, parts.scheduler, context, partial(_visibility_changed, parts))
     services = (networks, peers), judging, mirrors, portals
     own = own_of(parts)
-    controllers = _controllers(parts, declarations, (flows, performing, deletion), services, own)
-    _reconciling(parts, declarations, controllers, own)
-    applying = _applying(parts, flows, declarations, controllers)
+    controllers = _controllers(parts, keeper, (flows, performing, deletion), services, own)
+    declarations = _reconciling(parts, keeper, controllers, own)
+    networks.withdraw = flows.withdraw = declarations.delete
+    applying = _applying(parts, flows, declarations, Planning(home, context, keeper, controllers))
     renditions = renditions_of(parts, deletion, seen)
     return Services(
         about=_status(parts, flows, mirrors),
@@ -169,7 +171,7 @@ def smart_backend_of(parts: NodeParts, access: AccessControl) -> NodeSmartBacken
 
 
 def _flows(
-    parts: NodeParts, declarations: DeclarationService, pulling: IngestPullService, pushing: PushService
+    parts: NodeParts, pulling: IngestPullService, pushing: PushService
 ) -> tuple[FlowService, FlowTasks, VerificationService, HistoryRewriteService]:
     """Makes the service of flows, the performer of their tasks, and the other services that it uses."""
     home, context = parts.home, parts.context
@@ -192,7 +194,6 @@ def _flows(
     )
     parts.flows.perform = performing.run
     flows = FlowService(home, parts.flows, context)
-    flows.withdraw = declarations.delete
     return flows, performing, verification, rewriting
 
 
@@ -237,7 +238,7 @@ async def _renamed(parts: NodeParts, dataset: DatasetId) -> None:
 
 def _controllers(
     parts: NodeParts,
-    declarations: DeclarationService,
+    keeper: PartsKeeper,
     working: tuple[FlowService, FlowTasks, DatasetDeletion],
     services: tuple[tuple[NetworkService, PeerService], TrustService, MirrorService, PortalService],
     own: OwnResources,
@@ -258,8 +259,8 @@ def _controllers(
             PortalController(parts.home, portals),
             ProjectionController(parts.projections),
             RepositoryController(lambda: parts.remotes.own_shelves, parts.context.clock.now),
-            SecretController(declarations, parts.home.secrets),
-            SetController(declarations),
+            SecretController(keeper, parts.home.secrets),
+            SetController(keeper),
             SourceController(parts.home, lambda: parts.ingest_deps.settings),
             FlowRunController(parts.home, performing, parts.context.clock),
             TaskController(parts.home, performing, parts.context.clock),
@@ -289,11 +290,10 @@ def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> Ru
 
 
 def _reconciling(
-    parts: NodeParts, declarations: DeclarationService, controllers: Controllers, own: OwnResources
-) -> None:
+    parts: NodeParts, keeper: PartsKeeper, controllers: Controllers, own: OwnResources
+) -> DeclarationService:
     """Gives the reconciler its controllers, and notifies it of all that may have changed."""
     reconciler, board = parts.reconciler, parts.context.board
-    declarations.live = live_resources_of(parts, own)
     board.changed = parts.context.events.nudge
 
     def engine_changed() -> None:
@@ -305,18 +305,19 @@ def _reconciling(
     reconciler.controllers = controllers
     reconciler.silent = {each.name for each in TYPES if each.is_silent}
     reconciler.followers = {each.name for each in TYPES if each.follows_datasets}
-    declarations.applied = (reconciler.loop.poke, parts.flows.applied)
-    parts.flows.labels = declarations.labels_of
     parts.flows.ran = partial(reconciler.touch, "Flow")
     board.ended = lambda task: reconciler.touch(RUN if task.kind == "run" else TASK, task.id)
     parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
-    declarations.controllers, declarations.undone = controllers, reconciler.undone
 
     def written() -> None:
         parts.views.refresher.loop.poke()
         reconciler.loop.poke()
 
     parts.home.database.written = partial(parts.in_loop, written)
+    around = Surroundings(controllers, live_resources_of(parts, own), reconciler.undone)
+    declarations = DeclarationService(parts.home, parts.context, keeper, around)
+    parts.flows.labels = declarations.labels_of
+    return declarations
 
 
 def _networks(
@@ -341,7 +342,7 @@ def _networks(
     return networks, peers
 
 
-def _pulling(parts: NodeParts, declarations: DeclarationService, portals: PortalService) -> IngestPullService:
+def _pulling(parts: NodeParts, portals: PortalService) -> IngestPullService:
     home, clock = parts.home, parts.context.clock
     parts.committer.is_told = parts.visibility.is_known
     return IngestPullService(
@@ -358,7 +359,7 @@ def _pulling(parts: NodeParts, declarations: DeclarationService, portals: Portal
         ),
         import_export=parts.import_export,
         repairing=parts.repairing,
-        values=declarations.values,
+        values=SetValues(home).of,
         promise=partial(advance_upper, home, clock.now, parts.jumps.ahead, parts.committer.sign_upper),
         derivatives=parts.views.readers,
         portals=portals,
@@ -381,7 +382,7 @@ def _judging(parts: NodeParts) -> TrustService:
 
 
 def _applying(
-    parts: NodeParts, flows: FlowService, declarations: DeclarationService, controllers: Controllers
+    parts: NodeParts, flows: FlowService, declarations: DeclarationService, planning: Planning
 ) -> ApplyOperation:
     return ApplyOperation(
         parts.home,
@@ -394,5 +395,5 @@ def _applying(
             partial(_renamed, parts),
             UnmanagedService(parts.home, parts.import_export, parts.context).adopt,
         ),
-        (declarations, controllers),
+        (declarations, planning, declarations.controllers, (parts.reconciler.loop.poke, parts.flows.applied)),
     )

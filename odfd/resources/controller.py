@@ -15,8 +15,8 @@ import msgspec
 from chain.errors import Fault
 from chain.ids import DatasetId
 from odfd.obs.events import Event
-from odfd.resources.plan import PlannedResource
-from odfd.resources.resource import Resource
+from odfd.resources.plan import DesiredResource, PlannedResource
+from odfd.resources.resource import Json, Resource
 from odfd.resources.status import ConditionValue
 from odfd.runtime.subjects import Sees
 
@@ -58,7 +58,11 @@ class Controller:
     """The families of events (``flow`` of ``flow.ended``) whose subjects are resources that may have changed."""
 
     def check(self, before: Resource, after: Resource | None) -> None:
-        """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused."""
+        """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused, Invalid."""
+
+    def kept(self, desired: DesiredResource, before: Resource | None) -> Json:  # noqa: ARG002  most are as written
+        """Returns the spec to store. Blocking. Raises Invalid."""
+        return desired.spec
 
     @contextmanager
     def deletion(self, connection: sqlite3.Connection, gone: Resource, *, purge: bool) -> Iterator[None]:  # noqa: ARG002
@@ -116,7 +120,7 @@ class Controllers:
         return {(each.type, event.subject) for each in self if event.subject and family in each.hears}
 
     def check(self, before: Resource, after: Resource | None) -> None:
-        """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused."""
+        """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused, Invalid."""
         self.of(before.type).check(before, after)
 
 

@@ -171,20 +171,19 @@ def check_secret(draft: Draft, path: str, value: object) -> str:
     return value
 
 
-SEALED: Final = ("SecretSet", "WebhookTarget")
-"""The types with sealed values in their specs."""
+def sealed_values(sealed: str, spec: Any) -> Mapping[str, Any]:
+    """Returns the secrets in a spec, sealed or not, by key. ``sealed``: as a ``ResourceType`` says it."""
+    field, _, each = sealed.partition(".")
+    value = spec.get(field)
+    if value is None:
+        return {}
+    return value if each else {field: value}
 
 
-def sealed_values(type_: str, spec: Any) -> Mapping[str, Any]:
-    """Returns the secrets in a spec, sealed or not, by key."""
-    if type_ == "SecretSet":
-        return spec["secrets"]  # type: ignore[no-any-return]
-    return {"secret": spec["secret"]} if type_ in SEALED and spec.get("secret") is not None else {}
-
-
-def with_values(type_: str, spec: Any, values: Mapping[str, Any]) -> Any:
+def with_values(sealed: str, spec: Any, values: Mapping[str, Any]) -> Any:
     """Returns a spec with these secrets in place of its own."""
-    return {**spec, **({"secrets": values} if type_ == "SecretSet" else values)}
+    field, _, each = sealed.partition(".")
+    return {**spec, **({field: values} if each else values)}
 
 
 def binding(resource_id: str, key: str) -> str:
@@ -283,7 +282,7 @@ SECRET_SET_TYPE: Final = ResourceType(
     names=registry.SECRET_SET,
     about="Values that no output shows. They are encrypted when applied, and decrypted for sources "
     "of the dataset with the set's name.",
-    spec=SecretSetSpec, prepare=prepare_set, parts=elements,
+    spec=SecretSetSpec, prepare=prepare_set, parts=elements, sealed="secrets.*",
     is_silent=True, is_pruned=True,
     check=check_secrets,
     example="""\

@@ -19,7 +19,7 @@ from chain.codec import layout
 from chain.codec.bind import TAG, Mistake
 from chain.codec.layout import Flag, Kind, Table, Union, Vector
 from chain.codec.yaml_tree import Node
-from chain.errors import Invalid
+from chain.errors import Invalid, NotFound
 from chain.wording import a
 from odfd.resources.registry import ODF, OURS, VERSION, Registration
 
@@ -121,6 +121,10 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the form in which a spec is stored, given the name, the spec and the stored one. Raises Invalid."""
     judged_at: str = "spec"
     """The part of a manifest that a mistake which ``kept`` finds is told of."""
+    sealed: str = ""
+    """The field of a spec that is stored sealed, and shown to nobody; with ``.*`` each value in it is."""
+    namesake: str = ""
+    """The type of which the resource that stands for the same always has the same name."""
     stands_for: str = ""
     """The field of a stored spec that says what a resource of the type stands for: a did, or the id of a peer."""
     object_named: Callable[[str], str] = str
@@ -248,6 +252,13 @@ class TypeRegistry:
     def word(self, word: str) -> ResourceType | None:
         """Returns a type by short name, plural or alias, ignoring case."""
         return self._words.get(word.lower())
+
+    def served(self, word: str) -> ResourceType:
+        """Returns a type that has resources, by a word. Raises NotFound."""
+        found = self.word(word)
+        if found is None or found.spec is None:
+            raise NotFound(f"there is no type {word[:80]!r}", rule="unknown-type", hint="odfctl types lists them")
+        return found
 
     def at(self, path: str) -> ResourceType | None:
         """Returns a type by the path of its schema, or a former one."""

@@ -174,7 +174,7 @@ def _check_events(policy: WebhookPolicy) -> None:
 WEBHOOK_TARGET_TYPE: Final = ResourceType(
     names=registry.WEBHOOK_TARGET,
     about="A URL that is called when datasets are created, changed or deleted: signed, at least once.",
-    spec=WebhookTargetSpec, prepare=prepare_target, annotations={POLICY: WebhookPolicy},
+    spec=WebhookTargetSpec, prepare=prepare_target, annotations={POLICY: WebhookPolicy}, sealed="secret",
     is_pruned=True,
     check=check_target,
     example="""\

@@ -25,7 +25,7 @@ from odfd.flows.payload import filled
 from odfd.flows.plan import FlowPlan, Record, WebhookCall
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
-from odfd.resources.sets import OpenedSecret, binding, sealed_values
+from odfd.resources.sets import OpenedSecret, binding
 from odfd.resources.store import ResourceStore
 from odfd.state.directory import StateDirectory
 from odfd.webhooks import store
@@ -235,8 +235,9 @@ class WebhookDeliveries:
 
     def _secret(self, connection: sqlite3.Connection, target: Resource) -> OpenedSecret | None:
         """Returns the secret that signs a target's calls; ``None`` for one without. Raises Fault if it is not here."""
-        for own, value in sealed_values(TYPE, target.spec).items():
-            return self._home.secrets.open(value["value"], (binding(target.id, own),))
+        own = target.spec.get("secret")
+        if own is not None:
+            return self._home.secrets.open(own["value"], (binding(target.id, "secret"),))
         text = target.spec.get("secretRef")
         if text is None:
             return None

@@ -16,7 +16,6 @@ ROOTS = ("config", "chain", "engines", "p2p", "odfd", "client", "demo", "bench")
 MODULE_END, BODY_END, PARAMETERS_END = 500, 60, 7
 ALLOWED: dict[str, str] = {
     "odfd/api/datasets/ingest_pull.py": "one service: all that brings rows or columns into a dataset, under its turn",
-    "odfd/api/resources/declarations.py": "one service of one store: what plans, shows and deletes resources",
     "odfd/api/datasets/import_export.py": "one way in and one out, and what a crash left of an import",
 }
 """Module, or module and function -> why it may be larger."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import trio
 
-from chain.errors import Environment
+from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from odfd.access.uses import NOT_GRANTED
 from odfd.api.datasets.deletion import DatasetDeletion
@@ -20,8 +20,9 @@ from odfd.datasets.captures import keeps_raw
 from odfd.datasets.catalog import TYPE, Catalog
 from odfd.datasets.manifest import KEPT_ELSEWHERE
 from odfd.resources.controller import Controller, ObservedState
+from odfd.resources.plan import DesiredResource
 from odfd.resources.reader import ResourceReader
-from odfd.resources.resource import Resource
+from odfd.resources.resource import Json, Resource
 from odfd.resources.status import ConditionValue
 from odfd.state.directory import StateDirectory
 from odfd.workers.volumes import VolumeWorker
@@ -50,9 +51,33 @@ class DatasetController(Controller):
         self._flows = flows
 
     def check(self, before: Resource, after: Resource | None) -> None:
-        """Checks that only bytes which come in here are to be kept. Blocking. Raises Refused."""
+        """Checks that only bytes which come in here are to be kept, and a new name. Blocking. Raises Refused, Invalid.
+
+        A new name may not be that of a chain inside a collection.
+        """
+        if after is not None and before.name != after.name:
+            with self._home.catalog() as catalog:
+                for fault in catalog.inner_fault(after.name, after.account):
+                    raise fault
         if after is not None and after.did is not None and keeps_raw(after.annotations) > keeps_raw(before.annotations):
             check_own_root(self._home, DatasetId.parse(after.did), after.name, KEPT_ELSEWHERE)
+
+    def kept(self, desired: DesiredResource, before: Resource | None) -> Json:
+        """Returns the spec without its did, which the resource has. Raises Invalid.
+
+        A spec of a did alone declares nothing: what stands stays as it is. So do fields that a snapshot cannot state.
+        """
+        spec = {key: value for key, value in desired.spec.items() if key != "did"}
+        if spec:
+            held = None if before is None else before.spec
+            spec = {**held, **spec} if desired.is_partial and held is not None else spec
+            is_same = held is not None and {key: value for key, value in held.items() if key != "did"} == spec
+            return held if is_same else spec
+        if before is None or before.did != desired.spec["did"]:
+            text = f"there is no dataset {desired.name} with the id {desired.spec['did'][:120]}"
+            hint = "mirror it first; or declare it: spec needs kind and metadata"
+            raise Invalid(text, rule="dataset-did", hint=hint)
+        return before.spec
 
     @contextmanager
     def deletion(self, connection: sqlite3.Connection, gone: Resource, *, purge: bool) -> Iterator[None]:

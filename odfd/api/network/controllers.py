@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from chain.errors import Refused
+from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
@@ -19,8 +19,8 @@ from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.joined_networks import NETWORK, PEER, Network
 from odfd.resources.controller import Controller, Intent, ObservedState
-from odfd.resources.plan import PlannedResource
-from odfd.resources.resource import Resource
+from odfd.resources.plan import DesiredResource, PlannedResource
+from odfd.resources.resource import Json, Resource
 from odfd.resources.status import ConditionValue
 from odfd.runtime.subjects import Sees
 from p2p.ports import PeerId
@@ -34,6 +34,13 @@ class NetworkController(Controller):
 
     def __init__(self, networks: NetworkService) -> None:
         self._networks = networks
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        """Raises Invalid for another name."""
+        if after is not None and before.name != after.name:
+            text = f"nodes meet by the name of their network: {after.name} is another one than {before.name}"
+            hint = f"odfctl network leave {before.name}, and apply {after.name}"
+            raise Invalid(text, rule="network-name", hint=hint)
 
     async def prepare(self, planned: PlannedResource) -> Intent:
         after = planned.after
@@ -95,6 +102,12 @@ class MirrorController(Controller):
 
     def __init__(self, service: MirrorService, mirrors: MirrorScheduler) -> None:
         self._service, self._mirrors = service, mirrors
+
+    def kept(self, desired: DesiredResource, before: Resource | None) -> Json:
+        """Returns the spec for what it mirrors now, if its owner handed over since it was written."""
+        spec, now = desired.spec, None if before is None else before.did
+        is_former = now not in (None, spec["source"]) and self._service.whole_of(spec["source"]) == now
+        return {**spec, "source": now} if is_former else spec
 
     async def prepare(self, planned: PlannedResource) -> Intent:
         name, more = planned.after.name, dict(planned.after.spec)

@@ -159,6 +159,12 @@ class MirrorService:
         shown = await self._marked(request, dataset)
         return PreparedMirror(spec, shown, await trio.to_thread.run_sync(self._is_kept, dataset))
 
+    def whole_of(self, dataset: str) -> str | None:
+        """Returns the did for which a chain, or the collection that it is in, is declared here. Blocking."""
+        with self._home.catalog() as catalog:
+            whole = catalog.declared(DatasetId.parse(dataset))
+        return None if whole is None else whole.did
+
     def record(self, connection: sqlite3.Connection, prepared: PreparedMirror) -> None:
         """Records a mirror in the transaction of others; ``take_up`` follows. Raises Invalid, Environment."""
         self._scheduler.record(connection, prepared.spec, prepared.shown)

@@ -20,6 +20,7 @@ from chain.errors import Conflict, Fault, Invalid
 from chain.ids import DatasetId
 from chain.wording import plural
 from odfd.api.resources.apply_items import (
+    INTENDED,
     PreparedIntent,
     declared_item,
     prepared,
@@ -31,7 +32,7 @@ from odfd.api.resources.apply_items import (
 )
 from odfd.api.resources.dataset_batch import DatasetBatch
 from odfd.api.resources.dataset_planning import DatasetPlanning
-from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
+from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.desired_state import (
     OWNERS,
     ApplyTerms,
@@ -40,6 +41,8 @@ from odfd.api.resources.desired_state import (
     in_order,
     read_desired_state,
 )
+from odfd.api.resources.planning import MOVED, Planning
+from odfd.api.resources.set_controllers import SetValues
 from odfd.api.resources.skipping import Plan, Possible, possible, terms_of
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
@@ -61,8 +64,8 @@ from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
-MOVED: Final = "head-moved"
-"""The rule of a conflict with what came or went since the plan."""
+ELSEWHERE: Final = frozenset({DATASET, *INTENDED})
+"""Types with their own commands and checks, whose truth is not their declaration."""
 ATTEMPTS: Final = 5
 """Times that an apply is planned at most, as when a pull moved the head in between."""
 
@@ -86,18 +89,19 @@ class ApplyOperation:
         context: Context,
         ingestion: Callable[[], IngestSettings],
         followers: tuple[FlowsChanged, Renamed, Adopt],
-        declarations: tuple[DeclarationService, Controllers],
+        declarations: tuple[DeclarationService, Planning, Controllers, Sequence[Callable[[], None]]],
     ) -> None:
         """``ingestion`` returns what sources may do here, and is called each time.
 
         ``followers`` put applied flows in force, follow new names, and take back what was deleted. ``declarations``:
-        keeps resources, and prepares what they intend.
+        prunes resources, plans and writes them, and prepares what they intend; the last are called in
+        the event loop after an apply, whose events may have arrived before it was recorded.
         """
-        self._declarations, self._controllers = declarations
+        self._declarations, self._planner, self._controllers, self._applied = declarations
         self._flows_changed, self._renamed, self._adopt = followers
         self._home = home
         self._committer = committer
-        self._planning = DatasetPlanning(home, engines, ingestion, self._declarations.names_of_values)
+        self._planning = DatasetPlanning(home, engines, ingestion, SetValues(home).names)
         self._conditional = trio.Lock()
         """Held by applies that state a generation, of which one runs at a time."""
         self._board = context.board
@@ -119,7 +123,7 @@ class ApplyOperation:
             planned, generation = found.planned, request.generation
             async with nullcontext() if generation is None else self._conditional:
                 if generation is not None:
-                    await trio.to_thread.run_sync(self._declarations.check_planned, planned, generation)
+                    await trio.to_thread.run_sync(self._planner.check, planned, generation)
                 for left in reversed(range(ATTEMPTS)):
                     try:
                         return await whole(report, planned)
@@ -153,7 +157,7 @@ class ApplyOperation:
     async def rename(self, word: str, ref: str, name: str) -> None:
         """Gives a resource another name, as an apply of its id with that name. Raises NotFound, Invalid, Conflict."""
         for left in reversed(range(ATTEMPTS)):
-            planned = await trio.to_thread.run_sync(self._declarations.plan_rename, word, ref, name)
+            planned = await trio.to_thread.run_sync(self._planner.plan_rename, word, ref, name)
             before = planned[0].before
             assert before is not None
             terms = _Terms(dry_run=False, is_whole=True, generation=before.generation, forced=False)
@@ -174,7 +178,9 @@ class ApplyOperation:
                 self._events.emit(
                     f"resource.{one.action}", one.after.name, one.after.type, about=about(one.after.id)
                 )  # fmt: skip
-        self._declarations.apply_ended()
+        for ended in self._applied:
+            ended()
+        self._events.nudge()
         for one in planned:
             if one.after.type == DATASET and one.before is not None and one.before.name != one.after.name:
                 await self._tell_renamed(one.before, one.after)
@@ -192,7 +198,7 @@ class ApplyOperation:
 
     def _plan_of(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Plan:
         """Returns what plans the drafts of an apply, against what is here when it is called."""
-        return partial(self._declarations.plan, dry_run=request.dry_run, terms=terms_of(request), account=terms.account)
+        return partial(self._planner.plan, dry_run=request.dry_run, terms=terms_of(request), account=terms.account)
 
     def _possible(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Possible:
         """Returns the manifests to apply: those that can be with ``on_error`` skip, otherwise all. Blocking.
@@ -291,10 +297,11 @@ class ApplyOperation:
         """Commits all datasets, intents and declarations, or nothing. Raises Conflict, or ``_Refusals`` for some."""
         await self._take_back(batch, intents)
 
-        dids = {each.desired.key: str(each.dataset) for each in batch.planned}
+        ids = {(each.after.account, each.after.key): each.after.id for each in planned if each.after.type == DATASET}
+        dids = {ids[each.desired.key]: str(each.dataset) for each in batch.planned}
 
         def also(connection: sqlite3.Connection) -> None:
-            self._declarations.commit(connection, planned, terms.generation, dids)
+            self._planner.commit(connection, planned, terms.generation, dids)
             _record(connection, intents)
 
         try:

@@ -13,11 +13,13 @@ import msgspec
 import trio
 
 from chain.errors import Fault, Refused
-from odfd.api.resources.declarations import INTENDED
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.resources.controller import Controllers, Intent
 from odfd.resources.plan import PlannedResource
+
+INTENDED: Final = frozenset(each.name for each in TYPES if each.kept is not None)
+"""Types that an apply prepares (``Controller.prepare``): networks, peers, validators and mirrors."""
 
 
 def refused(items: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) -> wire.ApplyResult:

@@ -122,7 +122,7 @@ MIRROR_TYPE: Final = ResourceType(
     names=registry.MIRROR,
     about="A verified copy of another node's dataset that is kept up to date here.",
     spec=MirrorResourceSpec,
-    kept=kept_mirror, stands_for="source",
+    kept=kept_mirror, stands_for="source", namesake="Dataset",
     example="""\
 $schema: Mirror
 headers:

@@ -13,6 +13,7 @@ import pytest
 from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.state import transform_of
+from odfd.api.resources.set_controllers import SetValues
 from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
 from odfd.control.endpoint import CALLER, Caller
@@ -167,7 +168,7 @@ async def test_sources_of_a_dataset_read_the_sets_of_its_account(world: Any) -> 
         await node.apply(DATASET.format(name="sales", more=""), sets.format(more="", who="owner"))
         await asking.apply(ALICE, DATASET.format(name="sales", more=""), sets.format(more="", who="alice"))
         await asking.apply(BOB, DATASET.format(name="sales", more=""))
-        values = node.api.declarations.values
+        values = SetValues(node.home).of
         said = [values(node.home.resolve(each).id) for each in ("sales", "alice/sales", "bob/sales")]
         assert said == [{"who": "owner"}, {"who": "alice"}, {}]
 

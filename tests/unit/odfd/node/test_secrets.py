@@ -18,6 +18,9 @@ import trio
 from chain.errors import Invalid
 from config.model import Ingest
 from odfd.api.resources.desired_state import read_desired_state
+from odfd.api.resources.parts import PartsKeeper
+from odfd.api.resources.planning import Planning
+from odfd.api.resources.set_controllers import SetValues
 from odfd.control import wire
 from odfd.resources.sets import named_binding
 from odfd.trust.keys.secret_keys import SecretKeys, seal_to
@@ -146,7 +149,7 @@ async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: 
         await alice.apply(SECRET.replace(TOKEN, "another"))
         sealed = first.spec["secrets"]["KEY"]["value"]
         assert sealed not in "\n".join(dump(alice))
-        assert alice.api.declarations.values_named("cities", None) == {"KEY": "another"}
+        assert SetValues(alice.home).named("cities", None) == {"KEY": "another"}
         await alice.api.declarations.delete("ss", "cities")
         assert "contentEncoding" not in "\n".join(dump(alice))
 
@@ -162,7 +165,7 @@ async def test_what_is_sealed_away_from_the_node_opens_for_the_named_set_and_key
             with pytest.raises(Invalid, match="made for another place"):
                 await alice.apply(wrong)
         await alice.apply(manifest)
-        assert alice.api.declarations.values_named("cities", None) == {"KEY": TOKEN}
+        assert SetValues(alice.home).named("cities", None) == {"KEY": TOKEN}
         kept = await alice.api.declarations.get("ss", "cities")
         assert kept.spec["secrets"]["KEY"]["value"] != sealed, "sealed anew for the id of the set"
         assert [each.action for each in (await alice.apply(manifest)).items] == ["unchanged"]
@@ -204,27 +207,28 @@ async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world
         await alice.apply(SECRET)
         before = await alice.api.declarations.get("ss", "cities")
         (first,) = keys()
-        planned = alice.api.declarations.plan(read_desired_state([text(SECRET.replace("KEY:", "NEW:"))]).drafts)
+        planning = Planning(alice.home, alice.parts.context, PartsKeeper(alice.home, alice.clock, lambda: ""))
+        planned = planning.plan(read_desired_state([text(SECRET.replace("KEY:", "NEW:"))]).drafts)
         assert (await alice.api.declarations.rotate_secrets()).values == 1
         (second,) = keys()
         assert first != second
-        assert alice.api.declarations.values_named("cities", None) == {"KEY": TOKEN}
+        assert SetValues(alice.home).named("cities", None) == {"KEY": TOKEN}
         after = await alice.api.declarations.get("ss", "cities")
         assert (after.generation, after.spec == before.spec) == (before.generation, False)
         assert before.spec["secrets"]["KEY"]["value"] not in "\n".join(dump(alice))
         assert [item.action for item in (await alice.apply(SECRET)).items] == ["unchanged"]
         with alice.home.database.write() as connection:
-            alice.api.declarations.commit(connection, planned)
+            planning.commit(connection, planned)
         alice.home.secrets.begin_rotation()
         assert len(keys()) == 2
     async with world.running("alice") as alice:
-        assert alice.api.declarations.values_named("cities", None) == {"NEW": TOKEN}
+        assert SetValues(alice.home).named("cities", None) == {"NEW": TOKEN}
         assert (await status(alice))["phase"] == "Ready"
         await alice.api.declarations.rotate_secrets()
         (third,) = keys()
         assert third not in (first, second)
     async with world.running("alice") as alice:
-        assert alice.api.declarations.values_named("cities", None) == {"NEW": TOKEN}
+        assert SetValues(alice.home).named("cities", None) == {"NEW": TOKEN}
         assert not found_in(alice.home.directory, second)
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from chain.instant import Instant
 from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.parts import PartsKeeper
 from odfd.control import responses
 from odfd.control.assembly import Context
 from odfd.errors import Usage
@@ -39,7 +40,8 @@ class Node:
         clock, logger = FixedClock(NOW), structlog.get_logger()
         self.home, self.events = home, EventLog(clock)
         board = TaskBoard(clock, lambda: "task", logger)
-        self.declarations = DeclarationService(home, Context(clock, logger, self.events, board, "test"), lambda: "")
+        context = Context(clock, logger, self.events, board, "test")
+        self.declarations = DeclarationService(home, context, PartsKeeper(home, clock, lambda: ""))
 
     def put(self, kind: str, name: str, number: int) -> None:
         one = Resource(
