@@ -41,6 +41,11 @@ def over(transform: SetTransform, old: Sequence[str], new: Sequence[str]) -> Set
     return _united(transform, found, steps)
 
 
+def inputs_of(transform: SetTransform) -> list[Logical]:
+    """Returns the inputs of a query as its author knows them, in order."""
+    return _parted(transform)[0]
+
+
 def _parted(transform: SetTransform) -> tuple[list[Logical], tuple[SqlQueryStep, ...]]:
     """Returns the inputs as the author knows them, and the steps that the author wrote."""
     said = transform.transform

@@ -22,6 +22,8 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.lineage.question import origin_of
+from odfd.renditions import tables
+from odfd.renditions.sharded_inputs import inputs_of
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.directory import StateDirectory
 from odfd.transform.driver import TransformDependencies
@@ -123,12 +125,16 @@ class LineageService:
 
 
 class _Graph:
-    """Makes one graph of datasets. Blocking."""
+    """Makes one graph of datasets; a collection is one node, by its first shard. Blocking."""
 
     def __init__(self, home: StateDirectory, may_read: MayRead | None) -> None:
         self._home = home
         with home.catalog() as catalog:
             self._names = {entry.id: entry.name for entry in catalog.chains()}
+        with home.database.read() as connection:
+            members = [each for state in tables.every(connection) for each in state.members]
+        self._firsts = {shard: each.dataset for each in members for shard in each.shards}
+        self._shards = {each.dataset: each.shards for each in members}
         if may_read is not None:
             shown = may_read(list(self._names))
             self._names = {dataset: name for dataset, name in self._names.items() if dataset in shown}
@@ -136,11 +142,14 @@ class _Graph:
         self._chains = RestrictedChains(home, may_read)
 
     def of(self, ref: str) -> wire.LineageGraph:
-        entry = self._home.resolve(ref)
-        nodes = {entry.id: self._node(entry.id, "self")}
-        self._climb(nodes, entry.id)
-        self._descend(nodes, entry.id)
-        return wire.LineageGraph(ref=entry.name, id=str(entry.id), nodes=tuple(nodes.values()))
+        start = self._first(self._home.resolve(ref).id)
+        nodes = {start: self._node(start, "self")}
+        self._climb(nodes, start)
+        self._descend(nodes, start)
+        return wire.LineageGraph(ref=self._name(start), id=str(start), nodes=tuple(nodes.values()))
+
+    def _first(self, dataset: DatasetId) -> DatasetId:
+        return self._firsts.get(dataset, dataset)
 
     def _name(self, dataset: DatasetId) -> str:
         return self._names.get(dataset, dataset.short)
@@ -157,7 +166,7 @@ class _Graph:
     def _descend(self, nodes: dict[DatasetId, wire.LineageNode], start: DatasetId) -> None:
         """Adds what derives from the dataset; looks at every dataset once, however many derive from one another."""
         readers: dict[str, list[DatasetId]] = {}
-        for each in self._names:
+        for each in dict.fromkeys(map(self._first, self._names)):
             for source, _ in self._inputs(each):
                 readers.setdefault(str(source), []).append(each)
         waiting = deque([start])
@@ -169,18 +178,20 @@ class _Graph:
 
     def _node(self, dataset: DatasetId, relation: str) -> wire.LineageNode:
         fields = {"ref": self._name(dataset), "id": str(dataset), "relation": relation}
-        chain = self._chains.chain(dataset)
-        if chain.head() is None:
+        shards = self._shards.get(dataset, (dataset,))
+        chains = [chain for each in shards if (chain := self._chains.chain(each)).head() is not None]
+        if len(chains) < len(shards):
             problem = wire.Problem.of(absent(self._name(dataset), dataset))
             return msgspec.convert({**fields, "problem": msgspec.to_builtins(problem)}, wire.LineageNode)
-        state = load_state(chain)
+        states = [load_state(chain) for chain in chains]
+        times = [each.watermark for each in states if each.watermark is not None]
         inputs = [{"ref": self._name(each), "id": str(each), "alias": alias} for each, alias in self._inputs(dataset)]
         return msgspec.convert(
             {
                 **fields,
-                "kind": "derivative" if state.set_transform is not None else "root",
-                "records": state.next_offset,
-                "watermark": None if state.watermark is None else instant.render(state.watermark),
+                "kind": "derivative" if states[0].set_transform is not None else "root",
+                "records": sum(each.next_offset for each in states),
+                "watermark": instant.render(min(times)) if len(times) == len(states) else None,
                 "source": self._source(dataset),
                 "inputs": inputs,
             },
@@ -191,9 +202,9 @@ class _Graph:
         """Returns the inputs of the transform in force with their aliases, except those without a did."""
         declared = load_state(self._chains.chain(dataset)).set_transform
         found = []
-        for each in declared.inputs if declared is not None else ():
+        for each in () if declared is None else inputs_of(declared):
             try:
-                found.append((DatasetId.parse(each.dataset_ref), each.alias or each.dataset_ref))
+                found.append((self._first(DatasetId.parse(each.shards[0])), each.alias))
             except Invalid:
                 continue
         return found

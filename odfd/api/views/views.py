@@ -32,6 +32,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Mark, Visibility
 from odfd.queries.rendition_times import since_of
 from odfd.renditions.chain_timeline import is_row
+from odfd.renditions.sharded_inputs import inputs_of
 from odfd.state.directory import StateDirectory
 from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
@@ -155,8 +156,8 @@ class DatasetViews:
         source = state.polling_source or next(iter(state.active_push_sources.values()), None)
         with self._home.catalog() as catalog:
             inputs = tuple(
-                f"{catalog.name_of(DatasetId.parse(each.dataset_ref))} ({each.dataset_ref})"
-                for each in (state.set_transform.inputs if state.set_transform else ())
+                f"{catalog.name_of(DatasetId.parse(each.shards[0]))} ({each.shards[0]})"
+                for each in (inputs_of(state.set_transform) if state.set_transform else ())
             )
         with self._home.database.read() as connection:
             keeps_raw = captures.goes_on(connection, entry.id)

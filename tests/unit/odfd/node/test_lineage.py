@@ -68,6 +68,23 @@ async def test_a_root_s_record_is_where_it_begins(world: Any, worlds: Any) -> No
         assert only.op == 0
 
 
+async def test_a_collection_of_shards_is_one_node_of_the_graph(world: Any, worlds: Any) -> None:
+    """Asked from above, from below, and described; it has the rows of all its shards."""
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *(f"2024-01-0{day}T00:00:00Z,{city},{day}" for day, city in enumerate(CITIES, 1)))
+        await alice.apply(in_shards(worlds.ROOT), worlds.DERIVED)
+        await alice.pull("cities")
+        await alice.pull("towns")
+        for ref, other, relation in (("towns", "cities", "upstream"), ("cities", "towns", "downstream")):
+            graph = await alice.api.lineage.graph(ref)
+            assert [(each.ref, each.relation) for each in graph.nodes] == [(ref, "self"), (other, relation)]
+            nodes = {each.ref: each for each in graph.nodes}
+            assert nodes["cities"].records == len(CITIES)
+            assert [(each.ref, each.alias) for each in nodes["towns"].inputs] == [("cities", "cities")]
+        detail = await alice.api.datasets.describe("towns")
+        assert detail.inputs == (f"cities ({alice.dataset('cities')})",)
+
+
 async def test_a_record_of_several_shards_is_that_of_each(world: Any, worlds: Any) -> None:
     """Offsets count in each shard; the rows say which of them is meant, and an id asks for one."""
     async with world.running("alice") as alice:
