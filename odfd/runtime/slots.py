@@ -160,3 +160,8 @@ class KeyedLocks:
                 lock.release()
             if not lock.locked():
                 self._locks.pop(thing, None)
+
+    def waiting(self, thing: Hashable) -> int:
+        """Returns the number of tasks that wait for the lock of a key."""
+        lock = self._locks.get(thing)
+        return 0 if lock is None else lock.statistics().tasks_waiting

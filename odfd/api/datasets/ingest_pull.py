@@ -6,8 +6,8 @@ runs its transform after its inputs. A dataset that fails harms no other; its fa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets import captures, failing
-from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.datasets.creation import input_ids, inputs_first
 from odfd.datasets.pushes import PushTable
@@ -66,6 +66,7 @@ from odfd.ingest.trigger import TriggerTime
 from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.renditions import tables
 from odfd.repositories.catalog import Target
 from odfd.resources import records
 from odfd.runtime.slots import Slots, waiting
@@ -130,19 +131,19 @@ class IngestPullService:
         async def work(report: Report) -> wire.PullResult:
             files = self.uploads.claim(request.uploads)
             try:
-                async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)):
-                    await trio.to_thread.run_sync(self.home.check_fed, entry.id)
+                async with self._turn(entry, report) as fed:
+                    await trio.to_thread.run_sync(self.home.check_fed, fed.id)
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log, telling = PushTable(self.home.database), partial(show_ingest, report)
-                    outcome = await push_files(self.deps, entry.id, files, terms, log, telling)
+                    outcome = await push_files(self.deps, fed.id, files, terms, log, telling)
             except Fault as fault:
                 if fault.rule == PUSH_SOURCE:  # the fault is about the dataset, and about none of the files
                     fault.place = fault.place or entry.name
                 raise
             finally:
                 await self.uploads.done(files)
-            told = await trio.to_thread.run_sync(self._told, entry, outcome)
-            return wire.PullResult(items=(self._ingested(entry, outcome, told),))
+            told = await trio.to_thread.run_sync(self._told, fed, outcome)
+            return wire.PullResult(items=(self._ingested(fed, outcome, told),))
 
         return task_ref(self.context.board.submit("ingest", entry.name, work, about(entry.id)))
 
@@ -205,10 +206,30 @@ class IngestPullService:
         entry = await trio.to_thread.run_sync(self.home.resolve, ref)
 
         async def alone(report: Report) -> object:
-            async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)):
-                return await work(entry)
+            async with self._turn(entry, report) as written:
+                return await work(written)
 
         return task_ref(self.context.board.submit(kind, entry.name, alone, about(entry.id)))
+
+    @asynccontextmanager
+    async def _turn(self, entry: DatasetEntry, report: Report) -> AsyncIterator[DatasetEntry]:
+        """Waits for the turn to write a dataset, and yields the one to write then.
+
+        Its collection may hand over meanwhile: what came for the active rendition is for the next one.
+        """
+        while True:
+            async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)):
+                meant = await trio.to_thread.run_sync(self._meant, entry)
+                if meant.id == entry.id:
+                    yield entry
+                    return
+            entry = meant
+
+    def _meant(self, entry: DatasetEntry) -> DatasetEntry:
+        """Returns the active rendition of a collection in place of the one that was; others by themselves."""
+        with self.home.database.read() as connection:
+            active = entry.id if entry.is_inner else tables.of(connection, entry.id).active.dataset
+            return entry if active == entry.id else Catalog(connection).resolve(str(active))
 
     def _check_own(self, entry: DatasetEntry, verb: str, rule: str = "correct-owner") -> None:
         """Raises Refused for a dataset whose rows and columns others change."""
@@ -300,9 +321,10 @@ class IngestPullService:
                     await over[each].wait()
                 async with slots.one():
                     with report.part() as part:
-                        async with self.home.turns.of(entry.id, part.waits_to_write(entry.name)):
-                            with span("pull", entry.name) as seen:
-                                items[entry.id] = found = await self._pull_one(entry, part, request, wished or trigger)
+                        async with self._turn(entry, part) as pulled:
+                            with span("pull", pulled.name) as seen:
+                                found = await self._pull_one(pulled, part, request, wished or trigger)
+                                items[entry.id] = found
                                 note_pulled(seen, found)
                 over[entry.id].set()
 

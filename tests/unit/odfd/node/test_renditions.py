@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import pytest
+import trio
 
 from chain.errors import Invalid, Refused
 from chain.instant import to_millis
@@ -110,6 +111,38 @@ async def test_a_handover_back_is_exact_too(world: Any, worlds: Any, shards: int
         await alice.pull("cities")
         states = [(each.number, each.dataset, each.state) for each in await alice.api.renditions.list("cities")]
         assert states == [(0, "cities", "Active"), (1, "cities.r1", "Superseded")]
+
+
+@SHARDS
+async def test_what_waits_for_a_handover_goes_to_the_rendition_that_is_active_then(
+    world: Any, worlds: Any, shards: int
+) -> None:
+    """A pull and an advance that were asked for by the name of the collection, before it handed over."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice, shards)
+        await alice.apply(cities(worlds, "{kind: Append}", shards))
+        await create(alice)
+        old = alice.dataset("cities")
+        world.write("alice", "d5.csv", "2024-01-05T00:00:00Z,Steyr,5")
+        done: dict[str, Any] = {}
+
+        async def ask(name: str, asked: Any) -> None:
+            done[name] = await alice.done(asked)
+
+        async with trio.open_nursery() as nursery, alice.home.turns.of(old):
+            for number, (name, asked) in enumerate((
+                ("handover", alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest())),
+                ("pull", alice.api.flow.pull(wire.PullRequest(refs=("cities",)))),
+                ("advance", alice.api.flow.advance("cities")),
+            ), 1):  # fmt: skip
+                nursery.start_soon(ask, name, asked)
+                while alice.home.turns.waiting(old) < number:
+                    await trio.lowlevel.checkpoint()
+        assert alice.dataset("cities.r0") == old
+        assert [(each.ref, each.outcome) for each in done["pull"].items] == [("cities", "updated")]
+        assert [each.outcome for each in done["advance"].items] == ["up-to-date"], "the pull moved it"
+        assert (5,) in {row[-1:] for row in await rows(alice, "cities")}
+        assert (5,) not in {row[-1:] for row in await rows(alice, "cities.r0")}
 
 
 async def test_a_command_has_one_effect_and_one_meaning(world: Any, worlds: Any) -> None:
