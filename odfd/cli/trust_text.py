@@ -31,7 +31,14 @@ _PAST: Final = 5
 
 
 def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
-    """Formats the view; ``again``: the first words of an ``odfctl`` command for the same daemon."""
+    """Formats the view, and that of each further shard below it.
+
+    ``again``: the first words of an ``odfctl`` command for the same daemon.
+    """
+    return Stack(line for each in (view, *view.shards) for line in ("", *_chain_text(each, now, again))[each is view :])
+
+
+def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
     fresh = {True: ", fresh", False: ", not fresh", None: ""}[view.facts.fresh]
     if view.facts.ahead:
         fresh += ": ahead of this clock"
@@ -91,7 +98,7 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
         if proof.bundle:
             fetch = "" if proof.kept else " --fetch"
             lines.append(f"  Evidence: {again} trust evidence {proof.bundle}{fetch} -O evidence.odfe")
-    return Stack(lines)
+    return lines
 
 
 def _machine(row: tuple[wire.AttestationView, str]) -> str:

@@ -32,10 +32,11 @@ from odfd.api.trust.views import (
 from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
 from odfd.datasets import incidents
-from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.catalog import DatasetEntry, is_one_chain
 from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
+from odfd.runtime.hanging_calls import in_worker
 from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import VALIDATOR
 from odfd.trust.judgement import manual_resolution
@@ -95,9 +96,13 @@ class TrustService:
         self._clock = clock
         self._changed = changed
 
-    async def show(self, ref: str) -> wire.TrustView:
-        """Shows how far a dataset may be relied on, and why. Raises NotFound, Invalid."""
-        return await trio.to_thread.run_sync(self._show, ref)
+    @in_worker
+    def show(self, ref: str) -> wire.TrustView:
+        """Shows how far a dataset may be relied on, and why; of several shards, each. Raises NotFound, Invalid."""
+        entry = self._home.resolve(ref)
+        others = () if is_one_chain(ref) else self._home.shards_of(entry.id)[1:]
+        views = [self._view(self._home.resolve(str(each))) for each in others]
+        return msgspec.structs.replace(self._view(entry), shards=tuple(views))
 
     async def evidence(self, evidence_id: str) -> bytes | Path:
         """Returns evidence that anyone can check: a bundle (a ``.odfe`` file, streamed) or a proof's bytes."""
@@ -157,8 +162,7 @@ class TrustService:
         """Returns the group whose vote a key casts here; this node's own word counts without a listing."""
         return "me" if key == self._evaluator.me else self._evaluator.policy.group_of(key)
 
-    def _show(self, ref: str) -> wire.TrustView:
-        entry = self._home.resolve(ref)
+    def _view(self, entry: DatasetEntry) -> wire.TrustView:
         evaluator, chain = self._evaluator, self._home.chains.chain(entry.id)
         known = evaluator.known(entry.id)
         use = evaluator.reach_of(chain, known, evaluator.use(entry.id))

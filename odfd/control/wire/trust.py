@@ -302,6 +302,8 @@ class TrustView(Value, frozen=True, kw_only=True):
     """Time at which its publisher signed that it shows it no more; null: it did not, or it is this node's own."""
     unheld: tuple[UnheldPin, ...] = ()
     """Its blocks whose engine is not here, newest first."""
+    shards: tuple[TrustView, ...] = ()
+    """The other shards of a dataset of several; what stands beside is of the first."""
 
 
 class ValidatorRequest(Request, frozen=True, kw_only=True):

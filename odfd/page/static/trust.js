@@ -16,7 +16,9 @@ export function Trust({ name, detail }) {
     <${Strip} view=${view} />
     <${Steps} view=${view} />
     <${Past} past=${view.past} />
-    <${Voices} view=${view} />`}<//>`;
+    <${Voices} view=${view} />
+    ${view.shards.map((one) => html`<section><h2><a href=${`#/datasets/${part(one.datasetId)}/trust`}>Shard ${shown(one.ref, 80)}</a></h2>
+      <${Verdict} view=${one} state="" /></section>`)}`}<//>`;
 }
 
 function Verdict({ view, state }) {

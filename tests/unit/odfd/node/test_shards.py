@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from chain.errors import Fault, Invalid, NotFound, Refused
+from chain.ids import DatasetId
 from chain.instant import SECOND
 from chain.model.events import AddData
 from chain.statements import answer
@@ -18,6 +19,7 @@ from chain.store.shards import SEALED
 from engines.query.frames import ROWS, FrameReader
 from odfd.api import resource_operations
 from odfd.api.resources.types import TYPES
+from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.queries.askers import Asker
@@ -261,6 +263,13 @@ async def test_what_is_of_one_chain_is_of_all_shards_by_their_name_or_refused(wo
         assert len(await alice.api.datasets.log(made.shards[1], (), 50, None)) > 2
         for each in made.shards:
             assert (await alice.done(alice.api.verification.verify(each, wire.VerifyRequest()))).ok
+        ids = list(map(str, alice.home.shards_of(alice.dataset("cities"))))
+        trust = await alice.api.trust.show("cities")
+        assert [each.dataset_id for each in (trust, *trust.shards)] == ids
+        assert sum(each.reach.use for each in (trust, *trust.shards)) == sum(sizes)
+        text = trust_text(trust, alice.home.chains.chain(DatasetId.parse(ids[0])).block_at(0).system_time, "odfctl")
+        assert text.count("You may rely on all of it") == len(ids)
+        assert (await alice.api.trust.show(ids[1])).shards == ()
 
 
 async def test_the_values_of_columns_are_those_of_all_shards(world: Any, worlds: Any) -> None:
