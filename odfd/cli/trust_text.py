@@ -35,7 +35,10 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
 
     ``again``: the first words of an ``odfctl`` command for the same daemon.
     """
-    return Stack(line for each in (view, *view.shards) for line in ("", *_chain_text(each, now, again))[each is view :])
+    lines = _chain_text(view, now, again)
+    for each in view.shards:
+        lines += ["", *_chain_text(each, now, again)]
+    return Stack(lines)
 
 
 def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
