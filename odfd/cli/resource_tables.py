@@ -78,9 +78,8 @@ def conditions_text(status: Mapping[str, Any]) -> str:
         key.rpartition("/")[2]: each.get("value", each.get("kind", each.get("status")))
         for key, each in status.get("conditions", {}).items()
     }
-    return labels_text({
-        key: value for key, value in conditions.items() if value is not None and key not in wire.BESIDE
-    })  # fmt: skip
+    single = {key: value for key, value in conditions.items() if isinstance(value, str | int | float)}
+    return labels_text({key: value for key, value in single.items() if key not in wire.BESIDE})
 
 
 def labels_text(labels: Mapping[str, Any]) -> str:

@@ -459,4 +459,5 @@ def test_conditions_that_tell_several_things_are_not_cut_down_to_one() -> None:
         f"{registry.OURS}/flow/v1alpha1/RunOutcome": {"kind": "Success"},
         f"{registry.OURS}/resource/v1alpha1/Synced": {"value": False},
     }
+    conditions["https://w3id.org/odfd/schemas/storage/v1alpha1/Usage"] = {"value": {"bytes": 0, "slices": 0}}
     assert conditions_text({"conditions": conditions}) == "FlowRunStatus=Finished,RunOutcome=Success,Synced=false"
