@@ -19,6 +19,12 @@ from odfd.cli.table import Stack, TableColumn, clean, fields, paragraphs, render
 from odfd.control import wire
 
 
+def _head(view: wire.DatasetView) -> str:
+    if view.shards:
+        return f"of each of {len(view.shards)} shards: odfctl trust show {view.name}"
+    return f"#{view.blocks - 1}  {view.head or ''}" if view.blocks else "none: no block of it is here yet"
+
+
 def dataset(detail: wire.DatasetDetail) -> str:
     view, profile = detail.dataset, detail.profile
     head = fields(
@@ -34,7 +40,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             *_words(detail.words),
             ("shared with", ", ".join(view.shared_with)),
             ("withdrawn", _withdrawn(view)),
-            ("head", f"#{view.blocks - 1}  {view.head or ''}" if view.blocks else "none: no block of it is here yet"),
+            ("head", _head(view)),
             ("license", _license(detail.license)),
             ("records", formatting.count(view.records)),
             ("size", size_text(profile, view.records) if profile and profile.slices else ""),

@@ -377,7 +377,9 @@ def _judging(parts: NodeParts) -> TrustService:
         parts.policy_changed,
         EvidenceService(parts.home, parts.bundles, parts.evidence_fetcher, parts.context.board),
         parts.effective_policy.policy,
-        HeadState(parts.heads.troubles, partial(witness_views, parts), lambda entry: parts.views.dataset(entry).unheld),
+        HeadState(
+            parts.heads.troubles, partial(witness_views, parts), lambda entry: parts.views.cache.dataset(entry).unheld
+        ),
     )
 
 

@@ -196,7 +196,7 @@ class NodeParts:
             lambda dataset, spot: self.damage.found(dataset, [spot]),
             EvidenceProvider(self.bundles, public_of),
         )
-        planner = Planner(home, self.views.dataset, self.evaluator)
+        planner = Planner(home, self.views.cache.dataset, self.evaluator)
         reading = (self.readers, self.engine), self.library.size
         made = queries_of(home, planner, *reading, self.settings, self.context)
         self.queries, self.public_queries, self.projections = made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -33,7 +34,7 @@ def standing_of(view: wire.DatasetView, size: int) -> wire.ReadStanding:
     return wire.ReadStanding(name=view.name, fact=fact or "none", blocks=relied, of=size)
 
 
-def weakest(standings: tuple[wire.ReadStanding, ...]) -> str:
+def weakest(standings: Sequence[wire.ReadStanding]) -> str:
     """Returns the weakest standing of all that was read; a query without data has the strongest."""
     return min(standings, key=_rank).fact if standings else "no data read"
 

@@ -90,7 +90,7 @@ class LineageService:
         return tuple(
             f"{entry.name}: {pin.text}"
             for entry in entries
-            for pin in self._views.dataset(entry).unheld
+            for pin in self._views.cache.dataset(entry).unheld
             if any(pin.first <= number <= pin.last for number in blocks[str(entry.id)])
         )
 

@@ -31,6 +31,7 @@ from odfd.datasets import captures, previews, row_counts
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Mark, Visibility
 from odfd.queries.rendition_times import since_of
+from odfd.queries.standing import standing_of, weakest
 from odfd.renditions.chain_timeline import is_row
 from odfd.renditions.sharded_inputs import inputs_of
 from odfd.state.directory import StateDirectory
@@ -39,6 +40,10 @@ from odfd.trust.judgement.observation_reach import DATA
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from odfd.trust.judgement.verdicts import STOPS, ReachAssessment
 
+STATES: Final[Sequence[wire.DatasetState]] = (
+    "fresh", "stale", "syncing", "unsigned", "refused", "accused", "refuted", "forked", "damaged",
+)  # fmt: skip
+"""From the best to the worst."""
 MORE_READS: Final = 2
 """Times that a chain is read again for its view if it lacked a block."""
 
@@ -56,11 +61,18 @@ class DatasetViews:
 
     def all(self) -> list[wire.DatasetView]:
         """Returns the views of all datasets, by name; computes only changed ones."""
-        return self.cache.all()
+        return list(map(self._united, self.cache.all()))
 
     def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
-        """Returns the current view."""
-        return self.cache.dataset(entry)
+        """Returns the current view: of a dataset of several shards, what holds of all of them."""
+        return self._united(self.cache.dataset(entry))
+
+    def _united(self, view: wire.DatasetView) -> wire.DatasetView:
+        if not view.shards:
+            return view
+        with self._home.catalog() as catalog:
+            others = [catalog.resolve(each) for each in view.shards[1:]]
+        return united([view, *map(self.cache.dataset, others)])
 
     def unheld(self, datasets: Sequence[DatasetId]) -> list[str]:
         """Returns remarks on datasets whose blocks pin an engine that nobody here has."""
@@ -265,6 +277,23 @@ class DatasetViews:
             if span.verdict == "reproduced"
         ]
         return max([*known.runs, *(place for place in judged if place < known.size)], default=None)
+
+
+def united(views: Sequence[wire.DatasetView]) -> wire.DatasetView:
+    """Returns the view of a dataset of several shards, by those of them: what holds of each, and the worst state."""
+    first = views[0]
+    relied = [standing_of(each, each.blocks) for each in views]
+    times = [each.watermark for each in views]
+    return msgspec.structs.replace(
+        first,
+        blocks=sum(each.blocks for each in views),
+        watermark=None if None in times else min(filter(None, times), key=instant.parse),
+        state=max((each.state for each in views), key=STATES.index),
+        refused_by=next(filter(None, (each.refused_by for each in views)), ""),
+        rely_on=wire.Reliance(blocks=sum(each.blocks for each in relied), fact=weakest(relied)),
+        conditions=tuple(dict.fromkeys(condition for each in views for condition in each.conditions)),
+        unheld=tuple(dict.fromkeys(pin for each in views for pin in each.unheld)),
+    )
 
 
 def _attachments(state: ChainState) -> tuple[wire.Attachment, ...]:

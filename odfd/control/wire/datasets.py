@@ -81,7 +81,7 @@ class DatasetView(Value, frozen=True, kw_only=True):
     frontiers: Frontiers | None = None
     """``None``: its last block cannot be read, or it is not in a node's store."""
     shards: tuple[str, ...] = ()
-    """Ids of the chains with its rows, if several; ``records`` counts all of them, other fields the first."""
+    """Ids of the chains with its rows, if several; ``head`` is of the first, and the state is the worst of all."""
 
 
 class SkippedFile(Value, frozen=True, kw_only=True):

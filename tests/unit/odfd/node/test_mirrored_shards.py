@@ -14,6 +14,7 @@ from chain.statements import envelope, statement
 from chain.statements.card import CardShards
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
+from odfd.datasets.holdings import Extent, Holdings
 from odfd.mirrors.holders import Holders
 from odfd.trust.ledger.cards import Cards
 from worlds.eventually import became
@@ -103,6 +104,25 @@ async def test_a_late_shard_holds_the_cut_back_and_is_named(
         await passed(bob)
         assert await standing(bob, "cities") == await standing(alice, "cities")
         assert not (await bob.api.datasets.get("cities")).frontiers.held_by
+
+
+async def test_a_collection_is_relied_on_as_far_as_each_of_its_shards(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await sharded(world, worlds, alice)
+        await bob.mirror(alice.dataset("cities"), "cities")
+        shards = bob.home.shards_of(bob.dataset("cities"))
+        sizes = [bob.home.chains.chain(each).head().size for each in shards]
+        whole = await bob.api.datasets.get("cities")
+        assert (whole.state, whole.blocks, whole.rely_on.blocks) == ("fresh", sum(sizes), sum(sizes))
+        with bob.home.database.write() as connection:
+            Holdings(connection).keep_extent(shards[2], Extent(sizes[2], sizes[2], ""))  # as if its data was let go
+        now = await bob.api.datasets.get("cities")
+        parts = [bob.parts.views.cache.dataset(bob.home.resolve(str(each))) for each in shards]
+        assert [each.rely_on.blocks == each.blocks for each in parts] == [True, True, False]
+        assert now.blocks == sum(each.blocks for each in parts) > now.rely_on.blocks
+        assert "of each of 3 shards" in shown(await bob.api.datasets.describe("cities"))
+        trust = await bob.api.trust.show("cities")
+        assert [each.reach.use for each in (trust, *trust.shards)] == [each.rely_on.blocks for each in parts]
 
 
 async def test_shards_of_which_one_is_missing_are_not_read_as_all(
