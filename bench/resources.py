@@ -10,9 +10,9 @@ from typing import Final
 import structlog
 
 from bench.measure import Row, Side, Size, in_turns
-from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.parts import PartsKeeper
 from odfd.api.resources.planning import Planning
+from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.obs.events import EventLog
@@ -40,7 +40,7 @@ def measure_resources(size: Size, folder: Path) -> list[Row]:
         service = Planning(*alone(home))
         turns = itertools.count()
         first = _text(range(count), next(turns))
-        reading = lambda: read_desired_state(first)  # noqa: E731  it is timed
+        reading = lambda: read_drafts(first)  # noqa: E731  it is timed
         applied = in_turns(lambda: _apply(home, service, _text(range(count), next(turns))), reading, rounds, warm=0)
         last = _text(range(count), next(turns))
         _apply(home, service, last)
@@ -70,7 +70,7 @@ def _text(numbers: Sequence[int] | range, turn: int) -> list[wire.ManifestText]:
 
 
 def _apply(home: StateDirectory, service: Planning, texts: Sequence[wire.ManifestText]) -> None:
-    planned = service.plan(read_desired_state(texts).drafts)
+    planned = service.plan(read_drafts(texts))
     with home.database.write() as connection:
         service.commit(connection, [each for each in planned if each.action != "unchanged"])
 

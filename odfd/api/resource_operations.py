@@ -13,7 +13,7 @@ import trio
 
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DID_ODF
-from odfd.api.resources.desired_state import read_desired_state
+from odfd.api.resources.reading import read_drafts
 from odfd.api.resources.types import TYPES
 from odfd.api.resources.views import manifest_of
 from odfd.control import wire
@@ -150,7 +150,7 @@ def failure_of(result: wire.ApplyResult | wire.TaskRef) -> Fault | None:
 
 def sole_draft(text: wire.ManifestText, kind: ResourceType) -> Draft:
     """Returns the only resource in a text. Raises Invalid if there are others, or it is of another type."""
-    drafts = read_desired_state([text]).drafts
+    drafts = read_drafts([text])
     if len(drafts) != 1:
         raise Invalid(f"one manifest of a {kind.name} goes here", rule="request", hint="POST several to the apply")
     if drafts[0].type.name != kind.name:

@@ -97,31 +97,14 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
     return made
 
 
-def did_of(draft: Draft) -> DatasetId | None:
-    """Returns the did that a manifest states; a text that is no did is a mistake of the draft."""
-    spec: DatasetSpec = draft.spec
-    return None if spec.did is None else draft.attempt(f"{_SPEC}did", DatasetId.parse, spec.did)
-
-
-def snapshot_of(draft: Draft) -> Manifest:
-    """Builds the snapshot as a manifest of the format, with the lines of its parts."""
-    spec: DatasetSpec = draft.spec
-    assert spec.kind is not None
-    lines = {path.removeprefix(_SPEC): line for path, line in draft.lines.items() if path.startswith(_SPEC)}
-    return Manifest(
-        kind="DatasetSnapshot",
-        version=1,
-        content=DatasetSnapshot(name=draft.headers.name, kind=spec.kind, metadata=spec.metadata or ()),
-        source=draft.source,
-        lines={"": draft.line(), **lines},
-    )
-
-
-def draft_of(manifest: Manifest, snapshot: DatasetSnapshot) -> Draft:
-    """Returns a dataset that is written as the format's own kind as a resource; the reverse of ``snapshot_of``.
+def reads(manifest: Manifest) -> Draft | None:
+    """Returns a dataset that is written as the format's own kind as a resource; ``None`` for another kind.
 
     It states nothing but its name, its kind and its metadata, so whatever else its resource has stays.
     """
+    snapshot = manifest.content
+    if not isinstance(snapshot, DatasetSnapshot):
+        return None
     binding = Binding()
     binding.lines |= {_SPEC + path if path else "": line for path, line in manifest.lines.items()}
     binding.lines["headers.name"] = manifest.lines.get("name", binding.lines.get("", 1))
@@ -138,6 +121,8 @@ def check_dataset(draft: Draft) -> None:
     for key in ("kind", "metadata") if draft.spec.is_declared else ():
         if getattr(draft.spec, key) is None:
             draft.note("spec", f"{key} is missing", "required-field")
+    if draft.spec.is_declared:
+        draft.attempt(f"{_SPEC}did", DatasetId.parse, draft.spec.did)
     if SCHEDULE in draft.typed:
         draft.attempt(f"headers.annotations.{SCHEDULE}", lambda _: draft.typed[SCHEDULE].check(), "")
     if draft.typed.get(KEEP_RAW) and draft.spec.kind is DatasetKind.DERIVATIVE:
@@ -157,7 +142,7 @@ def _within(mistake: Mistake) -> Mistake:
 DATASET_TYPE: Final = ResourceType(
     names=registry.DATASET,
     about="A dataset of this node: a chain of metadata blocks, and the data that they name.",
-    spec=DatasetSpec, prepare=prepare,
+    spec=DatasetSpec, prepare=prepare, reads=reads,
     annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec, KEEP_RAW: _KEEP_RAW},
     parts=_parts,
     check=check_dataset, namesake="Mirror",

@@ -27,6 +27,7 @@ from odfd.api.datasets.flows import FlowController, FlowService
 from odfd.api.datasets.gaps import GapService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullService
+from odfd.api.datasets.planning import DatasetPlanning
 from odfd.api.datasets.portals import PortalController, PortalService
 from odfd.api.datasets.promises import advance_upper
 from odfd.api.datasets.push import PushService
@@ -108,7 +109,7 @@ def services_of(parts: NodeParts) -> Services:
     controllers = _controllers(parts, keeper, (flows, performing, deletion), services, own)
     declarations = _reconciling(parts, keeper, controllers, own)
     networks.withdraw = flows.withdraw = declarations.delete
-    applying = _applying(parts, flows, declarations, Planning(home, context, keeper, controllers))
+    applying = _applying(parts, Planning(home, context, keeper, controllers), declarations)
     renditions = renditions_of(parts, deletion, seen)
     return Services(
         about=_status(parts, flows, mirrors),
@@ -254,7 +255,7 @@ def _controllers(
             ValidatorController(judging),
             MirrorController(mirrors, parts.scheduler),
             AccountController(parts.home),
-            DatasetController(parts.home, parts.views, parts.volumes, flows, deletion),
+            DatasetController(parts.home, parts.views, parts.volumes, flows, _dataset_planning(parts), deletion),
             FlowController(flows),
             PortalController(parts.home, portals),
             ProjectionController(parts.projections),
@@ -383,19 +384,14 @@ def _judging(parts: NodeParts) -> TrustService:
     )
 
 
-def _applying(
-    parts: NodeParts, flows: FlowService, declarations: DeclarationService, planning: Planning
-) -> ApplyOperation:
-    return ApplyOperation(
-        parts.home,
-        parts.committer,
-        parts.transform_deps.engines,
-        parts.context,
-        lambda: parts.ingest_deps.settings,
-        (
-            flows.changed,
-            partial(_renamed, parts),
-            UnmanagedService(parts.home, parts.import_export, parts.context).adopt,
-        ),
-        (declarations, planning, declarations.controllers, (parts.reconciler.loop.poke, parts.flows.applied)),
-    )
+def _applying(parts: NodeParts, planning: Planning, declarations: DeclarationService) -> ApplyOperation:
+    ended = parts.reconciler.loop.poke, parts.flows.applied
+    return ApplyOperation(parts.committer, parts.context, planning, declarations, ended)
+
+
+def _dataset_planning(parts: NodeParts) -> DatasetPlanning:
+    adopt = UnmanagedService(parts.home, parts.import_export, parts.context).adopt
+    return DatasetPlanning(
+        parts.home, parts.transform_deps.engines, lambda: parts.ingest_deps.settings, parts.context.events, adopt,
+        partial(_renamed, parts),
+    )  # fmt: skip

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from chain.errors import Fault
 from chain.ids import DatasetId
+from chain.instant import Instant
 from odfd.obs.events import Event
+from odfd.resources.manifest import Draft
 from odfd.resources.plan import DesiredResource, PlannedResource
 from odfd.resources.resource import Json, Resource
 from odfd.resources.status import ConditionValue
@@ -35,17 +37,61 @@ class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not as declared, if no step would help."""
 
 
+def _nothing(*_: object) -> None:
+    """Does nothing."""
+
+
+async def _no_more() -> None:
+    """Does nothing."""
+
+
 class Intent(NamedTuple):
     """Holds what an apply does for a resource beside its declaration."""
 
-    record: Callable[[sqlite3.Connection], None]
-    """Writes it in the transaction of the apply. Raises Invalid, Refused."""
-    take_up: Callable[[], Awaitable[object]]
+    record: Callable[[sqlite3.Connection], object] = _nothing
+    """Writes it in the transaction of the apply, after the declarations. Raises Invalid, Refused."""
+    take_up: Callable[[], Awaitable[object]] = _no_more
     """Brings it into force after the transaction. Raises Fault; the next start does it then."""
     first: Callable[[], Awaitable[object]] | None = None
-    """What has to be done before the transaction: deleted data of a mirror is taken back."""
-    dataset: DatasetId | None = None
-    """The dataset that becomes known by the name of the resource."""
+    """Does what has to be done before the transaction: takes back data that was deleted."""
+    tell: Callable[[], object] = _nothing
+    """Tells of it, when all is done."""
+    did: DatasetId | None = None
+    """What a new resource stands for."""
+    blocks: Sequence[Any] = ()
+    """Additions to chains of this node, which the transaction makes (``odfd.trust.signing.commit_parts``)."""
+    item: Mapping[str, Any] = {}
+    """What its item of the result says otherwise than its plan does."""
+
+
+class ApplyBatch:
+    """One apply while its resources are prepared, each upon those before it."""
+
+    def __init__(
+        self, planned: Sequence[PlannedResource], drafts: Mapping[str, Draft], now: Instant, *, dry_run: bool,
+        forced: bool,
+    ) -> None:  # fmt: skip
+        """``drafts``: the manifests by the ids of their resources; ``now``: the time of what is written.
+
+        ``forced``: whether what is refused otherwise may be done where only people can decide.
+        """
+        self.planned, self.drafts, self.now = planned, drafts, now
+        self.dry_run, self.forced = dry_run, forced
+        self.known: dict[tuple[str | None, str], DatasetId] = {}
+        """The datasets that it makes known, by account and name in lower case."""
+        self.states: dict[DatasetId, Any] = {}
+        """The states of chains as they will be after it."""
+        self.nameless = {each.before.did for each in planned if each.gives_up_name and each.before is not None}
+        """Dids of those that get other names, so that theirs are free."""
+        self.closing = ExitStack()
+        """Undoes what was made for resources that were not committed."""
+        self._by_name: dict[tuple[str | None, str], list[Resource]] = {}
+        for each in planned:
+            self._by_name.setdefault((each.after.account, each.after.key), []).append(each.after)
+
+    def named(self, account: str | None, key: str) -> Sequence[Resource]:
+        """Returns the resources of all types that have a name, in lower case, after the apply."""
+        return self._by_name.get((account, key), ())
 
 
 class Controller:
@@ -54,6 +100,10 @@ class Controller:
     type: str
     conditions: Collection[str] = ()
     """The names of the conditions that it reports."""
+    prepares: Literal["never", "changes", "always"] = "never"
+    """Whether an apply prepares its resources: those that are new or have another spec, or all that it names."""
+    has_own_events: bool = False
+    """Whether what is applied is told of by events of its own, and not by those of resources."""
     hears: Collection[str] = ()
     """The families of events (``flow`` of ``flow.ended``) whose subjects are resources that may have changed."""
 
@@ -72,9 +122,16 @@ class Controller:
         """
         yield
 
-    async def prepare(self, planned: PlannedResource) -> Intent | None:  # noqa: ARG002  most types are only declared
-        """Prepares what an apply does beside the declaration, and changes nothing. Raises Fault."""
+    def ordered(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:  # noqa: ARG002
+        """Returns the resources of an apply in the order in which they can be prepared."""
+        return planned
+
+    async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent | None:  # noqa: ARG002  most are declared
+        """Prepares what an apply does beside the declaration, and changes nothing that stays. Raises Fault."""
         return None
+
+    async def applied(self, changed: Sequence[PlannedResource]) -> None:
+        """Follows what an apply, or another name, changed."""
 
     async def observe(self, resource: Resource) -> ObservedState:  # noqa: ARG002  see above
         """Observes a resource, without changing anything. Raises Fault."""

@@ -87,6 +87,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     binding: Binding
     """Has the line of each part, and takes further mistakes."""
     source: str
+    base: str = ""
+    """The folder in which relative paths begin."""
     warnings: tuple[str, ...] = ()
     is_partial: bool = False
     """Whether what it does not state stays as it is: other headers than the name, and other fields of the spec."""

@@ -59,6 +59,11 @@ class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
     """References to what was never here; the resource waits for it."""
 
     @property
+    def has_new_spec(self) -> bool:
+        """Whether it is new, or has another spec."""
+        return self.action == "created" or (self.before is not None and self.before.spec != self.after.spec)
+
+    @property
     def gives_up_name(self) -> bool:
         """Whether what is here gets another name or account, so that another one may have the name."""
         before, after = self.before, self.after

@@ -109,6 +109,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Turns short forms of a ``spec`` into those that its class has, before it is bound."""
     converts: Callable[[dict[str, Node], Remarks], dict[str, Node]] | None = None
     """Turns a manifest of a former form, by its parts, into one of the present form, before it is read."""
+    reads: Callable[[Any], Any] | None = None
+    """Reads a manifest of the format's own kinds (``chain.codec.manifest.Manifest``) as one of this type, if it is."""
     shows: Callable[[Any], Any] | None = None
     """Returns a stored spec as it is printed, where the format's form is no text."""
     uris: tuple[str, ...] = ()

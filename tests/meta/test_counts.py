@@ -32,7 +32,7 @@ MANY: Final = {
     "chain.rules.transform": "two or more",
     "engines.spark.ingest.merge": "likewise",
     "odfd.network.peer_names": "likewise",
-    "odfd.api.resources.desired_state": "likewise",
+    "odfd.api.resources.reading": "likewise",
     "odfd.state.restore": "of so many, as a share",
     "odfd.ingest.correction": "likewise",
     "odfd.ingest.preparation": "likewise",

@@ -55,8 +55,8 @@ from engines.spark.ingest.json_guess import guess_json
 from engines.spark.ingest.json_text import parse_json
 from engines.spark.ingest.records import array_records, feature_records, object_lines
 from engines.spark.ingest.text_columns import check_once
+from odfd.api.datasets.desired import in_order
 from odfd.api.graphql_limits import check_size
-from odfd.api.resources.desired_state import in_order
 from odfd.cli.sql.formats import ndjson_text
 from odfd.trust.evidence.bundle_store import BundleQuota, StoredBundle, leaving
 from odfd.trust.policy.policy_merge import check_rules
@@ -203,14 +203,7 @@ def _manifests(count: int) -> Work:
     one = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: {}\n  kind: Root\n  metadata: []\n"
     text = "---\n".join(one.format(name) for name in names(count))
 
-    class Snapshot:
-        def __init__(self, number: int) -> None:
-            self.name = f"d{number}"
-
-        def refs(self) -> set[str]:
-            return {f"d{int(self.name[1:]) + 1}"}
-
-    chained: Any = [Snapshot(number) for number in range(count)]
+    chained = [(f"d{number}", {f"d{number + 1}"}) for number in range(count)]
     return lambda: (parse_manifests(text, "all.yaml"), in_order(chained))
 
 

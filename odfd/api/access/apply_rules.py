@@ -18,7 +18,7 @@ from odfd.access.manifest import RelationsSpec
 from odfd.access.relations import ADMIN, Action, Role
 from odfd.api.access.calls import Call
 from odfd.api.access.guard import Guard
-from odfd.api.resources.desired_state import ApplyTerms, DesiredState
+from odfd.api.resources.apply import ApplyTerms
 from odfd.control import wire
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows.manifest import flow_of, paces
@@ -48,11 +48,11 @@ async def apply(call: Call, request: wire.ApplyRequest) -> wire.TaskRef:
     return ref
 
 
-def _judge(guard: Guard, wanted: DesiredState) -> None:
+def _judge(guard: Guard, drafts: Sequence[Draft]) -> None:
     """Raises a fault for the first thing that the account may not apply. Blocking."""
     with guard.home.database.read() as connection:
-        by = _Judged(guard, guard.state(), ResourceStore(connection), wanted.drafts)
-        for draft in wanted.drafts:
+        by = _Judged(guard, guard.state(), ResourceStore(connection), drafts)
+        for draft in drafts:
             for fault in _faults(by, draft):
                 fault.place = fault.place or draft.place("headers.name")
                 raise fault

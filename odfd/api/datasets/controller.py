@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import trio
@@ -14,13 +14,14 @@ from odfd.access.uses import NOT_GRANTED
 from odfd.api.datasets.deletion import DatasetDeletion
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.own_roots import check_own_root
+from odfd.api.datasets.planning import DatasetPlanning
 from odfd.api.views.views import DatasetViews, with_failure
 from odfd.datasets import failing
 from odfd.datasets.captures import keeps_raw
 from odfd.datasets.catalog import TYPE, Catalog
 from odfd.datasets.manifest import KEPT_ELSEWHERE
-from odfd.resources.controller import Controller, ObservedState
-from odfd.resources.plan import DesiredResource
+from odfd.resources.controller import ApplyBatch, Controller, Intent, ObservedState
+from odfd.resources.plan import DesiredResource, PlannedResource
 from odfd.resources.reader import ResourceReader
 from odfd.resources.resource import Json, Resource
 from odfd.resources.status import ConditionValue
@@ -32,6 +33,8 @@ class DatasetController(Controller):
     """Reports the state of a dataset's chain on this node, not how far it may be relied on."""
 
     type = TYPE
+    prepares = "always"
+    has_own_events = True
     conditions: Collection[str] = ("DatasetState",)
     hears = (
         "attestation", "authority", "cosignature", "damage", "dataset", "evidence", "head", "mirror", "publication",
@@ -44,9 +47,10 @@ class DatasetController(Controller):
         views: DatasetViews,
         volumes: VolumeWorker,
         flows: FlowService,
+        planning: DatasetPlanning,
         deletion: DatasetDeletion,
     ) -> None:
-        self._home, self._views, self._deletion = home, views, deletion
+        self._home, self._views, self._planning, self._deletion = home, views, planning, deletion
         self._volumes = volumes
         self._flows = flows
 
@@ -78,6 +82,16 @@ class DatasetController(Controller):
             hint = "mirror it first; or declare it: spec needs kind and metadata"
             raise Invalid(text, rule="dataset-did", hint=hint)
         return before.spec
+
+    def ordered(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
+        """Returns inputs before what derives from them."""
+        return self._planning.ordered(planned, batch)
+
+    async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent | None:
+        return await self._planning.prepare(planned, batch)
+
+    async def applied(self, changed: Sequence[PlannedResource]) -> None:
+        await self._planning.renamed(changed)
 
     @contextmanager
     def deletion(self, connection: sqlite3.Connection, gone: Resource, *, purge: bool) -> Iterator[None]:

@@ -20,8 +20,8 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from odfd.api.datasets.flow_tasks import FlowTasks, end_of, fault_of
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.node_types import live_id
+from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
 from odfd.control.board import BoardTasks, finding
 from odfd.datasets.catalog import TYPE as DATASET
@@ -146,7 +146,7 @@ class TaskController(Controller):
         """
         headers = {"name": resource.name, "annotations": resource.annotations}
         text = json.dumps({"$schema": self.type, "headers": headers, "spec": resource.spec})
-        (draft,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).drafts
+        (draft,) = read_drafts([wire.ManifestText(source=resource.name, text=text, base="")])
         plan = FlowPlan(id=resource.id, name=resource.name, target=EVERY, tasks=tasks_of(draft))
         others: dict[str, DatasetId] = {}
         with self._home.database.read() as connection:

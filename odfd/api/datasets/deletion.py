@@ -21,7 +21,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
-from odfd.api.resources.dataset_batch import BASE_KIND
+from odfd.api.datasets.batch import BASE_KIND
 from odfd.api.resources.sources import TAKEN
 from odfd.api.views.data_sizes import DataSizes
 from odfd.api.views.views import DatasetViews

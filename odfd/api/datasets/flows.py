@@ -138,8 +138,6 @@ class FlowService:
 
     async def changed(self, planned: Sequence[PlannedResource]) -> None:
         """Puts applied flows in force, and tells of each."""
-        if not planned:
-            return
         await self._worker.look(await trio.to_thread.run_sync(self._targets, planned))
         for each in planned:
             plan = await trio.to_thread.run_sync(self._plan_of, each.after)
@@ -412,11 +410,15 @@ class FlowController(Controller):
     """Reports whether a flow is in force, and how its last run ended: one that was refused does not work."""
 
     type = store.TYPE
+    has_own_events = True
     conditions: Collection[str] = ("LastRun",)
     hears = ("flow",)
 
     def __init__(self, flows: FlowService) -> None:
         self._flows = flows
+
+    async def applied(self, changed: Sequence[PlannedResource]) -> None:
+        await self._flows.changed(changed)
 
     async def observe(self, resource: Resource) -> ObservedState:
         view = await self._flows.in_force(resource)

@@ -26,6 +26,7 @@ from chain.state import ChainState, load_state
 from chain.store.base import Head
 from chain.wording import plural
 from odfd.access.uses import NOT_GRANTED
+from odfd.api.datasets.batch import BASE_KIND
 from odfd.api.datasets.collection_transfer import CollectionTransfer
 from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.portals import PortalService
@@ -39,7 +40,6 @@ from odfd.api.datasets.pull_remarks import (
     uncacheable,
 )
 from odfd.api.datasets.quarantine import QuarantineDatasets
-from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
 from odfd.api.views.derivative_index import DerivativeIndex

@@ -23,8 +23,8 @@ from chain.libraries import np
 from chain.model.events import Seed, SetTransform
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
+from odfd.api.datasets.batch import BASE_KIND
 from odfd.api.datasets.rendition_effects import RenditionEffects
-from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.datasets.captures import BoundCapture
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.commit import SideCommit

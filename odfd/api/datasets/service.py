@@ -20,8 +20,7 @@ from chain.state import load_state
 from odfd.api.datasets.blocks import BlockReader
 from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.profiles import profile_of
-from odfd.api.resources.apply import ApplyOperation
-from odfd.api.resources.desired_state import OWNERS, ApplyTerms
+from odfd.api.resources.apply import OWNERS, ApplyOperation, ApplyTerms
 from odfd.api.resources.types import TYPES
 from odfd.api.views.data_sizes import PAUSE_SECONDS, DataSizes
 from odfd.api.views.holder_counts import HolderCounts

@@ -18,7 +18,7 @@ from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.joined_networks import NETWORK, PEER, Network
-from odfd.resources.controller import Controller, Intent, ObservedState
+from odfd.resources.controller import ApplyBatch, Controller, Intent, ObservedState
 from odfd.resources.plan import DesiredResource, PlannedResource
 from odfd.resources.resource import Json, Resource
 from odfd.resources.status import ConditionValue
@@ -30,6 +30,8 @@ class NetworkController(Controller):
     """Reports whether this node is in the network and connected to a peer."""
 
     type = NETWORK
+    prepares = "changes"
+    has_own_events = True
     conditions: Collection[str] = ("Joined",)
 
     def __init__(self, networks: NetworkService) -> None:
@@ -42,7 +44,7 @@ class NetworkController(Controller):
             hint = f"odfctl network leave {before.name}, and apply {after.name}"
             raise Invalid(text, rule="network-name", hint=hint)
 
-    async def prepare(self, planned: PlannedResource) -> Intent:
+    async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:  # noqa: ARG002  it needs no other
         after = planned.after
         if any(each is not None and "policyKey" in each.spec for each in (planned.before, after)):
             text = f"{after.name} is joined by an invitation, which says whose policies hold there"
@@ -76,6 +78,8 @@ class PeerController(Controller):
     """Blocks the peers of which that is declared."""
 
     type = PEER
+    prepares = "changes"
+    has_own_events = True
 
     def __init__(self, networks: NetworkService, peers: PeerService) -> None:
         self._networks, self._peers = networks, peers
@@ -84,7 +88,7 @@ class PeerController(Controller):
         found = {} if sees is not None else await self._peers.states()
         return {each.id: found[each.spec["peerId"]] for each in resources if each.spec["peerId"] in found}
 
-    async def prepare(self, planned: PlannedResource) -> Intent:
+    async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:  # noqa: ARG002  it needs no other
         peer = PeerId(planned.after.spec["peerId"])
         return Intent(lambda connection: self._networks.record_block(connection, peer), self._networks.take_up)
 
@@ -96,6 +100,8 @@ class MirrorController(Controller):
     """Reports whether all that is announced is here."""
 
     type = mirror_specs.TYPE
+    prepares = "changes"
+    has_own_events = True
     conditions: Collection[str] = ("Synced",)
     hears = ("mirror",)
     _REFUSED: Final = (SchedulerState.REFUSED, SchedulerState.FAILED)
@@ -109,7 +115,7 @@ class MirrorController(Controller):
         is_former = now not in (None, spec["source"]) and self._service.whole_of(spec["source"]) == now
         return {**spec, "source": now} if is_former else spec
 
-    async def prepare(self, planned: PlannedResource) -> Intent:
+    async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:  # noqa: ARG002  it needs no other
         name, more = planned.after.name, dict(planned.after.spec)
         request = wire.MirrorRequest(source=more.pop("source"), as_name=name, **more)
         mirror = await self._service.prepare(request, is_new=planned.action == "created")
@@ -117,7 +123,7 @@ class MirrorController(Controller):
             lambda connection: self._service.record(connection, mirror),
             lambda: self._service.take_up(mirror),
             (lambda: self._service.adopt(mirror.spec.id, name)) if mirror.is_kept else None,
-            mirror.spec.id,
+            did=mirror.spec.id,
         )
 
     @contextmanager

@@ -1,81 +1,74 @@
-"""Applies manifests: creates and updates datasets, and reports which were created, updated or left unchanged.
+"""Applies manifests: creates and updates resources, and reports which were created, updated or left unchanged.
 
-All manifests are read, and every mistake is reported, before anything is changed. Then all datasets are planned, inputs
-before what derives from them, and committed in one transaction with the declarations of all resources: a crash leaves
-all of them or none. A refused dataset is an item of the result, and then nothing of several is done.
+All manifests are read, and every mistake is reported, before anything is changed. Then each resource is prepared by the
+controller of its type, and all are committed in one transaction with the declarations: a crash leaves all of them or
+none. A refused resource is an item of the result, and then nothing of several is done. What is in the database is
+brought into force afterwards; after a crash in between the next start does so.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
 
-from chain.errors import Conflict, Fault, Invalid
-from chain.ids import DatasetId
-from chain.wording import plural
-from odfd.api.resources.apply_items import (
-    INTENDED,
-    PreparedIntent,
-    declared_item,
-    prepared,
-    refused,
-    successful,
-    taken_up,
-    with_headers,
-    with_warnings,
-)
-from odfd.api.resources.dataset_batch import DatasetBatch
-from odfd.api.resources.dataset_planning import DatasetPlanning
+from chain.errors import Conflict, Fault, Invalid, Refused
+from chain.instant import MILLISECOND, Instant
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.desired_state import (
-    OWNERS,
-    ApplyTerms,
-    DesiredSnapshot,
-    DesiredState,
-    in_order,
-    read_desired_state,
-)
 from odfd.api.resources.planning import MOVED, Planning
-from odfd.api.resources.set_controllers import SetValues
+from odfd.api.resources.reading import read_drafts
 from odfd.api.resources.skipping import Plan, Possible, possible, terms_of
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import TYPE as DATASET
-from odfd.datasets.engine_pins import Engines
 from odfd.errors import sole_faults
-from odfd.flows.store import TYPE as FLOW
-from odfd.ingest.settings import IngestSettings
-from odfd.resources.controller import Controllers
+from odfd.resources.controller import ApplyBatch, Intent
+from odfd.resources.manifest import Draft
 from odfd.resources.plan import PlannedResource
-from odfd.resources.references import dids_of
-from odfd.resources.resource import Resource
 from odfd.resources.selectors import parse_selector
-from odfd.resources.sets import names_in
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
-from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
-ELSEWHERE: Final = frozenset({DATASET, *INTENDED})
-"""Types with their own commands and checks, whose truth is not their declaration."""
 ATTEMPTS: Final = 5
 """Times that an apply is planned at most, as when a pull moved the head in between."""
+TAKE_UP_SECONDS: Final = 30.0
+"""Longest time for which an apply waits until what it recorded is in force; the next start does what is left."""
 
 
-FlowsChanged: TypeAlias = Callable[[Sequence[PlannedResource]], Awaitable[None]]
-"""Puts flows in force as they are declared now, and tells of them."""
-Renamed: TypeAlias = Callable[[DatasetId], Awaitable[None]]
-"""Lets what runs for a dataset go on under its new name."""
-Adopt: TypeAlias = Callable[[str, wire.AdoptRequest], Awaitable[object]]
-"""Takes back a deleted dataset whose data is kept. Raises NotFound, Invalid, Conflict."""
+def _anything(_: Sequence[Draft]) -> None:
+    """Allows everything, as for the node's owner."""
+
+
+class ApplyTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of one apply: on whose behalf it is, and what it may declare."""
+
+    account: str | None = None
+    """Id of the account that gets new resources that name no account; ``None`` for the node's owner."""
+    judge: Callable[[Sequence[Draft]], None] = _anything
+    """Raises a fault if the manifests may not be applied. Called in worker threads."""
+
+
+OWNERS: Final = ApplyTerms()
+
+
+class _Prepared(NamedTuple):
+    """A planned resource with its item, and what is done for it beside its declaration."""
+
+    planned: PlannedResource
+    item: wire.ApplyItem
+    """Says also why it cannot be done."""
+    intent: Intent = Intent()
+
+    @property
+    def is_failed(self) -> bool:
+        return self.item.action == "failed"
 
 
 class ApplyOperation:
@@ -83,30 +76,19 @@ class ApplyOperation:
 
     def __init__(
         self,
-        home: StateDirectory,
         committer: OwnerCommitter,
-        engines: Engines,
         context: Context,
-        ingestion: Callable[[], IngestSettings],
-        followers: tuple[FlowsChanged, Renamed, Adopt],
-        declarations: tuple[DeclarationService, Planning, Controllers, Sequence[Callable[[], None]]],
+        planning: Planning,
+        declarations: DeclarationService,
+        ended: Sequence[Callable[[], None]],
     ) -> None:
-        """``ingestion`` returns what sources may do here, and is called each time.
-
-        ``followers`` put applied flows in force, follow new names, and take back what was deleted. ``declarations``:
-        prunes resources, plans and writes them, and prepares what they intend; the last are called in
-        the event loop after an apply, whose events may have arrived before it was recorded.
-        """
-        self._declarations, self._planner, self._controllers, self._applied = declarations
-        self._flows_changed, self._renamed, self._adopt = followers
-        self._home = home
-        self._committer = committer
-        self._planning = DatasetPlanning(home, engines, ingestion, SetValues(home).names)
+        """``ended`` are called in the event loop after an apply, whose events may have come before it was recorded."""
+        self._committer, self._planning = committer, planning
+        self._declarations, self._controllers = declarations, declarations.controllers
+        self._ended = ended
         self._conditional = trio.Lock()
         """Held by applies that state a generation, of which one runs at a time."""
-        self._board = context.board
-        self._events = context.events
-        self._clock = context.clock
+        self._board, self._events, self._clock = context.board, context.events, context.clock
 
     async def submit(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
         """Applies manifests as a task. Result: ApplyResult.
@@ -115,41 +97,20 @@ class ApplyOperation:
         and whatever ``terms`` raises.
         """
         found = await trio.to_thread.run_sync(self._possible, request, terms)
-        wanted, skips = found.wanted, request.on_error == "skip"
-        chains = {each.draft for each in wanted.snapshots}
-        bare = {at for at, each in enumerate(wanted.drafts) if each.type.name == DATASET and at not in chains}
 
         async def work(report: Report) -> wire.ApplyResult:
             planned, generation = found.planned, request.generation
             async with nullcontext() if generation is None else self._conditional:
                 if generation is not None:
-                    await trio.to_thread.run_sync(self._planner.check, planned, generation)
+                    await trio.to_thread.run_sync(self._planning.check, planned, generation)
                 for left in reversed(range(ATTEMPTS)):
                     try:
-                        return await whole(report, planned)
+                        return await self._applied(request, found, planned, report)
                     except Conflict as fault:
                         if fault.rule != MOVED or not left:
                             raise
-                        planned = await trio.to_thread.run_sync(self._plan_of(request, terms), wanted.drafts)
+                        planned = await trio.to_thread.run_sync(self._plan_of(request, terms), found.drafts)
             raise AssertionError("the last attempt returns or raises")
-
-        async def whole(report: Report, planned: Sequence[PlannedResource]) -> wire.ApplyResult:
-            others = [each for at, each in enumerate(planned) if each.after.type not in ELSEWHERE or at in bare]
-            report.begin("applying", len(planned), "manifests")
-            is_whole = len(planned) > 1 and not skips
-            how = _Terms(request.dry_run, is_whole, request.generation, request.force)
-            brought = await self._perform(wanted, planned, report, how)
-            if how.is_whole and not request.dry_run and _has_failed(brought):
-                return refused(brought, others)
-            items = with_headers(brought, planned) + [declared_item(each) for each in others]
-            if not request.dry_run:
-                await self._tell(brought, planned)
-            if request.prune is not None:
-                named = {(each.after.type, each.after.name.casefold()) for each in planned}
-                items += await prune(self._declarations, request, named)
-            warnings = {(each.after.type.lower(), each.after.name.casefold()): each.warnings for each in planned}
-            told = [with_warnings(with_warnings(each, warnings), wanted.warnings) for each in items]
-            return wire.ApplyResult(items=(*told, *found.failed), dry_run=request.dry_run)
 
         target = ", ".join(each.after.name for each in found.planned)
         return task_ref(self._board.submit("apply", target, work))
@@ -157,48 +118,67 @@ class ApplyOperation:
     async def rename(self, word: str, ref: str, name: str) -> None:
         """Gives a resource another name, as an apply of its id with that name. Raises NotFound, Invalid, Conflict."""
         for left in reversed(range(ATTEMPTS)):
-            planned = await trio.to_thread.run_sync(self._planner.plan_rename, word, ref, name)
+            planned = await trio.to_thread.run_sync(self._planning.plan_rename, word, ref, name)
             before = planned[0].before
             assert before is not None
             terms = _Terms(dry_run=False, is_whole=True, generation=before.generation, forced=False)
             try:
-                await self._perform(DesiredState([], {}, []), planned, Report(), terms)
+                done = await self._perform(planned, (), Report(), terms)
                 break
             except Conflict as fault:
                 if fault.rule not in ("generation", MOVED) or not left:
                     raise
-        await self._tell((), planned)
+        for each in done:
+            if each.item.fault is not None:
+                raise each.item.fault.fault()
+        await self._tell(done)
 
-    async def _tell(self, brought: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> None:
-        """Puts applied flows in force, and reports what changed."""
-        others = [each for each in planned if each.after.type not in ELSEWHERE]
-        await self._flows_changed([each for each in others if each.after.type == FLOW and each.action != "unchanged"])
-        for one in others:
-            if one.action != "unchanged" and one.after.type != FLOW:
-                self._events.emit(
-                    f"resource.{one.action}", one.after.name, one.after.type, about=about(one.after.id)
-                )  # fmt: skip
-        for ended in self._applied:
+    async def _applied(
+        self, request: wire.ApplyRequest, found: Possible, planned: Sequence[PlannedResource], report: Report
+    ) -> wire.ApplyResult:
+        report.begin("applying", len(planned), "manifests")
+        is_whole = len(planned) > 1 and request.on_error != "skip"
+        terms = _Terms(request.dry_run, is_whole, request.generation, request.force)
+        done = await self._perform(planned, found.drafts, report, terms)
+        if not request.dry_run and terms.refuses(done):
+            skipped = [
+                each.item if each.is_failed else msgspec.structs.replace(each.item, action="skipped") for each in done
+            ]
+            return wire.ApplyResult(items=tuple(skipped))
+        if not request.dry_run:
+            await self._tell(done)
+        remarks = {each.after.id: each.warnings for each in planned}
+        for one, draft in zip(planned, found.drafts, strict=False):
+            remarks[one.after.id] = (*draft.warnings, *one.warnings)
+        items = [
+            msgspec.structs.replace(each.item, warnings=(*remarks[each.planned.after.id], *each.item.warnings))
+            for each in done
+        ]
+        if request.prune is not None:
+            named = {(each.after.type, each.after.key) for each in planned}
+            items += await prune(self._declarations, request, named)
+        return wire.ApplyResult(items=(*items, *found.failed), dry_run=request.dry_run)
+
+    async def _tell(self, done: Sequence[_Prepared]) -> None:
+        """Lets controllers follow what changed, and reports it."""
+        changed = [each.planned for each in done if not each.is_failed and each.planned.action != "unchanged"]
+        for controller in self._controllers:
+            if mine := [each for each in changed if each.after.type == controller.type]:
+                await controller.applied(mine)
+        for one in changed:
+            if not self._controllers.of(one.after.type).has_own_events:
+                kind, told = f"resource.{one.action}", about(one.after.id)
+                self._events.emit(kind, one.after.name, one.after.type, about=told)
+        for ended in self._ended:
             ended()
         self._events.nudge()
-        for one in planned:
-            if one.after.type == DATASET and one.before is not None and one.before.name != one.after.name:
-                await self._tell_renamed(one.before, one.after)
-        for each in brought:
-            if each.kind == "dataset" and each.changes and each.id is not None:
-                done, text = "created" if each.action == "created" else "updated", plural(len(each.changes), "block")
-                self._events.emit(f"dataset.{done}", each.name, text, about=about(each.id), id=each.id)
-
-    async def _tell_renamed(self, before: Resource, after: Resource) -> None:
-        if before.did is None:
-            return
-        await self._renamed(DatasetId.parse(before.did))
-        told = about(before.did)
-        self._events.emit("dataset.renamed", after.name, f"it was {before.name}", about=told, id=before.did)
+        for each in done:
+            if not each.is_failed:
+                each.intent.tell()
 
     def _plan_of(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Plan:
         """Returns what plans the drafts of an apply, against what is here when it is called."""
-        return partial(self._planner.plan, dry_run=request.dry_run, terms=terms_of(request), account=terms.account)
+        return partial(self._planning.plan, dry_run=request.dry_run, terms=terms_of(request), account=terms.account)
 
     def _possible(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Possible:
         """Returns the manifests to apply: those that can be with ``on_error`` skip, otherwise all. Blocking.
@@ -210,137 +190,105 @@ class ApplyOperation:
         plan = self._plan_of(request, terms)
         if request.on_error == "skip":
             found = possible(request.manifests, plan)
-            terms.judge(found.wanted)
+            terms.judge(found.drafts)
             return found
-        wanted = read_desired_state(request.manifests)
-        terms.judge(wanted)
-        if request.generation is not None and len(wanted.drafts) != 1:
+        drafts = read_drafts(request.manifests)
+        terms.judge(drafts)
+        if request.generation is not None and len(drafts) != 1:
             raise Invalid("a generation is that of one resource", rule="request", hint="apply them one by one")
-        return Possible(wanted, plan(wanted.drafts), ())
+        return Possible(drafts, plan(drafts), ())
 
     async def _perform(
-        self, wanted: DesiredState, planned: Sequence[PlannedResource], report: Report, terms: _Terms
-    ) -> list[wire.ApplyItem]:
-        """Applies all declarations in one transaction; each dataset and intent gives an item.
-
-        Raises Conflict if something moved since the plan.
-        """
+        self, planned: Sequence[PlannedResource], drafts: Sequence[Draft], report: Report, terms: _Terms
+    ) -> list[_Prepared]:
+        """Applies all in one transaction. Raises Conflict if something moved since the plan."""
+        written = {one.after.id: draft for one, draft in zip(planned, drafts, strict=False)}
         refusals: dict[str, Fault] = {}
         for attempt in range(ATTEMPTS):
-            batch = DatasetBatch(self._home, self._clock.now(), dry_run=terms.dry_run, forced=terms.forced)
-            batch.leave_names(_without_names(planned))
+            now = Instant(self._clock.now() // MILLISECOND * MILLISECOND)
+            batch = ApplyBatch(planned, written, now, dry_run=terms.dry_run, forced=terms.forced)
             try:
-                intents = await self._intents(planned, batch, refusals)
-                datasets = [await self._plan(each, batch, refusals) for each in self._snapshots(wanted, planned)]
-                items = [*(each.item for each in intents), *datasets]
-                if terms.dry_run or (terms.is_whole and _has_failed(items)):
-                    report.advance(len(items))
-                    return items
-                await self._commit(batch, intents, successful(items, planned), terms)
+                found = [await self._prepared(each, batch, refusals) for each in self._ordered(batch)]
+                if terms.dry_run or terms.refuses(found):
+                    report.advance(len(found))
+                    return found
+                await self._commit(batch, _successful(found), terms)
                 break
-            except _Refusals as found:
-                refusals |= found.faults
+            except _Refusals as several:
+                refusals |= several.faults
                 if attempt + 1 == ATTEMPTS:
                     raise next(iter(refusals.values())) from None
             finally:
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(batch.close)
-        report.advance(len(datasets))
-        brought = await taken_up(intents)
-        report.advance(len(brought))
-        return [*brought, *datasets]
+                    await trio.to_thread.run_sync(batch.closing.close)
+        found = await _taken_up(found)
+        report.advance(len(found))
+        return found
 
-    async def _intents(
-        self, planned: Sequence[PlannedResource], batch: DatasetBatch, refusals: Mapping[str, Fault]
-    ) -> list[PreparedIntent]:
-        """Prepares the intents, and makes the names of mirrors known to the datasets of the same apply."""
-        intents = await prepared(self._controllers, planned, refusals)
-        for each in intents:
-            if each.intent is not None and each.intent.dataset is not None:
-                batch.promise(each.item.name, each.intent.dataset)
-        return intents
+    def _ordered(self, batch: ApplyBatch) -> Iterator[PlannedResource]:
+        """Yields first what is prepared, in the order of the controllers, then the others as written."""
+        for controller in self._controllers:
+            if controller.prepares != "never":
+                yield from controller.ordered(
+                    [each for each in batch.planned if each.after.type == controller.type], batch
+                )
+        yield from (each for each in batch.planned if self._controllers.of(each.after.type).prepares == "never")
 
-    def _snapshots(self, wanted: DesiredState, planned: Sequence[PlannedResource]) -> Iterator[DesiredSnapshot]:
-        """Yields datasets in the order in which they can be made, with the values and references that they may use."""
-        for each in in_order(wanted.snapshots):
-            own = planned[each.draft]
-            account, meant = own.after.account, dids_of(own.after.references)
-            did = None if own.before is None else own.before.did
-            yield msgspec.structs.replace(
-                each, variables=_variables(each.name, account, planned), meant=meant, account=account,
-                held=None if did is None else DatasetId.parse(did),
-            )  # fmt: skip
-
-    async def _plan(
-        self, desired: DesiredSnapshot, batch: DatasetBatch, refusals: Mapping[str, Fault]
-    ) -> wire.ApplyItem:
-        """Plans one dataset and returns its item.
-
-        ``refusals``: faults of datasets that could not be committed, by name.
-        """
+    async def _prepared(self, planned: PlannedResource, batch: ApplyBatch, refusals: Mapping[str, Fault]) -> _Prepared:
+        """Prepares one resource. ``refusals``: faults of those that could not be committed, by id."""
+        after, controller = planned.after, self._controllers.of(planned.after.type)
+        item = wire.ApplyItem(
+            kind=after.type.lower(), name=after.name, action=planned.action, id=after.id, changes=planned.changes
+        )
+        if controller.prepares == "never" or (controller.prepares == "changes" and not planned.has_new_spec):
+            return _Prepared(planned, item)
         try:
-            if (found := refusals.get(desired.name)) is not None:
-                raise found
+            if (refusal := refusals.get(after.id)) is not None:
+                raise refusal
+            _check_same(planned)
             with sole_faults():
-                return await self._planning.plan(desired, batch)
+                intent = await controller.prepare(planned, batch) or Intent()
         except Fault as fault:
-            fault.place = desired.located(fault)
-            return wire.ApplyItem(kind="dataset", name=desired.name, action="failed", fault=wire.Problem.of(fault))
+            draft = batch.drafts.get(after.id)
+            fault.place = fault.place or ("" if draft is None else draft.place())
+            failed = wire.ApplyItem(kind=item.kind, name=item.name, action="failed", fault=wire.Problem.of(fault))
+            return _Prepared(planned, failed)
+        if intent.did is not None:
+            batch.known[after.account, after.key] = intent.did
+        return _Prepared(planned, _told(item, planned, intent), intent)
 
-    async def _commit(
-        self,
-        batch: DatasetBatch,
-        intents: Sequence[PreparedIntent],
-        planned: Sequence[PlannedResource],
-        terms: _Terms,
-    ) -> None:
-        """Commits all datasets, intents and declarations, or nothing. Raises Conflict, or ``_Refusals`` for some."""
-        await self._take_back(batch, intents)
-
-        ids = {(each.after.account, each.after.key): each.after.id for each in planned if each.after.type == DATASET}
-        dids = {ids[each.desired.key]: str(each.dataset) for each in batch.planned}
-
-        def also(connection: sqlite3.Connection) -> None:
-            self._planner.commit(connection, planned, terms.generation, dids)
-            _record(connection, intents)
-
-        try:
-            await trio.to_thread.run_sync(batch.commit, self._committer, also)
-        except Conflict:
-            raise
-        except Fault:
-            faults = await trio.to_thread.run_sync(batch.faults, self._committer)
-            if not faults:
-                raise
-            raise _Refusals(faults) from None
-
-    async def _take_back(self, batch: DatasetBatch, intents: Sequence[PreparedIntent]) -> None:
-        """Takes back deleted datasets whose data is kept, which is no part of the transaction. Raises ``_Refusals``."""
-        for one in batch.planned:
-            if one.is_kept:
-                try:
-                    await self._adopt(str(one.dataset), wire.AdoptRequest(name=one.desired.name))
-                except Fault as fault:
-                    raise _Refusals({one.desired.name: fault}) from fault
-        for each in intents:
-            if each.intent is not None and each.intent.first is not None:
+    async def _commit(self, batch: ApplyBatch, prepared: Sequence[_Prepared], terms: _Terms) -> None:
+        """Commits all, or nothing. Raises Conflict, or ``_Refusals`` for some."""
+        for each in prepared:
+            if each.intent.first is not None:  # which is no part of the transaction
                 try:
                     await each.intent.first()
                 except Fault as fault:
-                    raise _Refusals({each.key: fault}) from fault
+                    raise _Refusals({each.planned.after.id: fault}) from fault
+        dids = {each.planned.after.id: str(each.intent.did) for each in prepared if each.intent.did is not None}
+        ids = {each.planned.after.id for each in prepared}
+        planned = [each for each in batch.planned if each.after.id in ids]
 
+        def together(connection: sqlite3.Connection) -> None:
+            self._planning.commit(connection, planned, terms.generation, dids)
+            _record(connection, prepared)
 
-def _record(connection: sqlite3.Connection, intents: Sequence[PreparedIntent]) -> None:
-    """Writes the intents. Raises ``_Refusals`` with all that cannot be written, and the transaction is undone."""
-    faults: dict[str, Fault] = {}
-    for each in intents:
+        blocks = [addition for each in prepared for addition in each.intent.blocks]
         try:
-            if each.intent is not None:
-                each.intent.record(connection)
-        except Fault as fault:
-            faults[each.key] = fault
-    if faults:
-        raise _Refusals(faults)
+            await trio.to_thread.run_sync(self._committer.commit_additions_now, blocks, batch.now, together)
+        except Conflict:
+            raise
+        except Fault:
+            broken = await trio.to_thread.run_sync(self._committer.faults_of, blocks, batch.now)
+            faults = {
+                each.planned.after.id: broken[addition.dataset]
+                for each in prepared
+                for addition in reversed(each.intent.blocks)
+                if addition.dataset in broken
+            }
+            if not faults:
+                raise
+            raise _Refusals(faults) from None
 
 
 class _Terms(NamedTuple):
@@ -352,31 +300,70 @@ class _Terms(NamedTuple):
     generation: int | None
     forced: bool
 
+    def refuses(self, prepared: Sequence[_Prepared]) -> bool:
+        return self.is_whole and any(each.is_failed for each in prepared)
+
 
 class _Refusals(Exception):
-    """Names the datasets and intents that could be planned but not committed, each with its fault."""
+    """Names the resources that could be planned but not committed, by id, each with its fault."""
 
     def __init__(self, faults: Mapping[str, Fault]) -> None:
         super().__init__()
         self.faults = faults
 
 
-def _without_names(planned: Sequence[PlannedResource]) -> Iterator[DatasetId]:
-    """Yields the datasets that the apply renames or moves, so that another one may have the name."""
-    for each in planned:
-        if each.gives_up_name and each.before is not None and each.after.type == DATASET and each.before.did:
-            yield DatasetId.parse(each.before.did)
+def _record(connection: sqlite3.Connection, prepared: Sequence[_Prepared]) -> None:
+    """Writes the intents. Raises ``_Refusals`` with all that cannot be written, and the transaction is undone."""
+    faults: dict[str, Fault] = {}
+    for each in prepared:
+        try:
+            each.intent.record(connection)
+        except Fault as fault:
+            faults[each.planned.after.id] = fault
+    if faults:
+        raise _Refusals(faults)
 
 
-def _has_failed(items: Sequence[wire.ApplyItem]) -> bool:
-    return any(each.action == "failed" for each in items)
+def _successful(prepared: Sequence[_Prepared]) -> list[_Prepared]:
+    """Returns those that did not fail, nor stand for the same as one that did."""
+    dids = {each.planned.after.did for each in prepared if each.is_failed} - {None}
+    return [each for each in prepared if not each.is_failed and each.planned.after.did not in dids]
 
 
-def _variables(name: str, account: str | None, planned: Sequence[PlannedResource]) -> frozenset[str]:
-    """Returns the names of values, in sets applied together, that sources of an account's dataset may read."""
-    wanted = account, name.casefold()
-    sets = [each.after for each in planned if (each.after.account, each.after.key) == wanted]
-    return frozenset(key for each in sets for key in names_in(each.type, each.spec))
+def _told(item: wire.ApplyItem, planned: PlannedResource, intent: Intent) -> wire.ApplyItem:
+    """Returns the item as the intent says it, together with the changes of headers, which count as an update."""
+    if not intent.item:
+        return item
+    item = msgspec.structs.replace(item, **intent.item)
+    more = tuple(each for each in planned.changes if " spec." not in each)
+    if not more or item.action not in ("unchanged", "updated"):
+        return item
+    return msgspec.structs.replace(item, action="updated", changes=(*item.changes, *more))
+
+
+def _check_same(planned: PlannedResource) -> None:
+    """Raises Refused if the resource would stand for another thing than before."""
+    before, after = planned.before, planned.after
+    key = TYPES.named(after.type).stands_for
+    if before is not None and key and before.spec.get(key) != after.spec.get(key):
+        kind = after.type.lower()
+        text = f"the {key} of {kind} {before.name} cannot change"
+        raise Refused(text, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")
+
+
+async def _taken_up(prepared: Sequence[_Prepared]) -> list[_Prepared]:
+    """Brings what is recorded into force; what cannot be yet is a warning, since the declaration stands."""
+    done: list[_Prepared] = []
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + TAKE_UP_SECONDS):
+        for each in prepared:
+            try:
+                if not each.is_failed:
+                    await each.intent.take_up()
+            except Fault as fault:
+                text = f"it is declared, and not in force yet: {fault.message}"
+                each = each._replace(item=msgspec.structs.replace(each.item, warnings=(*each.item.warnings, text)))
+            done.append(each)
+    return [*done, *prepared[len(done) :]]
 
 
 async def prune(

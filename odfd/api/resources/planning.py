@@ -145,7 +145,12 @@ class Planning:
         final = FinalState(standing, store)
         changed = [after for each in standing if (after := _meaning(each, final)) != held.get(each.id)]
         now = self._clock.now()
-        store.put_all(changed, now)
+        try:
+            store.put_all(changed, now)
+        except Invalid as fault:
+            if fault.rule != "name-taken":
+                raise
+            raise Conflict(f"{fault.message}, which came meanwhile", rule=MOVED, hint="apply it again") from fault
         for each in changed:
             if sealed := self._registry.named(each.type).sealed:
                 # The key may have changed since it was planned.

@@ -12,7 +12,7 @@ import msgspec
 
 from chain.codec.manifest import Mistakes
 from chain.errors import Invalid
-from odfd.api.resources.desired_state import DesiredState, read_desired_state
+from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY, PlannedResource, Terms
@@ -28,7 +28,7 @@ Plan = Callable[[Sequence[Draft]], list[PlannedResource]]
 class Possible(msgspec.Struct, frozen=True):
     """The manifests of an apply that can be applied, as far as can be told before anything is done."""
 
-    wanted: DesiredState
+    drafts: Sequence[Draft]
     planned: Sequence[PlannedResource]
     failed: Sequence[wire.ApplyItem]
     """Items of the others, each with its fault."""
@@ -56,12 +56,12 @@ def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
         raise Invalid("two texts have one name", rule="request", hint="name each source once")
     for part in parts:
         try:
-            kept.append(_named(part, read_desired_state([part.text])))
+            kept.append(_named(part, read_drafts([part.text])[0]))
         except Invalid as fault:
             if fault.rule != "manifest-empty":
                 failed.append(part.failed(fault))
     if not kept and not failed:
-        read_desired_state(texts)
+        read_drafts(texts)
     for several in _twins(kept):
         twice = Invalid(f"{several[0].kind} {several[0].name} is written several times", rule="manifest-twice",
                         hint="keep one of them")  # fmt: skip
@@ -71,8 +71,8 @@ def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
         if not kept:
             break
         try:
-            wanted = read_desired_state([each.text for each in kept])
-            return Possible(wanted, plan(wanted.drafts), failed)
+            drafts = read_drafts([each.text for each in kept])
+            return Possible(drafts, plan(drafts), failed)
         except Invalid as told:
             faults = told.faults if isinstance(told, Mistakes) else (told,)
             by_source = {each.text.source: each for each in kept}
@@ -85,7 +85,7 @@ def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
                 raise
             failed += [each.failed(wrong[each]) for each in kept if each in wrong]
             kept = [each for each in kept if each not in wrong]
-    return Possible(DesiredState([], {}, []), [], failed)
+    return Possible([], [], failed)
 
 
 def _parts(texts: Sequence[wire.ManifestText]) -> Iterator[_Part]:
@@ -98,8 +98,7 @@ def _parts(texts: Sequence[wire.ManifestText]) -> Iterator[_Part]:
             yield _Part(msgspec.structs.replace(text, text=each, source=source))
 
 
-def _named(part: _Part, wanted: DesiredState) -> _Part:
-    draft = wanted.drafts[0]
+def _named(part: _Part, draft: Draft) -> _Part:
     return msgspec.structs.replace(part, kind=draft.type.name.lower(), name=draft.headers.name)
 
 

@@ -10,7 +10,7 @@ from chain.errors import Refused
 from chain.ids import KeyDid
 from odfd.api.trust.service import TrustService
 from odfd.control import wire
-from odfd.resources.controller import Controller, Intent, ObservedState
+from odfd.resources.controller import ApplyBatch, Controller, Intent, ObservedState
 from odfd.resources.plan import PlannedResource
 from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
@@ -25,13 +25,15 @@ class ValidatorController(Controller):
     """Reports whether the word of a validator counts."""
 
     type = VALIDATOR
+    prepares = "changes"
+    has_own_events = True
     conditions: Collection[str] = ("Counts",)
     hears = ("validator",)
 
     def __init__(self, trust: TrustService) -> None:
         self._trust = trust
 
-    async def prepare(self, planned: PlannedResource) -> Intent:
+    async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:  # noqa: ARG002  it needs no other
         key, group = KeyDid.parse(planned.after.spec["did"]), planned.after.spec["group"]
         return Intent(lambda connection: self._trust.record_validator(connection, key, group), self._trust.take_up)
 

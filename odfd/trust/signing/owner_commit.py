@@ -177,8 +177,12 @@ class OwnerCommitter:
         self._commit_all(additions, system_time, also)
 
     def commit_additions_now(self, additions: Sequence[Addition], system_time: Instant, also: Also) -> None:
-        """Commits to several chains together, from a worker thread, with what ``also`` writes."""
-        self._commit_all(additions, system_time, also)
+        """Commits to several chains, or none, together, from a worker thread, with what ``also`` writes."""
+        if additions:
+            self._commit_all(additions, system_time, also)
+            return
+        with self._database.write() as connection:
+            also(connection)
 
     def faults_of(self, additions: Sequence[Addition], system_time: Instant) -> dict[DatasetId, Fault]:
         """Returns what keeps each from being committed, but for heads that moved. From a worker thread."""

@@ -26,7 +26,7 @@ from chain.model.source import (
     ReadParquet,
 )
 from config import model
-from odfd.api.resources.desired_state import read_desired_state
+from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.fetch.base import FetchJob
@@ -284,8 +284,8 @@ async def test_a_pipe_that_is_allowed_is_taken(world: Any) -> None:
 @pytest.mark.parametrize("rule,part,text", [each for each in BAD if each[1] in ("fetch", "prepare")])
 async def test_a_pull_refuses_the_same(tmp_path: Any, rule: str, part: str, text: str) -> None:
     """Both ask the same: what a chain of an earlier time holds is refused by name when it is pulled."""
-    (desired,) = read_desired_state([wire.ManifestText(source="m.yaml", text=text, base=str(tmp_path))]).snapshots
-    (event,) = desired.snapshot.metadata
+    (draft,) = read_drafts([wire.ManifestText(source="m.yaml", text=text, base=str(tmp_path))])
+    (event,) = draft.spec.metadata
     assert isinstance(event, SetPollingSource)
     variables = {"HOST": "a.example"}
     settings = IngestSettings(staging=tmp_path, base=tmp_path, variables=variables)

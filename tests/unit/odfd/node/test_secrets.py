@@ -17,9 +17,9 @@ import trio
 
 from chain.errors import Invalid
 from config.model import Ingest
-from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.parts import PartsKeeper
 from odfd.api.resources.planning import Planning
+from odfd.api.resources.reading import read_drafts
 from odfd.api.resources.set_controllers import SetValues
 from odfd.control import wire
 from odfd.resources.sets import named_binding
@@ -208,7 +208,7 @@ async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world
         before = await alice.api.declarations.get("ss", "cities")
         (first,) = keys()
         planning = Planning(alice.home, alice.parts.context, PartsKeeper(alice.home, alice.clock, lambda: ""))
-        planned = planning.plan(read_desired_state([text(SECRET.replace("KEY:", "NEW:"))]).drafts)
+        planned = planning.plan(read_drafts([text(SECRET.replace("KEY:", "NEW:"))]))
         assert (await alice.api.declarations.rotate_secrets()).values == 1
         (second,) = keys()
         assert first != second

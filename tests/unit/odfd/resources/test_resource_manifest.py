@@ -17,11 +17,12 @@ from chain.codec import yaml_tree
 from chain.codec.bind import plain_of
 from chain.errors import Invalid
 from chain.model.read_options import read_options
-from odfd.api.resources.desired_state import DesiredState, in_order, read_desired_state
+from odfd.api.datasets.desired import in_order, inputs_of
+from odfd.api.resources.reading import read_drafts
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow, flow_of
-from odfd.resources.manifest import described, read_resource
+from odfd.resources.manifest import Draft, described, read_resource
 from odfd.resources.references import references_in
 from odfd.resources.registry import ODF, OURS, Registration
 from odfd.resources.schema import fields_of, part_of, schema_of, type_text
@@ -46,14 +47,12 @@ class ToySpec(msgspec.Struct, frozen=True, kw_only=True):
 TOY = ResourceType(names=Registration("Toy", "play", "toys", base=OURS), about="A toy.", spec=ToySpec)
 
 
-def read(*texts: str) -> DesiredState:
-    return read_desired_state(
-        [wire.ManifestText(source=f"{n}.yaml", text=text, base="") for n, text in enumerate(texts, 1)]
-    )
+def read(*texts: str) -> list[Draft]:
+    return read_drafts([wire.ManifestText(source=f"{n}.yaml", text=text, base="") for n, text in enumerate(texts, 1)])
 
 
 def flows(text: str) -> list[DesiredFlow]:
-    return [flow for draft in read(text).drafts if (flow := flow_of(draft)) is not None]
+    return [flow for draft in read(text) if (flow := flow_of(draft)) is not None]
 
 
 def refused(*texts: str) -> list[tuple[str | None, str, str]]:
@@ -83,7 +82,7 @@ def test_r02_what_the_node_writes_is_passed_over_with_a_warning() -> None:
     text = FLOW.replace("{name: often}", "{name: often, generation: 3}") + "status: {phase: Ready}\n"
     (read_flow,), (same,) = flows(text), flows(FLOW)
     assert read_flow == msgspec.structs.replace(same, lines=read_flow.lines)
-    assert read(text).warnings["flow", "often"] == (
+    assert read(text)[0].warnings == (
         "status is passed over: the node writes it",
         "headers.generation is passed over: the node writes it",
     )
@@ -190,7 +189,7 @@ def test_r17_labels_and_annotations_have_limits(headers: str, rule: str) -> None
     ((_, told, _),) = refused(FLOW.replace("{name: often}", "{name: often, " + headers + "}"))
     assert told == rule
     values = "labels: {a: 1, b: [x, null], c: {d: true}}, annotations: {e: {f: []}}"
-    (draft,) = read(FLOW.replace("{name: often}", "{name: often, " + values + "}")).drafts
+    (draft,) = read(FLOW.replace("{name: often}", "{name: often, " + values + "}"))
     assert draft.headers.labels == {"a": 1, "b": ["x", None], "c": {"d": True}}
 
 
@@ -214,7 +213,9 @@ def test_r47_inputs_come_before_what_derives_from_them_whatever_the_order() -> N
     )
     texts = [root, *(derived.replace("NAME", name).replace("FROM", of) for name, of in ("ba", "cb", "dc"))]
     for order in itertools.permutations(texts):
-        assert [each.name for each in in_order(read(*order).snapshots)] == ["a", "b", "c", "d"]
+        drafts = read(*order)
+        said = [(each.headers.name, inputs_of(each.headers.name, each.spec.metadata)) for each in drafts]
+        assert [said[place][0] for place in in_order(said)] == ["a", "b", "c", "d"]
 
 
 WORDS = [
@@ -271,7 +272,7 @@ spec:
     read: {kind: Csv, header: true, skipRows: 2, schema: {fields: [{name: celsius, type: Float64}]}}
     merge: {kind: Append}
 """)
-    (source,) = wanted.snapshots[0].snapshot.metadata
+    (source,) = wanted[0].spec.metadata
     assert read_options(source.read.schema).skip_rows == 2
 
 
@@ -296,7 +297,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 def test_r26_what_names_a_resource_in_any_example_is_a_reference() -> None:
     found = 0
-    for draft in (draft for text in EXAMPLES for draft in read(text).drafts):
+    for draft in (draft for text in EXAMPLES for draft in read(text)):
         plain = plain_of(draft.spec)
         kept = plain if draft.type.kept is None else draft.type.kept(draft.headers.name, draft.spec, None)
         named = {text.partition("#")[0] for text in texts_in(kept) if TYPED.fullmatch(text) and "%" not in text}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from chain.codec import yaml_tree
 from chain.codec.bind import plain, plain_of
 from chain.errors import Invalid
-from odfd.api.resources.desired_state import read_desired_state
+from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
 from odfd.resources.types import ODF, OURS
 from worlds import rfc_schemas
@@ -69,7 +69,7 @@ def test_a_source_with_options_of_ours_names_our_schema_and_others_that_of_the_f
     source = {"kind": "SetPollingSource", "fetch": FETCH, "read": READ, "merge": {"kind": "Append"}}
     source |= {key: value for key, value in step.items() if key in ("fetch", "read", "prepare")}
     manifest = {"$schema": "Dataset", "headers": {"name": "a"}, "spec": {"kind": "Root", "metadata": [source]}}
-    (draft,) = read_desired_state([wire.ManifestText(source="m.yaml", text=yaml.safe_dump(manifest), base="")]).drafts
+    (draft,) = read_drafts([wire.ManifestText(source="m.yaml", text=yaml.safe_dump(manifest), base="")])
     spec = plain_of(draft.spec)
     printed = manifest | {"$schema": draft.type.schema_of(spec), "spec": spec}
     has_ours = "w3id.org/odfd/" in json.dumps(spec)
@@ -163,7 +163,7 @@ BEYOND = [
 def faults_of(manifest: dict[str, Any]) -> tuple[Invalid, ...]:
     """Returns the mistakes that this node finds."""
     try:
-        read_desired_state([wire.ManifestText(source="m.yaml", text=json.dumps(manifest), base="")])
+        read_drafts([wire.ManifestText(source="m.yaml", text=json.dumps(manifest), base="")])
     except Invalid as fault:
         return getattr(fault, "faults", (fault,))
     return ()
@@ -187,9 +187,9 @@ def test_r01_what_the_node_has_not_is_refused_by_field_clause_and_the_words_to_u
 
 
 def test_steps_of_a_projection_are_one_statement() -> None:
-    (draft,) = read_desired_state(
+    (draft,) = read_drafts(
         [wire.ManifestText(source="m", text=json.dumps(READ_ALL[7]), base="")]
-    ).drafts  # fmt: skip
+    )  # fmt: skip
     assert draft.spec.project.sql == 'WITH "x" AS (select 1 as n) SELECT * FROM (select n from x)'
     for wrong in ([{"query": "select 1"}, {"query": "select 2"}], [{"alias": "x", "query": "select 1"}]):
         assert [each.rule for each in faults_of(projecting(queries=wrong))] == ["query-steps"]

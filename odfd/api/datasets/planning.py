@@ -1,4 +1,4 @@
-"""Plans one dataset of an apply: what its manifest changes, and whether its sources and its query can work.
+"""Prepares the datasets of an apply: what its manifest changes, and whether its sources and its query can work.
 
 The dataset may be one that was deleted and whose data is kept.
 
@@ -8,15 +8,16 @@ when data comes. Nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import trio
 
-from chain.errors import Environment, Invalid, NotFound, Refused
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId, parse_own_name
 from chain.model.events import (
     AddPushSource,
@@ -31,12 +32,14 @@ from chain.model.source import Transform, TransformSql
 from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
 from chain.store.former_epochs import SET_ASIDE
+from chain.wording import plural
 from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
-from odfd.api.resources.dataset_batch import DatasetBatch, PlannedDataset, born
-from odfd.api.resources.desired_state import DesiredSnapshot
-from odfd.api.resources.sharded_birth import check_birth, check_shards
+from odfd.api.datasets.batch import DatasetBatch, PlannedDataset, born
+from odfd.api.datasets.desired import DesiredSnapshot, desired_of, in_order, inputs_of
+from odfd.api.datasets.sharded_birth import check_birth, check_shards
+from odfd.api.resources.set_controllers import SetValues
 from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
 from odfd.control import wire
 from odfd.datasets import captures, unmanaged
@@ -47,9 +50,14 @@ from odfd.ingest.acceptance import check_source
 from odfd.ingest.change_kind import ChangeKind, change_kind_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
+from odfd.obs.events import EventLog
 from odfd.renditions import tables
 from odfd.renditions.sharded_inputs import over
+from odfd.resources.controller import ApplyBatch, Intent
+from odfd.resources.plan import PlannedResource
+from odfd.runtime.subjects import about
 from odfd.state.directory import StateDirectory
+from odfd.trust.signing.commit_parts import Addition
 
 _LATER: Final = "is not judged yet, but with the first data: "
 _UNBORN: Final = DatasetId.from_public_key(bytes(32))
@@ -64,16 +72,50 @@ class DatasetPlanning:
         home: StateDirectory,
         engines: Engines,
         ingestion: Callable[[], IngestSettings],
-        names_of_values: Callable[[str, str | None], Collection[str]],
+        events: EventLog,
+        adopt: Callable[[str, wire.AdoptRequest], Awaitable[object]],
+        rename: Callable[[DatasetId], Awaitable[None]],
     ) -> None:
-        """``ingestion`` returns what sources may do here; ``names_of_values`` the values that a dataset's may read."""
+        """``ingestion`` returns what sources may do here; ``adopt`` takes back a deleted dataset whose data is kept.
+
+        ``rename`` lets what runs for a dataset go on under its new name.
+        """
         self._home = home
         self._engines, self._engine = engines, engines.engine("spark")
         self._ingestion = ingestion
-        self._names_of_values = names_of_values
+        self._names_of_values = SetValues(home).names
+        self._events, self._adopt, self._rename = events, adopt, rename
 
-    async def plan(self, desired: DesiredSnapshot, batch: DatasetBatch) -> wire.ApplyItem:
-        """Plans a dataset, adds it to its batch, and returns its item. Raises whatever refuses it."""
+    def ordered(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
+        """Returns the datasets of an apply in the order in which they can be made."""
+        drafts = [batch.drafts.get(each.after.id) for each in planned]
+        said = [() if each is None else each.spec.metadata or () for each in drafts]
+        named = [
+            (each.after.name, inputs_of(each.after.name, events)) for each, events in zip(planned, said, strict=True)
+        ]
+        return [planned[place] for place in in_order(named)]
+
+    async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent | None:
+        """Prepares a declared dataset. Raises whatever refuses it."""
+        desired = desired_of(planned, batch)
+        if desired is None:
+            return None
+        try:
+            return await self._intent(desired, DatasetBatch(self._home, batch))
+        except Fault as fault:
+            fault.place = desired.located(fault)
+            raise
+
+    async def renamed(self, changed: Sequence[PlannedResource]) -> None:
+        """Lets what runs for datasets with other names go on under these, and tells of it."""
+        for each in changed:
+            before, after = each.before, each.after
+            if before is not None and before.did is not None and before.name != after.name:
+                await self._rename(DatasetId.parse(before.did))
+                told = about(before.did)
+                self._events.emit("dataset.renamed", after.name, f"it was {before.name}", about=told, id=before.did)
+
+    async def _intent(self, desired: DesiredSnapshot, batch: DatasetBatch) -> Intent:
         parse_own_name(desired.name)
         held, is_kept = await trio.to_thread.run_sync(dataset_of, self._home, desired)
         desired = await trio.to_thread.run_sync(over_shards, self._home, desired, held and held[0])
@@ -95,32 +137,45 @@ class DatasetPlanning:
             return found
 
         events = await trio.to_thread.run_sync(changes)
-        warnings = await self._check_pins(events, desired, forced=batch.forced)
+        warnings = await self._check_pins(events, desired, forced=batch.batch.forced)
         warnings += await self._validate(events, desired, held[1] if held else None, batch)
 
-        def add() -> DatasetId | None:
+        def add() -> tuple[PlannedDataset, ChangeKind | None, Sequence[Addition]]:
             if held is None:
                 dataset, *others = batch.new_ids(desired)
-                planned = PlannedDataset(desired, dataset, None, born(events, dataset), is_kept, others)
-                batch.add(planned, ChainState())
-                return None if batch.dry_run else dataset
-            dataset, state = held
-            head = Head(state.head, state.sequence_number) if state.head else None
-            batch.add(PlannedDataset(desired, dataset, head, events, is_kept), state)
-            return dataset
+                planned, course = PlannedDataset(desired, dataset, None, born(events, dataset), others), None
+            else:
+                dataset, state = held
+                head = Head(state.head, state.sequence_number) if state.head else None
+                planned = PlannedDataset(desired, dataset, head, events)
+                course = self._course(desired.name, held, events)
+            batch.add(planned, ChainState() if held is None else held[1])
+            return planned, course, batch.additions(planned)
 
-        dataset = await trio.to_thread.run_sync(add)
-        course = None if held is None else await trio.to_thread.run_sync(self._course, desired.name, held, events)
-        return wire.ApplyItem(
-            kind="dataset",
-            name=desired.name,
-            action="adopted" if is_kept else "unchanged" if not events else "updated" if held else "created",
-            id=None if dataset is None else str(dataset),
-            changes=tuple(type(event).__name__ for event in events),
-            warnings=warnings,
-            course=None if course is None else course.word,
-            course_text="" if course is None else course.text,
+        planned, course, blocks = await trio.to_thread.run_sync(add)
+        is_new = held is None
+        item = {
+            "action": "adopted" if is_kept else "unchanged" if not events else "created" if is_new else "updated",
+            "id": None if is_new and batch.batch.dry_run else str(planned.dataset),
+            "changes": tuple(type(event).__name__ for event in events),
+            "warnings": warnings,
+            "course": None if course is None else course.word,
+            "course_text": "" if course is None else course.text,
+        }
+        request = wire.AdoptRequest(name=desired.name)
+        return Intent(
+            record=partial(batch.record, each=planned),
+            first=partial(self._adopt, str(planned.dataset), request) if is_kept else None,
+            tell=partial(self._tell, desired.name, planned.dataset, len(events), is_new=is_new),
+            did=planned.dataset,
+            blocks=blocks,
+            item=item,
         )
+
+    def _tell(self, name: str, dataset: DatasetId, blocks: int, *, is_new: bool) -> None:
+        if blocks:
+            kind, text = f"dataset.{'created' if is_new else 'updated'}", plural(blocks, "block")
+            self._events.emit(kind, name, text, about=about(str(dataset)), id=str(dataset))
 
     def _course(
         self, name: str, held: tuple[DatasetId, ChainState], events: Sequence[MetadataEvent]
@@ -153,7 +208,7 @@ class DatasetPlanning:
 
     def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
         """Checks a source now as its first data would be. Raises Invalid, Refused. Blocking."""
-        given, base = self._ingestion(), Path(desired.base) if desired.base else None
+        given, base = self._ingestion(), Path(desired.draft.base) if desired.draft.base else None
         named = {*given.allowed, *desired.variables, *self._names_of_values(desired.name, desired.account)}
         settings = msgspec.structs.replace(given, base=base, allowed=named)
         refused = check_source(event, settings)
@@ -231,7 +286,7 @@ class DatasetPlanning:
             warnings += await check.remarks(event, answer)
             if state is not None:
                 succession = EvolutionCheck(self._home, self._engine, check)
-                await succession.check(desired.name, state, event, batch.now)
+                await succession.check(desired.name, state, event, batch.batch.now)
         return tuple(warnings)
 
 
@@ -297,7 +352,7 @@ def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[Da
     if desired.did is not None and not is_same:
         text = f"{desired.did.short} is {known.name}" if known else f"{desired.name} is another dataset"
         hint = f"odfctl rename {known.name} {desired.name}" if known else "choose another name, or leave out spec.did"
-        raise Invalid(text, rule="dataset-did", hint=hint, place=desired.manifest.place("did"))
+        raise Invalid(text, rule="dataset-did", hint=hint, place=desired.place("did"))
     return (None if entry is None else (entry.id, load_state(home.chains.chain(entry.id)))), False
 
 

@@ -16,7 +16,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import DatasetKind, MetadataEvent, SetDataSchema
 from chain.wording import plural
-from odfd.api.resources.desired_state import DesiredSnapshot
+from odfd.api.datasets.desired import DesiredSnapshot
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
 from odfd.datasets.visibility import Mark, Marks
@@ -35,7 +35,7 @@ def check_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: Datase
     wanted = desired.shards
     if wanted is None:
         return
-    place = desired.manifest.place("shards")
+    place = desired.place("shards")
     if not 1 <= wanted.number <= MAX_SHARDS or (wanted.number > 1) != bool(wanted.by):
         raise Invalid(
             f"{plural(wanted.number, 'shard')} by {plural(len(wanted.by), 'column')}",
@@ -87,5 +87,5 @@ def check_birth(desired: DesiredSnapshot, events: Sequence[MetadataEvent]) -> No
             if isinstance(event, SetDataSchema):
                 check_columns(desired.shards.by, schema_of(event))
     except (Invalid, Refused) as fault:
-        fault.place = desired.manifest.place("shards")
+        fault.place = desired.place("shards")
         raise
