@@ -125,9 +125,9 @@ def _task(client: Client, request: wire.MirrorRequest) -> Iterator[Iterator[Answ
 
 
 def _held(node: Node) -> int:
-    found = node.do("mirror", "list")
-    assert found[0]["state"] == "current", found
-    return int(found[0]["blocks"]["have"])
+    (found,) = node.mirrors().values()
+    assert found["state"] == "current", found
+    return int(found["blocks"]["have"])
 
 
 def _keep_chain(home: StateDirectory, length: int) -> int:

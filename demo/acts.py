@@ -100,7 +100,7 @@ def mirror(stage: Stage) -> None:
             node.do("mirror", "add", stage.ids[name], "--as", name)
     for node in (b, c):
         _same_heads(stage, node)
-    size = sum(view["bytes"]["want"] for view in c.do("mirror", "list"))
+    size = sum(view["bytes"]["want"] for view in c.mirrors().values())
     said = "hash, link, rules, signature, both data hashes, offsets and schema checked as they came"
     story.claim(f"{size / 1e6:.1f} MB in {len(HONEST)} mirrors: {said}", "B and C")
 
@@ -122,8 +122,7 @@ def _break_b(stage: Stage, b: Node, relay: Relay) -> None:
 
 
 def _part(node: Node) -> tuple[int, int] | None:
-    answer = node.ask("mirror", "list")
-    for view in answer.json if answer.code == 0 else []:
+    for view in node.mirrors().values():
         have, want = view["slices"]["have"], view["slices"]["want"]
         if 0 < have < want:
             return have, want
@@ -131,8 +130,8 @@ def _part(node: Node) -> tuple[int, int] | None:
 
 
 def _done(node: Node) -> bool:
-    answer = node.ask("mirror", "list")
-    return answer.code == 0 and all(view["state"] == "current" for view in answer.json)
+    found = node.mirrors()
+    return bool(found) and all(view["state"] == "current" for view in found.values())
 
 
 def reproduce(stage: Stage) -> None:

@@ -103,7 +103,7 @@ def _known_to_all(stage: Stage, block: int) -> None:
     story, c = stage.story, stage.nodes["C"]
     for letter, state in (("A", ACCUSED), ("B", ACCUSED), ("C", REFUTED), ("D", REFUTED)):
         until(f"{letter} knows of the lie", partial(_is, stage, stage.nodes[letter], state), 240)
-    views = {view["name"]: view for view in c.do("mirror", "list")}
+    views = c.mirrors()
     if views[BAD]["serving"] or not all(views[name]["serving"] for name in HONEST):
         raise Broken(f"C serves {[name for name, view in views.items() if view['serving']]}")
     trust = c.do("trust", "show", BAD)
@@ -171,7 +171,7 @@ def recover(stage: Stage) -> None:
     )
     until("A and B reproduced the new history", partial(_attested_by_two, c), 400)
     trust = c.do("trust", "show", BAD)
-    until("C serves it", lambda: {view["name"]: view for view in c.do("mirror", "list")}[BAD]["serving"], 180)
+    until("C serves it", lambda: c.mirrors()[BAD]["serving"], 180)
     story.claim(
         f"run again by Alice and Bob: all {trust['reach']['use']} blocks may be relied on and passed on again", "C"
     )

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from odfd.cli.kinds import with_state
+
 BIN = Path(sys.executable).parent
 T = TypeVar("T")
 
@@ -104,6 +106,11 @@ class Node:
         if answer.code:
             raise Broken(f"node {self.letter}: odfctl {' '.join(words)} ended with {answer.code}: {answer.err.strip()}")
         return answer.json
+
+    def mirrors(self) -> dict[str, Any]:
+        """What the node knows of its mirrors, by their names; nothing while it does not answer."""
+        answer = self.ask("mirror", "list")
+        return {each["headers"]["name"]: with_state(each) for each in answer.json} if answer.code == 0 else {}
 
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         """Starts a command without waiting for it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -94,10 +95,18 @@ class Deny(msgspec.Struct, frozen=True):
 
 
 class Relations:
-    """The valid statements. ``accounts``: account id of each resource by its id (``None``: the node's owner's)."""
+    """The valid statements. ``accounts``: account id of each resource by its id (``None``: the node's owner's).
 
-    def __init__(self, statements: Iterable[Statement], accounts: Mapping[str, str | None]) -> None:
-        self._accounts = accounts
+    ``shown``: resources, by id, that everybody may read who may read another one, given by its id.
+    """
+
+    def __init__(
+        self,
+        statements: Iterable[Statement],
+        accounts: Mapping[str, str | None],
+        shown: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._accounts, self._shown = accounts, shown
         self._roles: dict[tuple[str, str], Role] = {}
         self._members: dict[str, set[str]] = {}
         self._attributes: set[tuple[str, str]] = set()
@@ -129,6 +138,9 @@ class Relations:
                 for object_ in (thing.id, thing.account)
                 if object_ is not None and (role := self._roles.get((each, object_))) is not None
             ]
+        other = self._shown.get(thing.id)
+        if other is not None and self._role(subject, Thing(other, self._accounts.get(other))) is not None:
+            found.append(Role.READER)
         return max(found, default=None)
 
     def identities(self, account: str) -> Collection[str]:

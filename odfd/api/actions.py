@@ -378,7 +378,6 @@ OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", "/holds", with_body(wire.HoldRequest, lambda s: s.holds.take)),
     ("PUT", "/holds/{id}", _renew_hold),
     ("DELETE", "/holds/{id}", _release_hold),
-    ("GET", "/mirrors", lambda s, _: s.mirrors.list()),
     ("POST", "/mirrors", with_body(wire.MirrorRequest, lambda s: s.mirrors.add)),
     ("GET", "/flows", lambda s, _: s.flows.list()),
     ("PUT", "/flows/{name}/pause", lambda s, r: s.flows.pause(_name(r, "name"))),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chain import instant, wording
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from chain.wording import plural as plural
+
+if TYPE_CHECKING:
+    from odfd.control import wire
 
 NOTHING: Final = "-"
 _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -84,6 +87,16 @@ def digest(text: str | None) -> str:
 def peer(peer_id: str) -> str:
     """Shortens a peer id so that its beginning can be used in commands, and no other key is easily made to look so."""
     return f"{peer_id[:12]}…{peer_id[-8:]}" if len(peer_id) > 24 else peer_id
+
+
+def node(named: wire.PeerName | None) -> str:
+    """Formats a node as its id and then its name, which nothing checks; names alone identify nobody."""
+    return NOTHING if named is None else f"{peer(named.peer_id)} {named.name or ''}".rstrip()
+
+
+def met(by: str) -> str:
+    """Formats how the first head of a foreign dataset was accepted."""
+    return by.replace("-", " ")
 
 
 def identity(text: str | None) -> str:

@@ -28,7 +28,7 @@ _PEER_ID_LENGTH: Final = 52
 """Characters of a whole peer id; a shorter text is the beginning of one."""
 PAGE: Final = 5_000
 """Resources that are requested at a time: the most that the API returns."""
-_Named: TypeAlias = "wire.DatasetView | wire.FlowView | wire.MirrorView | wire.ResourceManifest"
+_Named: TypeAlias = "wire.DatasetView | wire.FlowView | wire.ResourceManifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +157,6 @@ def listed(
         asked["continue"] = page.value.rest
 
 
-def _share(share: wire.Share | None) -> str:
-    return f"{share.have:,}/{share.want:,}" if share else formatting.NOTHING
-
-
 def _datasets(_now: Instant) -> tuple[TableColumn[wire.DatasetView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
@@ -191,45 +187,6 @@ def _published(row: wire.DatasetView) -> str:
 def _rely(row: wire.DatasetView) -> str:
     rely = row.rely_on
     return f"{rely.blocks}/{row.blocks} {rely.fact}".rstrip() if rely else formatting.NOTHING
-
-
-def _mirrors(_now: Instant) -> tuple[TableColumn[wire.MirrorView], ...]:
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("ID", lambda row: formatting.identity(row.id)),
-        TableColumn("STATE", lambda row: row.state),
-        TableColumn("BLOCKS", lambda row: _share(row.blocks), right=True),
-        TableColumn("SLICES", lambda row: _share(row.slices), right=True),
-        TableColumn("KEEP", _kept),
-        TableColumn("HELD", lambda row: formatting.size(row.held), right=True),
-        TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
-        TableColumn("SERVING", lambda row: "yes" if row.serving else "no"),
-        TableColumn("NODE", lambda row: node(row.node), most=100, optional=True),
-        TableColumn("MET BY", lambda row: met(row.contact)),
-        TableColumn("", _mirror_message, most=WHOLE),
-    )
-
-
-def _mirror_message(row: wire.MirrorView) -> str:
-    withdrawn = formatting.withdrawn(row.withdrawn_at)
-    return "; ".join(filter(None, [withdrawn and f"{withdrawn}: odfctl describe dataset {row.name}", row.message]))
-
-
-def node(named: wire.PeerName | None) -> str:
-    """Formats a node as its id and then its name, which nothing checks; names alone identify nobody."""
-    return formatting.NOTHING if named is None else f"{formatting.peer(named.peer_id)} {named.name or ''}".rstrip()
-
-
-def met(contact: wire.Contact | None) -> str:
-    """Formats how the first head of a foreign dataset was accepted; a dash without a first contact."""
-    return formatting.NOTHING if contact is None else contact.by.replace("-", " ")
-
-
-def _kept(row: wire.MirrorView) -> str:
-    if row.want == "chain":
-        return "chain"
-    first = row.held_from
-    return (row.keep or "all") + (f", from #{first}" if first else "")
 
 
 def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
@@ -329,7 +286,7 @@ def _viewed(
 
 DATASET: Final = _viewed(registry.DATASET, _name, _datasets, lambda: wire.DatasetView)
 FLOW: Final = _viewed(registry.FLOW, _name, _flows, lambda: wire.FlowView, single=False)
-MIRROR: Final = _viewed(registry.MIRROR, _name, _mirrors, lambda: wire.MirrorView, single=False)
+MIRROR: Final = _declared(registry.MIRROR)
 ENGINE: Final = _declared(registry.ENGINE)
 NETWORK: Final = _declared(registry.NETWORK)
 PEER: Final = _declared(registry.PEER)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from chain.instant import Instant
 from odfd.cli import formatting
 from odfd.cli.table import WHOLE, TableColumn
@@ -14,7 +16,7 @@ from odfd.control import wire
 from odfd.resources.registry import ANY, PrintedColumn, Registration
 
 _NAME = PrintedColumn("NAME", "name")
-_NUMBERS = ("count", "size", "rate")
+_NUMBERS = ("count", "size", "rate", "share")
 
 
 def columns(names: Registration, now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
@@ -46,6 +48,12 @@ def _cell(column: PrintedColumn, now: Instant, row: wire.ResourceManifest) -> st
             return value if isinstance(value, str) else formatting.count(value)
         case "size":
             return formatting.size(value)
+        case "share":
+            return f"{value['have']:,}/{value['want']:,}"
+        case "did":
+            return formatting.identity(value)
+        case "node":
+            return formatting.node(msgspec.convert(value, wire.PeerName))
         case "digest":
             return formatting.digest(value)
         case "rate":

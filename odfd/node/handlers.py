@@ -108,7 +108,7 @@ def services_of(parts: NodeParts) -> Services:
     own = own_of(parts)
     controllers = _controllers(parts, keeper, (flows, performing, deletion), services, own)
     declarations = _reconciling(parts, keeper, controllers, own)
-    networks.withdraw = flows.withdraw = declarations.delete
+    networks.withdraw, flows.withdraw, mirrors.get = declarations.delete, declarations.delete, declarations.get
     applying = _applying(parts, Planning(home, context, keeper, controllers), declarations)
     renditions = renditions_of(parts, deletion, seen)
     return Services(

@@ -17,8 +17,9 @@ OWNER: Final = "node"
 STATE: Final = "State"
 """The condition with what only the running node knows of a resource: computed when it is read, and kept nowhere."""
 Form: TypeAlias = Literal[
-    "text", "reference", "count", "size", "rate", "moment", "ago", "digest", "phase", "labels", "conditions"
-]
+    "text", "reference", "count", "size", "rate", "share", "moment", "ago", "digest", "did", "node", "phase", "labels",
+    "conditions",
+]  # fmt: skip
 
 
 class Row(Protocol):
@@ -110,6 +111,26 @@ def state(row: Row) -> Mapping[str, Any]:
 def _number_announced(row: Row) -> int | None:
     """Returns the number of datasets that are announced in a Network."""
     return len(state(row)["datasets"]) if state(row) else None
+
+
+def _kept(row: Row) -> str:
+    """Returns how much of the data of a Mirror is kept, and since which block."""
+    if row.spec.get("want") == "chain":
+        return "chain"
+    first, keep = state(row).get("heldFrom"), row.spec.get("keep", "all")
+    return f"{keep}, from #{first}" if first else str(keep)
+
+
+def _met_by(row: Row) -> str | None:
+    """Returns how the first head of a Mirror was accepted."""
+    contact = state(row).get("contact")
+    return None if contact is None else str(contact["by"]).replace("-", " ")
+
+
+def _mirror_message(row: Row) -> str:
+    at = state(row).get("withdrawnAt")
+    told = at and f"withdrawn by its publisher on {at[:10]}: odfctl describe dataset {row.name}"
+    return "; ".join(filter(None, [told, state(row).get("message")]))
 
 
 def _peer_state(row: Row) -> str:
@@ -259,7 +280,18 @@ PORTAL: Final = Registration(
         PrintedColumn("RULE", _rule, most=80), _PHASE, _CHANGED,
     ),
 )  # fmt: skip
-MIRROR: Final = Registration("Mirror", "net", "mirrors", "odfd.api.resources.network_types:MIRROR_TYPE", base=OURS)
+MIRROR: Final = Registration(
+    "Mirror", "net", "mirrors", "odfd.api.resources.network_types:MIRROR_TYPE", base=OURS, state="MirrorState",
+    columns=(
+        PrintedColumn("NAME", "name"), PrintedColumn("ID", "spec.source", "did"),
+        PrintedColumn("STATE", "told.State.state"), PrintedColumn("BLOCKS", "told.State.blocks", "share"),
+        PrintedColumn("SLICES", "told.State.slices", "share"), PrintedColumn("KEEP", _kept),
+        PrintedColumn("HELD", "told.State.held", "size"), PrintedColumn("PEERS", "told.State.peers", "count"),
+        PrintedColumn("SERVING", lambda row: "yes" if state(row).get("serving") else "no"),
+        PrintedColumn("NODE", "told.State.node", "node", 100, optional=True), PrintedColumn("MET BY", _met_by),
+        PrintedColumn("", _mirror_message, most=None),
+    ),
+)  # fmt: skip
 NETWORK: Final = Registration(
     "Network", "net", "networks", "odfd.api.resources.network_types:NETWORK_TYPE", ("net",), base=OURS,
     state="NetworkState",

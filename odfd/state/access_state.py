@@ -14,6 +14,7 @@ from odfd.access.callers import AccountCallers
 from odfd.access.manifest import ACCOUNT, RELATIONS, attributes_of, callers_of, statements_of
 from odfd.access.relations import Principal, Relations, Role, Statement, Thing
 from odfd.renditions import tables
+from odfd.resources.registry import DATASET, MIRROR
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.store import ResourceStore
 
@@ -31,7 +32,7 @@ class AccessState(NamedTuple):
     datasets: Mapping[str, str]
     """Ids of resources, by did."""
     dids: Mapping[str, DatasetId]
-    """Dids of resources, by id."""
+    """Dids of datasets, by the ids of their resources and of those of their mirrors."""
     attributes: Mapping[str, tuple[Statement, ...]]
     """What labels state of resources, by id; only of those with such labels."""
     whole: Callable[[str], str]
@@ -52,12 +53,13 @@ class AccessState(NamedTuple):
             event.op != "Deleted"
             and after.type not in (ACCOUNT, RELATIONS)
             and self.accounts.get(after.id, _UNKNOWN) == after.account
-            and (after.type != "Dataset" or after.did is None or self.datasets.get(after.did) == after.id)
+            and (after.type not in _OF_DATASETS or after.did is None or str(self.dids.get(after.id)) == after.did)
             and self.attributes.get(after.id, ()) == attributes_of(after)
         )
 
 
 _UNKNOWN: Final = object()
+_OF_DATASETS: Final = (DATASET.name, MIRROR.name)
 _LOOKED_AT: Final = 200
 """Changes up to which each is examined; after more, the state is computed anew at once."""
 
@@ -140,7 +142,8 @@ def state_of(
 ) -> AccessState:
     """Computes the state from all resources. ``whole`` as in ``AccessState``."""
     every = list(resources)
-    datasets = {each.did: each.id for each in every if each.type == "Dataset" and each.did is not None}
+    datasets = {each.did: each.id for each in every if each.type == DATASET.name and each.did is not None}
+    mirrors = {each.id: each.did for each in every if each.type == MIRROR.name and each.did in datasets}
     owners = {each.id: each.account for each in every}
     statements = [said for each in every if each.type == RELATIONS for said in statements_of(each)]
     attributes = {each.id: said for each in every if (said := attributes_of(each))}
@@ -148,12 +151,13 @@ def state_of(
     accounts = [each for each in every if each.type == ACCOUNT]
     return AccessState(
         version=version,
-        relations=Relations(statements, owners),
+        # Who may read a dataset may read the Mirror of it.
+        relations=Relations(statements, owners, {held: datasets[did] for held, did in mirrors.items()}),
         callers=callers_of(accounts),
         names={each.id: each.name for each in accounts},
         accounts=owners,
         datasets=datasets,
-        dids={held: DatasetId.parse(did) for did, held in datasets.items()},
+        dids={each.id: DatasetId.parse(each.did) for each in every if each.type in _OF_DATASETS and each.did},
         attributes=attributes,
         whole=whole,
     )

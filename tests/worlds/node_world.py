@@ -15,8 +15,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Literal
 
+import msgspec
 import pyarrow as pa
 import trio
 
@@ -28,6 +30,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
 from config import model
+from odfd.api.resource_operations import shown_of
 from odfd.control import wire
 from odfd.control.assembly import Assembly, Context
 from odfd.mirrors.mirror_state import Mirror
@@ -608,8 +611,16 @@ class Node:
     async def sign_again(self, *, alone: bool = False) -> wire.SigningView:
         return await self.api.journal_recovery.sign_again(wire.SignRequest(alone=alone))
 
-    async def mirror(self, source: DatasetId, name: str, **more: Any) -> wire.MirrorView:
-        return await self.done(self.api.mirrors.add(wire.MirrorRequest(source=str(source), as_name=name, **more)))
+    async def mirror(self, source: DatasetId, name: str, **more: Any) -> Any:
+        return await self.added(wire.MirrorRequest(source=str(source), as_name=name, **more))
+
+    async def added(self, request: wire.MirrorRequest) -> Any:
+        """What a new mirror is, as ``mirror_of``."""
+        return mirror_of(await self.done(self.api.mirrors.add(request)))
+
+    async def mirrors(self) -> list[Any]:
+        """All mirrors, each as ``mirror_of``."""
+        return list(map(mirror_of, await shown_of(self.api, await self.api.declarations.list("Mirror", None))))
 
     async def mirror_in_vain(self, source: DatasetId, name: str, is_there: Callable[[Mirror], bool]) -> Mirror:
         """Mirror what cannot be had, until a pass has ended as expected; it is tried again and again."""
@@ -619,6 +630,14 @@ class Node:
             while not is_there(mirror):
                 await mirror.turned.wait()
         return mirror
+
+
+def mirror_of(shown: wire.ResourceManifest) -> Any:
+    """A Mirror on one level: ``name``, what its spec says, and what the running node knows of it."""
+    said = {key: shown.spec.get(key) for key in ("keep", "rate", "network", "via", "want", "peers")}
+    more = {"name": shown.name, "id": shown.spec["source"], "priority": shown.spec.get("priority", 0)}
+    said["shared_by"] = said.pop("peers")
+    return SimpleNamespace(**said, **more, **msgspec.structs.asdict(shown.state(wire.MirrorState)))
 
 
 def in_the_open(node: Node) -> Node:

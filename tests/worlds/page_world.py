@@ -306,22 +306,13 @@ def strangers() -> SimpleNamespace:
         lineage=SimpleNamespace(graph=says(_graph())),
         tasks=SimpleNamespace(list=says([_task(), _found()]), get=says(_task())),
         flows=SimpleNamespace(list=says([_flow(name) for name in ATTACKS])),
-        mirrors=SimpleNamespace(
-            list=says(
-                [
-                    wire.MirrorView(
-                        name=name,
-                        id=_id(number),
-                        state="failed",
-                        message=LOUD,
-                        contact=_contact(),
-                        node=wire.PeerName(peer_id=name, name=LOUD, alike=1),
-                    )
-                    for number, name in enumerate(ATTACKS)
-                ]
-            )
+        declarations=_Declared(
+            {
+                "Network": [_network()],
+                "Peer": [_peer(name) for name in ATTACKS],
+                "Mirror": [_mirror(name, number) for number, name in enumerate(ATTACKS)],
+            }
         ),
-        declarations=_Declared({"Network": [_network()], "Peer": [_peer(name) for name in ATTACKS]}),
         search=SimpleNamespace(
             search=says(wire.SearchView(found=tuple(_card(name) for name in ATTACKS), more=3, cards=MANY)),
             card=says(_card(ATTACKS[0])),
@@ -510,6 +501,12 @@ def _stated(type_: str, name: str, spec: dict[str, Any], state: wire.Value) -> w
 def _peer(name: str) -> wire.ResourceView:
     state = wire.PeerState(name=f"{name} ", alike=2, addresses=(LOUD,), connected=True)
     return _stated("Peer", name, {"peerId": name, "blocked": False}, state)
+
+
+def _mirror(name: str, number: int) -> wire.ResourceView:
+    node = wire.PeerName(peer_id=name, name=LOUD, alike=1)
+    state = wire.MirrorState(state="failed", message=LOUD, contact=_contact(), node=node)
+    return _stated("Mirror", name, {"source": _id(number)}, state)
 
 
 def _network() -> wire.ResourceView:

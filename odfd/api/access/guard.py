@@ -255,7 +255,7 @@ class Guard:
     def reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
         """Returns those of ``views`` that the subject can read."""
         state = self._reader.read()
-        dids = {each.id: DatasetId.parse(did) for each in views if (did := each.headers.get("did")) is not None}
+        dids = {each.id: did for each in views if (did := state.dids.get(each.id)) is not None}
         public = self._reader.public_of(dids.values())
 
         def is_readable(view: wire.ResourceView) -> bool:

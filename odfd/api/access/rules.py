@@ -371,7 +371,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "history.follow": report_filter.followed_changes,
     "log_lines.last": report_filter.lines,
     "log_lines.follow": report_filter.followed_lines,
-    "mirrors.list": report_filter.seen,
     "tasks.get": report_filter.task,
     "tasks.cancel": report_filter.cancelled,
     "tasks.follow": report_filter.followed,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -12,7 +13,7 @@ import msgspec
 import trio
 
 from chain import instant
-from chain.errors import Invalid, NotFound, Refused
+from chain.errors import Invalid, NotFound, Refused, Remote
 from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
 from chain.store import former_epochs
@@ -20,6 +21,8 @@ from odfd.api.datasets.service import known_dataset
 from odfd.api.network import netcheck
 from odfd.api.network.contact_views import dataset_contact
 from odfd.api.network.mirror_wait import MirrorWait
+from odfd.api.resources.endpoints import GetResource
+from odfd.api.resources.views import manifest_of, with_state
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
@@ -81,6 +84,8 @@ class MirrorService:
         """Returns the joined network of a name."""
         self.node_of: Callable[[DatasetId], wire.PeerName | None] = lambda _: None
         """Returns the node that publishes a dataset, if that node signed that it does."""
+        self.get: GetResource
+        """Returns a resource; set where the services are joined."""
         self.adopt: Callable[[DatasetId, str], Awaitable[object]]
         """Takes back a deleted dataset whose data is kept; set where the services are joined."""
         self.shards: Callable[[DatasetId], Awaitable[Sequence[DatasetId]]]
@@ -90,7 +95,7 @@ class MirrorService:
         self._board = board
 
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
-        """Adds a mirror, which is kept until it is removed. Result: MirrorView, once all that is announced is here.
+        """Adds a mirror, which is kept until it is removed. Result: ResourceManifest, once what is announced is here.
 
         For a place, the task asks which dataset is published there, since a server may take its time.
         """
@@ -101,7 +106,7 @@ class MirrorService:
             )
         named = await self._begin(request, DatasetId.parse(request.source), None) if place is None else None
 
-        async def work(report: Report) -> wire.MirrorView:
+        async def work(report: Report) -> wire.ResourceManifest:
             mirror = named
             if mirror is None:
                 assert place is not None
@@ -119,8 +124,7 @@ class MirrorService:
                 raise NotFound(f"{mirror.spec.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
             if now.fault is not None:
                 raise now.fault
-            lack = wait.lack()
-            return msgspec.structs.replace(await self._shown(now), lack=None if lack is None else wire.Problem.of(lack))
+            return await self._shown(now.spec.id, wait.lack())
 
         target, told = (request.source, NODE) if named is None else (named.spec.name, about(named.spec.id))
         return task_ref(self._board.submit("mirror", target, work, told))
@@ -220,42 +224,37 @@ class MirrorService:
     async def _marked(self, request: wire.MirrorRequest, dataset: DatasetId) -> MirrorVisibility:
         return MirrorVisibility(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
 
-    async def list(self, sees: Sees | None = None) -> Sequence[wire.MirrorView]:
-        """Lists mirrors. ``sees``: the rights of an account, which gets the mirrors of datasets that it may read."""
-        return await self._all_shown(await self._seen(sees))
+    async def states(self, datasets: Iterable[DatasetId], sees: Sees | None) -> Mapping[DatasetId, wire.MirrorState]:
+        """Returns the states of mirrors. ``sees``: the rights of an account, which is told of what it may read."""
+        told = await _told(datasets, sees)
+        peers = self._holders.of(told)
+        return await trio.to_thread.run_sync(lambda: {each: self._state(each, peers[each]) for each in told})
 
     async def counts(self, sees: Sees | None = None) -> dict[str, int]:
-        """Counts the mirrors that ``list`` returns, by state."""
-        return dict(Counter(each.state.value for each in await self._seen(sees)))
-
-    async def _seen(self, sees: Sees | None) -> Sequence[Mirror]:
-        """Lists the mirrors that are resources, without those of chains inside collections."""
-        known = {spec.id for spec in await trio.to_thread.run_sync(self._declared)}
-        mirrors = [each for each in self._scheduler.all() if each.spec.id in known]
-        if sees is None:
-            return mirrors
-        told = await sees([about(each.spec.id) for each in mirrors])
-        return [each for each, is_told in zip(mirrors, told, strict=True) if is_told]
+        """Counts the mirrors that are resources, by state. ``sees`` as of ``states``."""
+        declared = await trio.to_thread.run_sync(self._declared)
+        told = map(self._scheduler.find, await _told((spec.id for spec in declared), sees))
+        return dict(Counter(each.state.value for each in told if each is not None))
 
     def _declared(self) -> Sequence[MirrorSpec]:
         with self._home.database.read() as connection:
             return mirror_specs.declared(connection)
 
-    async def pause(self, ref: str) -> wire.MirrorView:
+    async def pause(self, ref: str) -> wire.ResourceManifest:
         """Stops fetching data for a mirror until it is resumed; stored data stays and is served."""
         return await self._pause(ref, paused=True)
 
-    async def resume(self, ref: str) -> wire.MirrorView:
+    async def resume(self, ref: str) -> wire.ResourceManifest:
         """Resumes a paused mirror. Raises NotFound, Invalid."""
         return await self._pause(ref, paused=False)
 
-    async def _pause(self, ref: str, *, paused: bool) -> wire.MirrorView:
+    async def _pause(self, ref: str, *, paused: bool) -> wire.ResourceManifest:
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
-        mirror = await self._scheduler.pause(dataset, paused=paused)
+        await self._scheduler.pause(dataset, paused=paused)
         for each in await trio.to_thread.run_sync(self.chains_of, dataset):
             if self._scheduler.find(each) is not None:
                 await self._scheduler.pause(each, paused=paused)
-        return await self._shown(mirror)
+        return await self._shown(dataset)
 
     def _is_kept(self, dataset: DatasetId) -> bool:
         with self._home.database.read() as connection:
@@ -326,48 +325,53 @@ class MirrorService:
             expect=request.expect,
         )
 
-    async def _shown(self, mirror: Mirror) -> wire.MirrorView:
-        (view,) = await self._all_shown([mirror])
-        return view
+    async def _shown(self, dataset: DatasetId, lack: Remote | None = None) -> wire.ResourceManifest:
+        """Returns the resource that mirrors a chain, with the state of the chain now. Raises NotFound."""
+        (state,) = (await self.states([dataset], None)).values()
+        view = await self.get(mirror_specs.TYPE, str(await trio.to_thread.run_sync(self._whole, dataset)))
+        problem = None if lack is None else wire.Problem.of(lack)
+        return manifest_of(with_state(view, msgspec.structs.replace(state, lack=problem)))
 
-    async def _all_shown(self, mirrors: Sequence[Mirror]) -> Sequence[wire.MirrorView]:
-        peers = self._holders.of(mirror.spec.id for mirror in mirrors)
-        return [await trio.to_thread.run_sync(self._view, mirror, peers[mirror.spec.id]) for mirror in mirrors]
+    def _whole(self, dataset: DatasetId) -> DatasetId:
+        """Returns the dataset that a chain is inside of, or is."""
+        with self._home.catalog() as catalog:
+            entry = catalog.find(dataset)
+            whole = catalog.declared(dataset) if entry is not None and entry.is_inner else None
+        return dataset if whole is None or whole.did is None else DatasetId.parse(whole.did)
 
-    def _view(self, mirror: Mirror, peers: int) -> wire.MirrorView:
-        spec, tally = mirror.spec, mirror.tally
-        known = self._evaluator.known(spec.id)
-        serve = self._evaluator.serve(spec.id)
-        reach = self._evaluator.reach_of(self._home.chains.chain(spec.id), known, serve)
+    def _state(self, dataset: DatasetId, peers: int) -> wire.MirrorState:
+        mirror = self._scheduler.find(dataset)
+        if mirror is None:  # the scheduler begins a declared mirror shortly after its commit
+            return wire.MirrorState()
+        tally, known = mirror.tally, self._evaluator.known(dataset)
+        serve = self._evaluator.serve(dataset)
+        reach = self._evaluator.reach_of(self._home.chains.chain(dataset), known, serve)
         with self._home.database.read() as connection:
             holdings = Holdings(connection)
-            extent, held, objects = holdings.extent(spec.id), holdings.bytes(spec.id), holdings.objects(spec.id)
-            contact = dataset_contact(rung_of(connection, spec.id))
-        return wire.MirrorView(
-            name=spec.name,
-            id=spec.dataset,
+            extent, held, objects = holdings.extent(dataset), holdings.bytes(dataset), holdings.objects(dataset)
+            contact = dataset_contact(rung_of(connection, dataset))
+        return wire.MirrorState(
             state=mirror.state.value,
-            want=spec.want,
-            keep=spec.keep,
-            rate=spec.rate,
-            priority=spec.priority,
             held_from=extent.first,
             held=held,
-            network=spec.network,
-            use=str(self._evaluator.use(spec.id)),
+            use=str(self._evaluator.use(dataset)),
             serve=str(serve),
-            serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_told(spec.id),
+            serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_told(dataset),
             blocks=_blocks(tally, known),
             slices=slices_of(tally, objects),
             bytes=wire.Share(have=tally.bytes_here, want=tally.bytes_wanted),
             peers=peers,
             message=_message(mirror),
-            via=spec.via,
-            shared_by=spec.peers,
             contact=contact,
-            node=self.node_of(spec.id),
-            withdrawn_at=withdrawn_at(self._home, spec.id),
+            node=self.node_of(dataset),
+            withdrawn_at=withdrawn_at(self._home, dataset),
         )
+
+
+async def _told(datasets: Iterable[DatasetId], sees: Sees | None) -> Sequence[DatasetId]:
+    """Returns those of ``datasets`` of which an account with the rights ``sees`` is told."""
+    every = list(datasets)
+    return every if sees is None else list(itertools.compress(every, await sees([about(each) for each in every])))
 
 
 def _message(mirror: Mirror) -> str:

@@ -73,13 +73,14 @@ def _add(session: Session, args: argparse.Namespace) -> None:
         private=args.private,
         peers=tuple(args.peers),
     )
-    held = submit(session, "/node/v1alpha1/mirrors", request, wire.MirrorView)
-    if held.value.lack is None:
+    held = submit(session, "/node/v1alpha1/mirrors", request, wire.ResourceManifest)
+    lack = held.value.state(wire.MirrorState).lack
+    if lack is None:
         kinds.MIRROR.show(session, held)
         return
     if session.output != "table":
         session.show(held.sent, str)
-    raise held.value.lack.fault()
+    raise lack.fault()
 
 
 @mirror.add("list", help="list the mirrors of this node")
@@ -110,7 +111,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     example="flights",
 )
 def _pause(session: Session, args: argparse.Namespace) -> None:
-    held = session.client.put(f"/net/v1alpha1/mirrors/{part(args.ref)}/pause", wire.MirrorView)
+    held = session.client.put(f"/net/v1alpha1/mirrors/{part(args.ref)}/pause", wire.ResourceManifest)
     session.answer(held, lambda row: f"{row.name} is paused and still served")
 
 
@@ -122,5 +123,5 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
     example="flights",
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:
-    held = session.client.delete(f"/net/v1alpha1/mirrors/{part(args.ref)}/pause", wire.MirrorView)
+    held = session.client.delete(f"/net/v1alpha1/mirrors/{part(args.ref)}/pause", wire.ResourceManifest)
     session.answer(held, lambda row: f"{row.name} goes on")

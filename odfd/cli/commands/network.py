@@ -212,7 +212,7 @@ def _invitation_table(rows: Sequence[wire.InvitationState]) -> str:
         TableColumn("STATE", lambda row: row.state),
         TableColumn("USES", lambda row: f"{len(row.nodes)}/{row.uses}", right=True),
         TableColumn("UNTIL", lambda row: formatting.moment(row.expires_at)),
-        TableColumn("NODES", lambda row: ", ".join(map(kinds.node, row.nodes)) or formatting.NOTHING, most=WHOLE),
+        TableColumn("NODES", lambda row: ", ".join(map(formatting.node, row.nodes)) or formatting.NOTHING, most=WHOLE),
     )
     return render(columns, rows)
 
@@ -255,12 +255,12 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         TableColumn("DATASET", lambda row: row.id, most=90),
         TableColumn("NAME", lambda row: row.name or row.called or formatting.NOTHING),
         TableColumn("PUBLISHER", lambda row: row.publisher or formatting.NOTHING),
-        TableColumn("NODE", lambda row: kinds.node(row.node), most=100, optional=True),
+        TableColumn("NODE", lambda row: formatting.node(row.node), most=100, optional=True),
         TableColumn("BLOCKS", lambda row: formatting.count(row.blocks), right=True),
         TableColumn("SIGNED", lambda row: formatting.ago(row.signed_at, now)),
         TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
         TableColumn("HELD", lambda row: "yes" if row.held else "no"),
-        TableColumn("MET BY", lambda row: kinds.met(row.contact)),
+        TableColumn("MET BY", lambda row: formatting.met(row.contact.by) if row.contact else formatting.NOTHING),
     )
     name = args.name or _only_network(session)
     found = one(session, kinds.NETWORK, name)
@@ -309,7 +309,7 @@ def _only_network(session: Session) -> str:
 def _members(shown: wire.NetworkState) -> str:
     """Lists members that gave themselves a name."""
     named = [each for each in shown.members if each.name]
-    texts = [clean(kinds.node(each), 100) for each in named[:_MEMBERS]]
+    texts = [clean(formatting.node(each), 100) for each in named[:_MEMBERS]]
     more = f", and {len(named) - _MEMBERS} more with names" if len(named) > _MEMBERS else ""
     return f": {', '.join(texts)}{more}" if texts else ""
 

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Final
 
-from odfd.cli import formatting, kinds
+from odfd.cli import formatting
 from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
@@ -63,7 +63,7 @@ def _search(session: Session, args: argparse.Namespace) -> None:
         TableColumn("NAME", lambda row: row.name),
         TableColumn("TITLE", lambda row: row.words.title, most=40, optional=True),
         TableColumn("PUBLISHER", lambda row: row.publisher or formatting.NOTHING),
-        TableColumn("NODE", lambda row: kinds.node(row.node), most=100, optional=True),
+        TableColumn("NODE", lambda row: formatting.node(row.node), most=100, optional=True),
         TableColumn("STANDING", lambda row: row.standing),
         TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
         TableColumn("RECORDS", lambda row: formatting.count(row.records), right=True),

@@ -33,7 +33,7 @@ _PARTS: Final = {
     "tasks.json": "/node/v1alpha1/tasks",
     "events.json": "/resource/v1alpha1/events?kept=true",
     "datasets.json": "/node/v1alpha1/datasets",
-    "mirrors.json": "/node/v1alpha1/mirrors",
+    "mirrors.json": "/net/v1alpha1/mirrors",
     "flows.json": "/node/v1alpha1/flows",
     "publications.json": "/node/v1alpha1/publications",
     "networks.json": "/net/v1alpha1/networks",

@@ -44,7 +44,7 @@ class Look(NamedTuple):
     """Seconds of a monotonic clock."""
     status: wire.Status
     tasks: Sequence[wire.TaskView]
-    mirrors: Sequence[wire.MirrorView]
+    mirrors: Sequence[wire.ResourceManifest]
     peers: Sequence[wire.ResourceManifest]
     datasets: Sequence[wire.DatasetView]
     probes: Sequence[wire.Probe]
@@ -73,7 +73,7 @@ class NodePoller:
             at=at,
             status=get("/node/v1alpha1/status", wire.Status).value,
             tasks=get("/node/v1alpha1/tasks", list[wire.TaskView], {"brief": "1"}).value,
-            mirrors=get("/node/v1alpha1/mirrors", list[wire.MirrorView]).value,
+            mirrors=get("/net/v1alpha1/mirrors", wire.ResourceList).value.items,
             peers=get("/net/v1alpha1/peers", wire.ResourceList).value.items,
             datasets=datasets,
             probes=probes,
@@ -92,8 +92,8 @@ def rates(before: Look | None, now: Look) -> dict[str, float]:
 
 def _moved(look: Look) -> Iterator[tuple[str, int]]:
     for mirror in look.mirrors:
-        if mirror.bytes is not None:
-            yield mirror.id, mirror.bytes.have
+        if (share := mirror.state(wire.MirrorState).bytes) is not None:
+            yield mirror.id, share.have
     for task in look.tasks:
         if task.unit == "bytes" and task.state == "running":
             yield task.id, task.done

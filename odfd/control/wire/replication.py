@@ -65,24 +65,17 @@ class NetworkContact(Value, frozen=True, kw_only=True):
     advice: tuple[str, ...] = ()
 
 
-MirrorState = Literal["syncing", "current", "waiting", "stalled", "refused", "failed", "paused"]
+class MirrorState(Value, frozen=True, kw_only=True):
+    """The present state of a Mirror, as this node sees it."""
 
-
-class MirrorView(Value, frozen=True, kw_only=True):
-    name: str
-    id: str
-    state: MirrorState
-    want: str = "data"
-    keep: str | None = None
-    priority: int = 0
-    rate: str | None = None
+    state: Literal["syncing", "current", "waiting", "stalled", "refused", "failed", "paused"] = "waiting"
     held_from: int = 0
     """The first block whose data is here, as far as it was fetched."""
     held: int = 0
     """Bytes of its data on disk."""
-    network: str | None = None
-    use: str | None = None
-    serve: str | None = None
+    use: str = ""
+    """What must hold before it is used here, by its spec or the policy in force; and before it is served to others."""
+    serve: str = ""
     serving: bool = False
     blocks: Share | None = None
     slices: Share | None = None
@@ -90,19 +83,16 @@ class MirrorView(Value, frozen=True, kw_only=True):
     bytes: Share | None = None
     """Bytes of the newest pass alone."""
     peers: int = 0
+    """Number of connected peers that serve it."""
     message: str = ""
-    via: str | None = None
-    """Further place where it is published and looked for."""
-    shared_by: tuple[str, ...] = ()
-    """Peers that share it with this node; only these are asked for it."""
     contact: Contact | None = None
-    """How it was first met; null until its first blocks are here."""
+    """How it was first met; absent until its first blocks are here."""
     node: PeerName | None = None
     """The node that publishes it, if that node signed so on a card."""
     withdrawn_at: str | None = None
-    """Time at which its publisher signed that it shows the dataset no more; null: it did not."""
+    """Time at which its publisher signed that it shows the dataset no more; absent: it did not."""
     lack: Problem | None = None
-    """Why the command that waited for it stopped waiting, with what it tried; null if there was no need to wait."""
+    """Why the command that added it stopped waiting, with what it tried; only in that command's result."""
 
 
 class NetworkRequest(Request, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 import { useState } from "/vendor/hooks.js";
 import { ask } from "/api.js";
-import { Act, Failed, flats, html, Text, useAsk } from "/parts.js";
+import { Act, Failed, flat, flats, html, Text, useAsk } from "/parts.js";
 import { bytes, count, part, plural, shown, short, word } from "/text.js";
 
 const NAME = /^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$/;
@@ -24,7 +24,7 @@ export function Mirror({ of, held, again }) {
   const at = (path) => (asked ? path : "");
   const known = {
     datasets: useAsk(at("/node/v1alpha1/datasets")), policy: useAsk(at("/node/v1alpha1/policy")), status: useAsk(at("/node/v1alpha1/status")),
-    settings: useAsk(at("/node/v1alpha1/settings")), mirrors: useAsk(at("/node/v1alpha1/mirrors")), networks: useAsk(at("/net/v1alpha1/networks"), 0, flats),
+    settings: useAsk(at("/node/v1alpha1/settings")), mirrors: useAsk(at("/net/v1alpha1/mirrors?limit=5000"), 0, flats), networks: useAsk(at("/net/v1alpha1/networks"), 0, flats),
   };
   const chosen = name ?? suggested(of, known.datasets.value || []);
   const [, , terms] = MUCH.find(([key]) => key === much);
@@ -37,7 +37,7 @@ export function Mirror({ of, held, again }) {
     if (!now) again();
   };
   if (held && !asked) return held;
-  return html`<${Act} label="Mirror" title=${`Mirror ${shown(of.name || short(of.id), 80)}?`} command=${command} on=${opened} act=${() => ask("POST", "/node/v1alpha1/mirrors", request)} then=${then}
+  return html`<${Act} label="Mirror" title=${`Mirror ${shown(of.name || short(of.id), 80)}?`} command=${command} on=${opened} act=${() => ask("POST", "/node/v1alpha1/mirrors", request)} then=${(done) => then(flat(done))}
     says=${[`The node fetches ${amount(of, much)} from peers, checks each, keeps them on this disk, and follows it from then on.`,
       of.peers ? `${plural(of.peers, "connected peer")} say${of.peers === 1 ? "s" : ""} to serve it.` : "No connected peer says to serve it: it waits until one does."]}>
     ${asked && html`<div class="row">

@@ -25,7 +25,7 @@ export function Network({ status, asked }) {
 }
 
 function Mirrors() {
-  const mirrors = useAsk("/node/v1alpha1/mirrors", 3);
+  const mirrors = useAsk("/net/v1alpha1/mirrors?limit=5000", 3, flats);
   const rates = useRates(mirrors.value, (one) => (one.bytes ? one.bytes.have : null));
   return html`<section aria-labelledby="mirrors"><h2 id="mirrors">Mirrors</h2>
     <${Answer} of=${mirrors}>${(all) => html`<${Table} label="Mirrors" rows=${all} keyed=${(one) => one.id} empty="This node mirrors nothing." columns=${[

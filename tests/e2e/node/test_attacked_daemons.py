@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from odfd.cli.kinds import with_state
 from p2p.errors import PeerFault
 from p2p.ports import PeerId
 from p2p.wire.autonat import LEAST_DATA, DialDataRequest, ResponseStatus
@@ -107,7 +108,7 @@ def test_squatters_and_hogs_of_a_relay_leave_room_for_others(
 
     def reads() -> None:
         reader = started(make_daemon, "reader", internet.home("symmetric"), there, ODFD_P2P_RELAYS=there)
-        assert reader.ask("mirror", "add", dataset, "--as", "cities")["state"] == "current"
+        assert with_state(reader.ask("mirror", "add", dataset, "--as", "cities"))["state"] == "current"
 
     async def flood(stream: Any) -> None:
         with suppress(PeerFault, trio.BrokenResourceError, trio.ClosedResourceError):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from worlds.eventually import until
 from worlds.manifests import ROOT
 from worlds.nat_world import Internet, NoNat, Place, open_internet
@@ -63,7 +64,7 @@ def test_two_nodes_behind_two_routers_mirror_through_a_relay(
     town = Town(internet, make_daemon)
     alice, bob = town.at_home("alice", "symmetric"), town.at_home("bob", "symmetric")
     dataset = published(alice)
-    mirror = bob.ask("mirror", "add", dataset, "--as", "cities")
+    mirror = with_state(bob.ask("mirror", "add", dataset, "--as", "cities"))
     assert (mirror["state"], mirror["serving"]) == ("current", True)
     assert bob.ask("get", "dataset", "cities")["head"] == alice.ask("get", "dataset", "cities")["head"]
     assert town.relay.ask("status")["circuits"] > 0
@@ -107,7 +108,7 @@ def test_two_nodes_behind_restricted_cones_connect_directly(
     town = Town(internet, make_daemon)
     alice, bob = town.at_home("alice", "port restricted"), town.at_home("bob", "port restricted")
     dataset = published(alice)
-    mirror = bob.ask("mirror", "add", dataset, "--as", "cities")
+    mirror = with_state(bob.ask("mirror", "add", dataset, "--as", "cities"))
     assert mirror["state"] == "current"
     until(lambda: town.relay.ask("status")["circuits"] == 0)
     until(lambda: "peer connected directly" in alice.told() + bob.told())

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from odfd.control import wire
 from odfd.control.client import Client
 from worlds.eventually import until
@@ -108,7 +109,7 @@ def five(make_daemon: Callable[..., Any]) -> Iterator[Five]:
 def test_a_partition_heals_and_a_mirror_serves_on_when_the_publisher_is_dead(five: Five) -> None:
     alice, bob, carol, dave, erin = five.daemons
     for daemon in (bob, carol, dave):
-        assert daemon.ask("mirror", "add", five.id, "--as", "cities")["state"] == "current"
+        assert with_state(daemon.ask("mirror", "add", five.id, "--as", "cities"))["state"] == "current"
     before = five.head(alice)
 
     five.switch.part({1, 2}, {3, 4, 5})
@@ -121,7 +122,7 @@ def test_a_partition_heals_and_a_mirror_serves_on_when_the_publisher_is_dead(fiv
     last = five.publish()
     five.follow([bob, carol, dave], last)
     alice.kill()
-    mirror = erin.ask("mirror", "add", five.id, "--as", "cities")
+    mirror = with_state(erin.ask("mirror", "add", five.id, "--as", "cities"))
     assert (mirror["state"], mirror["serving"]) == ("current", True)
     assert five.head(erin) == last
     report = erin.ask("verify", "cities", "--level", "data")

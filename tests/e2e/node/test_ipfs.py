@@ -15,6 +15,7 @@ import trio
 
 from chain.instant import SECOND
 from chain.statements.keys import SigningKey
+from odfd.cli.kinds import with_state
 from odfd.runtime.clock import SystemClock
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
@@ -102,10 +103,10 @@ def mirrored_through_gateway(carol: Any, repo: Path, published: Any) -> None:
     taken = carol.ask("import", f"{gateway}{published['root']}", "--as", "once")
     assert (taken["blocks"], carol.ask("get", "dataset", "once")["head"]) == (5, published["head"])
     carol.ask("delete", "dataset", "once", "--yes")
-    mirror = carol.ask("mirror", "add", f"{gateway}/ipns/{published['home']}", "--as", "theirs")
+    mirror = with_state(carol.ask("mirror", "add", f"{gateway}/ipns/{published['home']}", "--as", "theirs"))
     assert (mirror["state"], mirror["blocks"]["have"], mirror["serving"]) == ("current", 5, False)
     carol.ask("publish", "theirs")
-    assert [each["serving"] for each in carol.ask("mirror", "list")] == [True]
+    assert [with_state(each)["serving"] for each in carol.ask("mirror", "list")] == [True]
     carol.stop()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from worlds.manifests import ROOT
 from worlds.nat_world import Internet, NoNat, open_internet
 
@@ -58,7 +59,7 @@ def test_peers_meet_over_ipv6_first_and_over_the_family_that_they_share(
     for name, families, used in (("bob", (4, 6), "ip6"), ("carol", (6,), "ip6"), ("dave", (4,), "ip4")):
         daemon = start(name, *families)
         assert daemon.said("join", invitation, "--yes").code == 0
-        assert daemon.ask("mirror", "add", dataset, "--as", "cities")["state"] == "current"
+        assert with_state(daemon.ask("mirror", "add", dataset, "--as", "cities"))["state"] == "current"
         assert daemon.ask("get", "dataset", "cities")["head"] == head
         assert families_in_use(daemon) == {used}
         daemon.kill()

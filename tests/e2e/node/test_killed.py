@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from worlds.eventually import PATIENCE, until
 from worlds.manifests import BOTH
 
@@ -98,7 +99,7 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
         bob.start()
     assert kills >= 4, "most lives ended before their step"
     for name in held:
-        assert bob.ask("mirror", "add", held[name]["id"], "--as", name)["state"] == "current"
+        assert with_state(bob.ask("mirror", "add", held[name]["id"], "--as", name))["state"] == "current"
     is_well(bob, "cities", "towns")
     assert {one["name"]: one["head"] for one in bob.ask("get", "datasets")} == {
         name: one["head"] for name, one in held.items()

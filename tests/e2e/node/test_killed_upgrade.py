@@ -70,7 +70,10 @@ def died_at(process: Any, log: Path) -> str:
 def outcome(daemon: Any) -> Any:
     """All that an upgrade must leave, and of what it tells once; stops the node."""
     datasets = [{key: each[key] for key in STANDING} for each in daemon.ask("get", "datasets")]
-    mirrors = [(each["id"], each["want"], each["priority"]) for each in daemon.ask("get", "mirrors")]
+    mirrors = [
+        (each["spec"]["source"], each["spec"].get("want"), each["spec"].get("priority"))
+        for each in daemon.ask("get", "mirrors")
+    ]
     headers = sorted((each["$schema"], each["headers"]["name"]) for each in daemon.ask("get", "all"))
     told = sorted((each["type"], each["name"]) for each in daemon.ask("events") if each["change"] == "Created")
     assert daemon.stop() == 0

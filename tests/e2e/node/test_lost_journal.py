@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from worlds.manifests import ROOT
 
 pytestmark = pytest.mark.e2e
@@ -53,7 +54,7 @@ def test_a_restored_machine_asks_and_then_goes_on(make_daemon: Callable[..., Any
     alice.ask("network", "join", "n")
     bob.start()
     bob.ask("network", "join", "n", "--bootstrap", alice.ask("status")["listen"][0])
-    assert bob.ask("mirror", "add", signed["id"], "--as", "theirs")["blocks"]["have"] == signed["blocks"]
+    assert with_state(bob.ask("mirror", "add", signed["id"], "--as", "theirs"))["blocks"]["have"] == signed["blocks"]
     assert alice.stop() == 0
 
     restore(alice)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from odfd.control import wire
 from odfd.control.client import Client
 from worlds import manifests
@@ -157,7 +158,7 @@ def test_a_mirror_follows(make_daemon: Callable[..., Any]) -> None:
     cities = alice.ask("get", "dataset", "cities")["id"]
     alice.ask("network", "join", "n")
     bob.ask("network", "join", "n", "--bootstrap", alice.ask("status")["listen"][0])
-    assert bob.ask("mirror", "add", cities, "--as", "theirs")["state"] == "current"
+    assert with_state(bob.ask("mirror", "add", cities, "--as", "theirs"))["state"] == "current"
     assert records(bob, "theirs") == rows
     said = bob.ctl("compact", "theirs")
     assert said.code == 4

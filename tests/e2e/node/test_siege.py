@@ -34,6 +34,7 @@ import msgspec
 import pytest
 
 from chain.instant import Instant
+from odfd.cli.kinds import with_state
 from odfd.control import wire
 from odfd.control.client import Client
 from odfd.network.invitation import read_invitation
@@ -416,7 +417,7 @@ def town(make_daemon: Callable[..., Any], site: Site) -> Town:
     made.commit(made.client(0))
     dataset = alice.ask("get", "dataset", "cities")["id"]
     for daemon in (bob, carol):
-        assert daemon.ask("mirror", "add", dataset, "--as", "cities")["state"] == "current"
+        assert with_state(daemon.ask("mirror", "add", dataset, "--as", "cities"))["state"] == "current"
     return made
 
 

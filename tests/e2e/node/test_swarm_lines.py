@@ -96,7 +96,7 @@ def test_the_publisher_on_a_slow_line_gives_two_copies_at_most(
     head = alice.ask("get", "dataset", "cities")["head"]
     assert all(each.ask("get", "dataset", "cities")["head"] == head for each in mirrors)
     (view,) = mirrors[0].ask("mirror", "list")
-    size = view["bytes"]["have"]
+    size = with_state(view)["bytes"]["have"]
     rate = 5_000_000 / 8
     with capsys.disabled():
         print(

@@ -226,7 +226,7 @@ def test_what_it_does_is_done_by_the_node(seen: Seen, lie: Any) -> None:
     assert lie.told("datasets", "get", "bob.cities").published is not before
     seen.go("network")
     act("Pause", "It rests.", "Go on")
-    assert any(one.state == "paused" for one in lie.told("mirrors", "list"))
+    assert any(one.state == "paused" for one in lie.does("mirrors"))
     act("Go on", "It goes on.", "Pause")
 
 
@@ -242,7 +242,7 @@ def test_what_is_announced_is_mirrored_with_a_click(seen: Seen, lie: Any) -> Non
     dialog.get_by_text("It is mirrored as").wait_for()
     dialog.get_by_role("button", name="Close").click()
     seen.tab.get_by_text("held here").wait_for()
-    assert dataset in {each.id for each in lie.told("mirrors", "list")}
+    assert dataset in {each.id for each in lie.does("mirrors")}
 
 
 def test_who_may_see_a_dataset_is_chosen_before_it_is_published(seen: Seen, lie: Any) -> None:
@@ -352,7 +352,7 @@ def test_a_hit_is_mirrored_after_it_was_said_what_that_does(seen: Seen, lie: Any
     assert dataset in said, "what tells it from others"
     assert f"odfctl mirror add {dataset} --as {UNHELD}" in said
     tab.keyboard.press("Enter")
-    assert not any(one.id == dataset for one in lie.told("mirrors", "list")), "who presses Enter twice does nothing"
+    assert not any(one.id == dataset for one in lie.does("mirrors")), "who presses Enter twice does nothing"
     dialog.get_by_label("Its name here").fill("austria.cities")
     dialog.get_by_role("button", name="Mirror", exact=True).click()
     dialog.get_by_text("is already the name of").wait_for()
@@ -367,7 +367,7 @@ def test_a_hit_is_mirrored_after_it_was_said_what_that_does(seen: Seen, lie: Any
     assert seen.violations() == []
     dialog.get_by_role("button", name="Mirror", exact=True).click()
     dialog.get_by_text("It is mirrored as places.of.austria").wait_for()
-    (made,) = (each for each in lie.told("mirrors", "list") if each.id == dataset)
+    (made,) = (each for each in lie.does("mirrors") if each.id == dataset)
     assert (made.name, made.keep) == ("places.of.austria", "1GiB")
     dialog.get_by_role("button", name="Close").click()
     tab.get_by_role("link", name="Held here as places.of.austria").click()
@@ -476,12 +476,14 @@ def test_the_rate_of_a_transfer_is_what_grew_between_two_looks(strange: Seen) ->
     have = iter(range(0, 10**9, 10**6))
 
     def answer(route: Any) -> None:
-        said = {"id": "1", "name": "moving", "state": "syncing", "want": "data", "held": 0, "peers": 1}
+        said = {"state": "syncing", "held": 0, "peers": 1}
         done = next(have)
         more = {"blocks": None, "bytes": {"have": done, "want": 10**9}, "message": "asked one peer" if done else ""}
-        route.fulfill(json=[{**said, **more}])
+        told = {"https://w3id.org/odfd/schemas/resource/v1alpha1/State": {"value": {**said, **more}}}
+        one = {"headers": {"id": "1", "name": "moving"}, "spec": {"source": "x"}, "status": {"conditions": told}}
+        route.fulfill(json={"resourceVersion": "1", "items": [one]})
 
-    strange.tab.route("**/node/v1alpha1/mirrors", answer)
+    strange.tab.route("**/net/v1alpha1/mirrors?*", answer)
     strange.go("network")
     strange.tab.get_by_role("button", name="Pause", exact=True).click()
     strange.tab.locator("th", has_text="Message").wait_for(state="attached")

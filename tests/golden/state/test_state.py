@@ -99,7 +99,7 @@ async def check_whole(alice: Any) -> None:
     assert {name for name, each in datasets.items() if each.owner} == {"cities", "sensors"}
     rows = await alice.api.datasets.tail("airlines", 1)
     assert "SkyWest" in rows.rows[0]
-    (mirror,) = await alice.api.mirrors.list()
+    (mirror,) = await alice.mirrors()
     assert (mirror.id, mirror.want, mirror.priority) == (MIRRORED, "chain", 5)
     (validator,) = await alice.api.declarations.list("Validator", None)
     assert validator.spec == {"did": f"did:key:{VALIDATOR}", "group": "uni"}
@@ -131,7 +131,7 @@ async def test_what_commands_declared_and_what_was_applied_stand_in_one_store(tm
         for each in await alice.api.declarations.list(None, None):
             found.setdefault(each.type, []).append(each.name)
         assert {type_: sorted(names) for type_, names in found.items()} == DECLARED
-        (mirror,) = await alice.api.mirrors.list()
+        (mirror,) = await alice.mirrors()
         assert (mirror.id, mirror.want, mirror.priority) == (MIRRORED, "chain", 5)
         assert (await alice.api.declarations.get("Mirror", "theirs")).headers["labels"]["topic"] == "health"
         flows = {each.name: each.target for each in await alice.api.flows.list()}

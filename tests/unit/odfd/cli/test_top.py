@@ -25,8 +25,10 @@ def status(**more: Any) -> wire.Status:
     return wire.Status(node_id="did:key:z6", version="1", name="alice", datasets={"fresh": 2}, **more)
 
 
-def mirror(have: int, key: str = "did:odf:a", name: str = "a") -> wire.MirrorView:
-    return wire.MirrorView(name=name, id=key, state="syncing", bytes=wire.Share(have=have, want=10**9))
+def mirror(have: int, key: str = "did:odf:a", name: str = "a") -> wire.ResourceManifest:
+    told = {"x/State": {"value": {"state": "syncing", "bytes": {"have": have, "want": 10**9}}}}
+    headers = {"id": key, "name": name}
+    return wire.ResourceManifest(schema="Mirror", headers=headers, spec={}, status={"conditions": told})
 
 
 def peer(key: str, *, connected: bool) -> wire.ResourceManifest:

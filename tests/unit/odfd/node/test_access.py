@@ -360,12 +360,11 @@ LISTS: dict[str, list[tuple[str, str, Any]]] = {
                       ("POST", "/graphql", {"query": "{datasets {items {name}}}"})],
     "declarations.list": [("GET", "/resource/v1alpha1/resources", None),
                           ("POST", "/graphql", {"query": "{resources {items}}"})],
-    "declarations.page": [("GET", "/dataset/v1alpha1/datasets", None)],
+    "declarations.page": [("GET", "/dataset/v1alpha1/datasets", None), ("GET", "/net/v1alpha1/mirrors", None)],
     "search.search": [("POST", "/node/v1alpha1/search", {"words": [word]}) for word in ("", "theirs")],
     "tasks.list": [("GET", "/node/v1alpha1/tasks", None)],
     "about.status": [("GET", "/node/v1alpha1/status", None)],
     "flows.list": [("GET", "/node/v1alpha1/flows", None)],
-    "mirrors.list": [("GET", "/node/v1alpha1/mirrors", None)],
     "history.last": [("GET", "/resource/v1alpha1/changes", None)],
 }  # fmt: skip
 """What lists datasets, or what is done with them."""

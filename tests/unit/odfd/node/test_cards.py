@@ -49,7 +49,7 @@ async def told_of_withdrawal(node: Node) -> set[str | None]:
     views: list[Any] = [
         *(await node.api.datasets.list()),
         await node.api.trust.show("cities"),
-        *await node.api.mirrors.list(),
+        *await node.mirrors(),
     ]
     return {view.withdrawn_at for view in views}
 

@@ -301,7 +301,7 @@ async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: Any, world
             async with world.running("bob") as bob:
                 if day == 2:
                     request = wire.MirrorRequest(source=f"{site.url}/cities", as_name="cities")
-                    await bob.done(bob.api.mirrors.add(request))
+                    await bob.added(request)
                 (item,) = await bob.pull("cities")
                 assert item.fault is None
                 assert await standing(bob, "cities") == rows
@@ -320,7 +320,7 @@ async def test_a_mirror_from_the_web_goes_on_to_the_shards_of_a_handover(
             await known(world, worlds, alice)
             await pushed(alice, "cities", "archive")
         async with world.running("bob") as bob:
-            await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities", as_name="theirs")))
+            await bob.added(wire.MirrorRequest(source=f"{site.url}/cities", as_name="theirs"))
             before = await standing(bob, "theirs")
         async with world.running("alice") as alice:
             await shard(alice, 3, "city")
@@ -342,7 +342,7 @@ async def test_a_mirror_from_the_web_goes_on_to_the_shards_of_a_handover(
             assert "goes on as 3 shards" in held.message
             assert f"{site.url}/NAME" in held.message
             assert await standing(bob, "theirs") == before
-            await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities.r1", as_name="theirs.r1")))
+            await bob.added(wire.MirrorRequest(source=f"{site.url}/cities.r1", as_name="theirs.r1"))
             await bob.heard("rendition.followed")
             assert await standing(bob, "theirs") == rows
 

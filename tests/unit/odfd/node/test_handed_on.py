@@ -321,7 +321,7 @@ async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_doe
             await bob.heard("rendition.followed", number)
             assert bob.dataset("theirs") == alice.dataset("cities")
             check_mirror(5)
-            assert [each.name for each in await bob.api.mirrors.list()] == ["theirs"]
+            assert [each.name for each in await bob.mirrors()] == ["theirs"]
             assert [each.name for each in await bob.api.datasets.list()] == ["theirs"]
             (item,) = (await bob.apply(declared.replace("PRIORITY", "5"))).items
             assert (item.action, item.fault) == ("unchanged", None), "by the did from before the handovers too"

@@ -305,7 +305,7 @@ async def test_what_nobody_signed_is_taken_once(world: Any, worlds: Any, daemons
     place = f"ipfs://{await kubo.root_of('/theirs')}"
     async with world.running("bob", ipfs=kubo) as bob:
         with pytest.raises(Remote, match="has no signature") as told:
-            await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=place, as_name="f")))
+            await bob.added(wire.MirrorRequest(source=place, as_name="f"))
         assert f"odfctl import {place}" in told.value.hint
         taken = await bob.done(bob.api.flow.import_(wire.ImportRequest(source=place, as_name="flights")))
         assert taken.blocks == bob.size("flights")

@@ -71,7 +71,7 @@ async def test_only_the_newest_days_are_fetched_and_older_ones_are_let_go(world:
         await follow(bob, cities, alice.size("cities"))
         newest = [number for number, _, _ in slices(alice, cities)[-3:]]
         assert here(bob, cities) == newest
-        (view,) = await bob.api.mirrors.list()
+        (view,) = await bob.mirrors()
         assert (view.held_from, view.held) == (newest[0], sum(size for _, _, size in slices(alice, cities)[-3:]))
         assert (await bob.api.datasets.tail("theirs", 50)).rows == (await alice.api.datasets.tail("cities", 3)).rows
 
@@ -88,7 +88,7 @@ async def test_the_newest_bytes_are_kept_to_the_byte(world: Any, worlds: Any) ->
         assert len(here(bob, cities)) == 1
         await bob.mirror(cities, "theirs", keep="0B")
         await bob.parts.scheduler.pass_now(cities)
-        (view,) = await bob.api.mirrors.list()
+        (view,) = await bob.mirrors()
         assert (here(bob, cities), view.held, view.state) == ([], 0, "current")
 
 
@@ -102,7 +102,7 @@ async def test_a_change_of_mind_fetches_what_was_let_go(world: Any, worlds: Any)
         await bob.mirror(cities, "theirs", keep="all")
         await bob.parts.scheduler.pass_now(cities)
         assert here(bob, cities) == [number for number, _, _ in slices(alice, cities)]
-        (view,) = await bob.api.mirrors.list()
+        (view,) = await bob.mirrors()
         assert (view.keep, view.held_from, view.serving) == (None, 0, True)
         assert (await bob.api.datasets.get("theirs")).rely_on.blocks == alice.size("cities")
         with pytest.raises(Invalid, match="how much data"):
@@ -202,7 +202,7 @@ async def test_a_cut_in_the_middle_of_letting_go_is_made_good(
                 assert Holdings(connection).extent(cities).keep == "?"
             assert (await bob.api.datasets.get("theirs")).rely_on.blocks == 0, "in doubt nothing was looked at"
             await bob.parts.scheduler.pass_now(cities)
-            (view,) = await bob.api.mirrors.list()
+            (view,) = await bob.mirrors()
             assert (view.held_from, len(here(bob, cities))) == (slices(alice, cities)[-2][0], 2)
 
 
@@ -236,13 +236,13 @@ async def test_what_rows_link_to_goes_with_the_last_slice_that_links_to_it(
         append(alice, cities, tmp_path / "b", [picture, song])
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")
-        (view,) = await bob.api.mirrors.list()
+        (view,) = await bob.mirrors()
         old, new = (size for _, _, size in slices(alice, cities))
         assert view.held == old + new + len(picture) + len(film) + len(song)
         left = new + len(picture) + len(song)
         await bob.mirror(cities, "theirs", keep=f"{left}B")
         await bob.parts.scheduler.pass_now(cities)
-        (view,) = await bob.api.mirrors.list()
+        (view,) = await bob.mirrors()
         assert (view.held, len(here(bob, cities))) == (left, 1)
         assert [bob.home.objects.has(Multihash.sha3_256(each)) for each in (picture, film, song)] == [True, False, True]
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok

@@ -26,7 +26,7 @@ async def test_a_paused_mirror_fetches_nothing_until_it_is_resumed(world: Any, w
         cities = await published(world, worlds, alice)
         async with world.running("bob") as bob:
             await bob.mirror(cities, "theirs")
-            view = await bob.api.mirrors.pause("theirs")
+            view = worlds.mirror_of(await bob.api.mirrors.pause("theirs"))
             assert (view.state, view.blocks.have, view.serving) == ("paused", alice.size("cities"), True)
             world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
             await alice.pull("cities")
@@ -38,9 +38,9 @@ async def test_a_paused_mirror_fetches_nothing_until_it_is_resumed(world: Any, w
             assert bob.size("theirs") == alice.size("cities") - 1
             assert bob.parts.library.size(cities) == bob.size("theirs")
         async with world.running("bob") as bob:
-            (view,) = await bob.api.mirrors.list()
+            (view,) = await bob.mirrors()
             assert (view.state, view.blocks.want) == ("paused", alice.size("cities"))
-            view = await bob.api.mirrors.resume("theirs")
+            view = worlds.mirror_of(await bob.api.mirrors.resume("theirs"))
             assert view.state != "paused"
             assert [item.outcome for item in await bob.pull("theirs")] != ["blocked"]
             assert bob.size("theirs") == alice.size("cities")
@@ -63,7 +63,7 @@ async def test_a_pause_in_the_middle_loses_nothing(world: Any, worlds: Any) -> N
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bob.mirror, cities, "theirs")
             await begun.wait()
-            assert (await bob.api.mirrors.pause("theirs")).state == "paused"
+            assert worlds.mirror_of(await bob.api.mirrors.pause("theirs")).state == "paused"
         assert bob.parts.scheduler.get(cities).state is SchedulerState.PAUSED
         await bob.mirror(cities, "theirs")  # adding it anew resumes it too
         assert bob.size("theirs") == alice.size("cities")

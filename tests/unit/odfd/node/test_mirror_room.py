@@ -79,7 +79,7 @@ async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any,
             assert (await bob.mirror(cities, "theirs")).held == on_disk(bob) == exact
             with pytest.raises(Environment, match=r"bytes are missing, and of the [\d,]+ that mirrors may hold"):
                 await carol.mirror(cities, "theirs")
-            (view,) = await carol.api.mirrors.list()
+            (view,) = await carol.mirrors()
             assert (view.state, view.held, on_disk(carol), carol.member.bytes) == ("failed", 0, 0, 0)
             assert (view.blocks.have, view.blocks.want) == (0, alice.size("cities"))
             assert "limits.mirror-bytes" in view.message
@@ -135,7 +135,7 @@ async def test_what_our_disk_has_no_room_for_is_withheld_by_nobody(world: Any, w
         for _ in range(2):
             world.clock.instant += 25 * 3600 * SECOND
             await bob.parts.scheduler.pass_now(cities)
-        (view,) = await bob.api.mirrors.list()
+        (view,) = await bob.mirrors()
         assert view.state == "failed"
         assert "head.withheld" not in bob.kinds()
 
@@ -232,7 +232,7 @@ async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: A
             assert (await bob.mirror(towns, "towns")).state == "current"
             assert on_disk(bob) == sum(first) - first[0] + sum(second) <= limit
             await bob.parts.scheduler.pass_now(cities)
-            low, high = await bob.api.mirrors.list()
+            low, high = await bob.mirrors()
             assert (low.state, low.held, low.held_from > 0) == ("current", sum(first[1:]), True)
             assert low.message == f"data before block #{low.held_from} gave way to towns"
             assert (high.held, high.held_from) == (sum(second), 0)
@@ -241,7 +241,7 @@ async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: A
             await carol.mirror(cities, "cities")
             with pytest.raises(Environment, match="mirrors may hold"):
                 await carol.mirror(towns, "towns")
-            low, high = await carol.api.mirrors.list()
+            low, high = await carol.mirrors()
             assert (low.held, high.held, on_disk(carol)) == (sum(first), 0, sum(first))
 
 
@@ -293,5 +293,5 @@ async def test_what_gave_way_comes_back_when_it_is_mirrored_anew(world: Any, wor
             await bob.api.declarations.delete("Dataset", "towns")
             await bob.mirror(cities, "cities", priority=-1)
             await bob.parts.scheduler.pass_now(cities)
-            (view,) = await bob.api.mirrors.list()
+            (view,) = await bob.mirrors()
             assert (view.held, view.held_from, view.message) == (sum(first), 0, "")

@@ -211,7 +211,7 @@ async def test_withdrawal_names_and_ends_are_of_all_shards(world: Any, worlds: A
         assert [each.id for each in found] in ([], [str(shards[0])])
         await bob.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
         assert [bob.home.name_of(each) for each in shards] == ["towns", "towns.r0.s1", "towns.r0.s2"]
-        assert [each.name for each in await bob.api.mirrors.list()] == ["towns"]
+        assert [each.name for each in await bob.mirrors()] == ["towns"]
         assert {each.spec.name for each in bob.parts.scheduler.all()} == {"towns", "towns.r0.s1", "towns.r0.s2"}
         await bob.api.declarations.delete("Mirror", "towns")
         assert not bob.parts.scheduler.all()

@@ -78,7 +78,7 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         pulled = next(task for task in bob.board.list() if task.kind == "pull").report
         assert pulled.unit == "bytes"
         assert pulled.done == bob.parts.scheduler.get(cities).tally.bytes > 0
-        (listed,) = await bob.api.mirrors.list()
+        (listed,) = await bob.mirrors()
         assert listed.slices == wire.Share(have=2, want=2), "those of earlier passes too"
         report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
         assert report.ok
@@ -110,10 +110,10 @@ async def test_who_is_gone_is_not_counted(world: Any, worlds: Any) -> None:
         async with world.running("alice") as alice:
             cities = await published(world, worlds, alice)
             assert (await bob.mirror(cities, "theirs")).peers == 1
-            assert [view.peers for view in await bob.api.mirrors.list()] == [1]
+            assert [view.peers for view in await bob.mirrors()] == [1]
             network = await bob.api.networks.state("wires")
             assert {each.id: each.peers for each in network.datasets}[str(cities)] == 1
-        assert [view.peers for view in await bob.api.mirrors.list()] == [0]
+        assert [view.peers for view in await bob.mirrors()] == [0]
         assert [view.peers for view in await bob.api.datasets.list()] == [0]
         network = await bob.api.networks.state("wires")
         assert {each.id: each.peers for each in network.datasets}[str(cities)] == 0
@@ -397,7 +397,7 @@ async def test_a_signed_block_that_breaks_a_rule_is_its_owners_fault(
         view = await bob.api.datasets.get("theirs")
         assert (view.state, view.refused_by) == ("refused", "event-of-kind")
         assert state_text(view) == "refused by event-of-kind"
-        (listed,) = await bob.api.mirrors.list()
+        (listed,) = await bob.mirrors()
         assert listed.state == "refused"
         assert f"block #{before}" in listed.message
 
@@ -465,7 +465,7 @@ async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
         await alice.pull("cities")
         await bob.heard_head(alice.size("cities"))
         assert bob.home.chains.datasets() == []
-        assert await bob.api.mirrors.list() == []
+        assert await bob.mirrors() == []
         await bob.mirror(cities, "theirs")
         assert bob.size("theirs") == alice.size("cities")
 

@@ -141,7 +141,7 @@ async def test_a_mirror_is_looked_for_in_the_network_that_its_owner_names(world:
         bob.member.networks = (A, B)
         with pytest.raises(NotFound, match="this node is not in the network c"):
             await bob.mirror(cities, "theirs", network="c")
-        assert await bob.api.mirrors.list() == []
+        assert await bob.mirrors() == []
         assert (await bob.mirror(cities, "theirs", network="b")).network == "b"
         assert bob.parts.visibility.scope(cities) == {"b"}
         assert (bob.parts.visibility.within("a")([cities]), bob.parts.visibility.within("b")([cities])) == (

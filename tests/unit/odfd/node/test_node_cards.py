@@ -124,8 +124,8 @@ async def test_a_dataset_shows_the_node_that_signed_to_publish_it(world: Any) ->
         assert (await bob.api.search.card(found.id)).node == node
         (announced,) = (await bob.api.networks.state("wires")).datasets
         assert announced.node == node
-        await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=found.id)))
-        (mirror,) = await bob.api.mirrors.list()
+        await bob.added(wire.MirrorRequest(source=found.id))
+        (mirror,) = await bob.mirrors()
         assert mirror.node == node
 
 

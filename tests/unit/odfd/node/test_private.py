@@ -315,7 +315,7 @@ async def test_mirrors_of_a_network_are_passed_on_and_those_of_a_web_server_are_
         (url,) = (await alice.api.about.status()).http
         asked = carol.member.asked
         source = wire.MirrorRequest(source=f"{url}/cities", as_name="theirs")
-        view = await carol.done(carol.api.mirrors.add(source))
+        view = await carol.added(source)
         assert (view.state, view.serving, view.peers) == ("current", False, 1)
         await carol.pull("theirs")
         assert carol.member.asked == asked, "nobody in the network hears that it is of interest"

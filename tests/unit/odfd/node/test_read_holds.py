@@ -125,7 +125,7 @@ async def test_a_mirror_follows_a_rewritten_history_once_nobody_reads_the_old_on
         done = await compact(alice)
         await bob.heard("mirror.held")
         assert bob.parts.scheduler.get(dataset).fault.rule == "read-hold"
-        (view,) = await bob.api.mirrors.list()
+        (view,) = await bob.mirrors()
         assert view.state == "waiting"
         assert bob.home.chains.chain(dataset).head() == before
         await bob.api.holds.release(hold.id)
@@ -142,12 +142,12 @@ async def test_a_held_mirror_lets_go_of_no_data(world: Any, worlds: Any) -> None
         hold = await take(bob, "theirs")
         await bob.mirror(dataset, "theirs", keep="0B")
         await bob.parts.scheduler.pass_now(dataset)
-        (view,) = await bob.api.mirrors.list()
+        (view,) = await bob.mirrors()
         assert (view.held, view.state) == (whole, "current")
         assert "nothing is let go" in view.message
         await bob.api.holds.release(hold.id)
         await bob.parts.scheduler.pass_now(dataset)
-        (view,) = await bob.api.mirrors.list()
+        (view,) = await bob.mirrors()
         assert view.held == 0
 
 

@@ -40,7 +40,7 @@ async def test_a_mirror_goes_by_its_new_name_too(world: Any, worlds: Any) -> Non
         cities = alice.dataset("cities")
         await bob.mirror(cities, "theirs")
         await bob.api.datasets.rename("theirs", wire.RenameRequest(name="ours"))
-        assert [view.name for view in await bob.api.mirrors.list()] == ["ours"]
+        assert [view.name for view in await bob.mirrors()] == ["ours"]
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
         await alice.pull("cities")
         await bob.pull("ours")
@@ -150,7 +150,7 @@ async def test_r14_a_mirror_and_its_dataset_get_a_name_together_whichever_is_ren
         text = MIRROR.format(name="ours", id=mirrors["theirs"], did=cities, more=", priority: 4")
         (item,) = [each for each in (await bob.apply(text)).items if each.kind == "mirror"]
         assert (item.action, item.changes[0]) == ("updated", "name: theirs -> ours")
-        assert [(each.name, each.priority) for each in await bob.api.mirrors.list()] == [("more", 0), ("ours", 4)]
+        assert [(each.name, each.priority) for each in await bob.mirrors()] == [("more", 0), ("ours", 4)]
         assert await ids_of(bob) == {"more": datasets["more"], "ours": datasets["theirs"]}
         # What a running mirror writes later has its new name.
         await bob.api.mirrors.pause("ours")
@@ -173,7 +173,7 @@ async def test_r14_a_mirror_and_its_dataset_get_a_name_together_whichever_is_ren
         await bob.pull("more")
         assert bob.size("more") == alice.size("cities")
     async with world.running("bob") as bob:
-        assert sorted(each.name for each in await bob.api.mirrors.list()) == ["more", "ours"]
+        assert sorted(each.name for each in await bob.mirrors()) == ["more", "ours"]
 
 
 async def test_r14_a_peer_and_a_validator_are_renamed_and_stay_what_they_were(world: Any) -> None:

@@ -109,7 +109,7 @@ async def test_a_bucket_is_pushed_to_pulled_from_and_mirrored_over_http(world: A
             assert (await bob.pull("archive/cities"))[0].blocks == more.blocks
             assert (await bob.done(bob.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
             at = f"{url.removeprefix('s3+')}/odf/cities"
-            await carol.done(carol.api.mirrors.add(wire.MirrorRequest(source=at, as_name="towns")))
+            await carol.added(wire.MirrorRequest(source=at, as_name="towns"))
             assert carol.dataset("towns") == dataset
             (nothing,) = await bob.pull("archive/nothing")
             assert nothing.fault is not None

@@ -372,7 +372,7 @@ async def test_a_mirror_is_made_by_a_manifest_and_a_command_alike(world: Any, wo
         assert (made.action, made.kind) == ("created", "mirror")
         (again,) = (await bob.apply(text)).items
         assert again.action == "unchanged"
-        assert [(each.name, each.priority) for each in await bob.api.mirrors.list()] == [("theirs", 3)]
+        assert [(each.name, each.priority) for each in await bob.mirrors()] == [("theirs", 3)]
         assert await names(bob, None, "env=prod") == ["theirs"]
         await bob.mirror(did, "theirs", keep="30d")
         one = await bob.api.declarations.get("mirror", "theirs")

@@ -42,10 +42,10 @@ async def test_a_node_is_mirrored_over_http_alone(world: Any, worlds: Any) -> No
         assert (await alice.api.about.status()).http == (url_of(alice),)
         async with world.running("bob") as bob:
             for source, name in ((f"{url_of(alice)}/cities", "a"), (f"{url_of(alice)}/{cities.multibase}", "a")):
-                view = await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=source, as_name=name)))
+                view = await bob.added(wire.MirrorRequest(source=source, as_name=name))
                 assert (view.id, view.state, view.serving) == (str(cities), "current", False)
             await bob.publish("a")
-            (view,) = await bob.api.mirrors.list()
+            (view,) = await bob.mirrors()
             assert view.serving
             await grown(world, alice, 1)
             await bob.pull("a")

@@ -179,4 +179,4 @@ async def test_who_a_site_publishes_is_asked_in_a_task(world: Any, slow: Any) ->
             bob.board.cancel(ref.id)
             await task.finished.wait()
         assert task.state is TaskState.CANCELLED
-        assert await bob.api.mirrors.list() == []
+        assert await bob.mirrors() == []

@@ -258,22 +258,67 @@ async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: Any
 async def test_a_mirror_is_told_to_who_may_read_its_dataset(world: Any) -> None:
     async with world.running("alice") as origin, world.running("bob", private=True) as node:
         world.write("alice", "a.csv", *ROWS)
-        await origin.apply(ROOT)
-        await origin.pull("cities")
+        await origin.apply(ROOT, ROOT.replace("name: cities", "name: towns"))
+        await origin.pull("cities", "towns")
         asking = await settled(node)
         before = {uid: await answers(asking, uid, "t0") for uid in (BOB, NOBODY)}
         await node.mirror(origin.dataset("cities"), "copy", private=True)
+        await node.mirror(origin.dataset("towns"), "other", private=True)
         assert {uid: await answers(asking, uid, "t0") for uid in (BOB, NOBODY)} == before
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="copy"))
-        status, mirrors = await asking.ask(BOB, "GET", "/node/v1alpha1/mirrors")
-        assert (status, [(each["name"], each["state"]) for each in mirrors]) == (200, [("copy", "current")])
+        assert await mirrors_told(asking, BOB) == {"copy": "current"}
+        assert (await asking.ask(BOB, "GET", f"{MIRRORS}/copy"))[1]["spec"]["source"] == str(origin.dataset("cities"))
+        assert (await asking.ask(BOB, "GET", f"{MIRRORS}/other"))[0] == 404
         assert (await asking.ask(BOB, "GET", "/node/v1alpha1/status"))[1]["mirrors"] == {"current": 1}
         assert "mirror.synced" in {
             each["kind"] for each in (await asking.ask(BOB, "GET", "/resource/v1alpha1/events", query="kept=1"))[1]
         }
-        assert (await asking.ask(NOBODY, "GET", "/node/v1alpha1/mirrors")) == (200, [])
-        assert (await asking.ask(BOB, "DELETE", "/net/v1alpha1/mirrors/copy"))[0] == 404  # that is the owner's
-        assert (await asking.ask(BOB, "PUT", "/net/v1alpha1/mirrors/copy/pause"))[0] == 403
+        assert await mirrors_told(asking, NOBODY) == {}
+        assert (await asking.ask(NOBODY, "GET", f"{MIRRORS}/copy"))[0] == 404
+
+
+MIRRORS = "/net/v1alpha1/mirrors"
+
+
+async def mirrors_told(asking: Any, uid: int) -> dict[str, str | None]:
+    """The states of the mirrors that a caller is told of, by their names."""
+    _, listed = await asking.ask(uid, "GET", MIRRORS)
+    told = [(each["headers"]["name"], each["status"]["conditions"].get(STATE)) for each in listed["items"]]
+    return {name: None if each is None else each["value"]["state"] for name, each in told}
+
+
+async def test_who_reads_a_mirrored_dataset_reads_its_mirror_and_changes_nothing_of_it(world: Any) -> None:
+    """Of what is published everybody is told; a right on the mirror alone tells nothing of the dataset."""
+    async with world.running("alice") as origin, world.running("bob", private=True) as node:
+        world.write("alice", "a.csv", *ROWS)
+        await origin.apply(ROOT, ROOT.replace("name: cities", "name: towns"))
+        await origin.pull("cities", "towns")
+        asking = await settled(node)
+        for name in ("cities", "towns"):
+            await node.mirror(origin.dataset(name), name, private=True)
+        await node.apply(GRANT.format(name="g", who="bob", role="owner", what="cities"))
+        alone = GRANT.format(name="alone", who="bob", role="reader", what="towns").replace("Dataset:", "Mirror:")
+        await node.apply(alone)
+        assert await mirrors_told(asking, BOB) == {"cities": "current", "towns": None}
+        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/status"))[1]["mirrors"] == {"current": 1}
+        said = (await asking.ask(BOB, "GET", f"{MIRRORS}/cities"))[1]
+        changed = {**said, "spec": {**said["spec"], "want": "chain"}}
+        for method, path, body in (
+            ("DELETE", f"{MIRRORS}/cities", None),
+            ("PUT", f"{MIRRORS}/cities", changed),
+            ("PUT", f"{MIRRORS}/cities/labels", {"labels": {"topic": "x"}}),
+            ("PUT", f"{MIRRORS}/cities/pause", None),
+            ("POST", "/node/v1alpha1/mirrors", {"source": str(origin.dataset("cities"))}),
+        ):
+            status, refused = await asking.ask(BOB, method, path, body)
+            assert (status, refused["rule"][:6]) == (403, "access"), (path, refused)
+        assert (await node.api.declarations.get("Mirror", "cities")).generation == 1
+        assert await mirrors_told(asking, NOBODY) == {}
+        await node.publish("cities")
+        assert await mirrors_told(asking, NOBODY) == {"cities": "current"}
+        await node.unpublish("cities")
+        await node.api.declarations.delete("Relations", "g")
+        assert await mirrors_told(asking, BOB) == {"towns": None}
 
 
 async def test_what_only_the_running_node_knows_is_told_of_what_may_be_seen(world: Any) -> None:

@@ -166,7 +166,7 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
         cities = await exported(world, worlds, alice, site, 6)
         blocks = blocks_of(alice, cities)
     async with world.running("bob") as bob:
-        view = await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs")))
+        view = await bob.added(wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs"))
         assert (view.id, view.state, view.serving, view.via) == (str(cities), "current", False, f"{site.url}/cities")
         assert (view.peers, blocks_of(bob, cities)) == (1, blocks)
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
@@ -197,7 +197,7 @@ async def test_a_signed_block_that_breaks_a_rule_is_told_at_once(
     async with world.running("bob") as bob:
         request = wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs")
         with pytest.raises(Invalid) as caught:
-            await bob.done(bob.api.mirrors.add(request))
+            await bob.added(request)
         assert caught.value.rule == "event-of-kind"
         assert caught.value.place.startswith("block #")
         mirror = bob.parts.scheduler.get(cities)
@@ -330,7 +330,7 @@ async def test_a_site_that_is_down_is_told_and_tried_again(world: Any, worlds: A
     shutil.move(site.folder / "cities", site.folder / "away")
     async with world.running("bob") as bob:
         with pytest.raises(Remote, match="has no signature") as told:
-            await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities")))
+            await bob.added(wire.MirrorRequest(source=f"{site.url}/cities"))
         assert f"odfctl import {site.url}/cities" in told.value.hint
         with pytest.raises(Invalid, match="is not a dataset"):
             await imported(bob, f"{site.url}/cities")

@@ -40,7 +40,7 @@ def dataset(name: str, said: str = "anew") -> str:
 
 async def standing(node: Any) -> dict[str, Any]:
     """What stands: blocks of each dataset, all resources by name, and what of others is in force."""
-    mirrors = [each.name for each in await node.api.mirrors.list()]
+    mirrors = [each.name for each in await node.mirrors()]
     datasets = {each.name: node.size(each.name) for each in await node.api.datasets.list() if each.name not in mirrors}
     declared = {f"{each.type} {each.name}": each.generation for each in await node.api.declarations.list(None, None)}
     keys = sorted(each.name for each in (node.home.directory / "keys").iterdir())
@@ -148,7 +148,7 @@ async def test_intents_of_an_apply_are_in_force_when_it_ends(world: Any) -> None
         ]
         assert [each.name for each in alice.parts.membership.networks] == ["food"]
         assert alice.parts.membership.blocked == 1
-        assert [each.name for each in await alice.api.mirrors.list()] == ["covid"]
+        assert [each.name for each in await alice.mirrors()] == ["covid"]
         assert {each.action for each in (await alice.apply(*INTENTS, SET)).items} == {"unchanged"}
 
 

@@ -217,7 +217,7 @@ async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: An
                 while carol.size("theirs") < alice.size("cities"):
                     await carol.parts.scheduler.get(cities).turned.wait()
             assert (await carol.api.trust.show("theirs")).facts.witnessed is True
-            assert [each.contact.by for each in await carol.api.mirrors.list()] == ["witnesses"]
+            assert [each.contact.by for each in await carol.mirrors()] == ["witnesses"]
             assert (await bob.api.trust.show("theirs")).facts.witnessed is False, "bob took what he saw first"
             assert (await alice.api.trust.show("cities")).facts.witnessed is None
 
@@ -303,7 +303,7 @@ async def test_three_networks_that_show_the_same_are_told(
             facts = (await carol.api.trust.show("theirs")).facts
             assert (facts.met, facts.witnessed) == (met, None if met == "networks" else False)
             by = {"networks": "networks", "first-sight": "first-use"}[met]
-            (mirror,) = await carol.api.mirrors.list()
+            (mirror,) = await carol.mirrors()
             assert (mirror.contact.by, bool(mirror.contact.advice)) == (by, by == "first-use")
             network = await carol.api.networks.state("wires")
             assert [each.contact.by for each in network.datasets] == [by]
@@ -332,7 +332,7 @@ async def test_a_newcomer_among_peers_of_one_network_looks_for_others(world: Any
             expect = str(alice.home.chains.chain(cities).block_at(0).hash)
             await erna.heard_head(alice.size("cities"))
             await erna.mirror(cities, "theirs", expect=expect)
-            assert [each.contact.by for each in await erna.api.mirrors.list()] == ["hash"]
+            assert [each.contact.by for each in await erna.mirrors()] == ["hash"]
             assert len(erna.member.strangers) == 2, "who learned a hash elsewhere asks nobody"
 
 
