@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 import pytest
 
+from chain.errors import Invalid, Refused
 from odfd.api import resource_operations as operations
 from odfd.api.resources.types import TYPES
 from odfd.cli import resource_tables
 from odfd.control import wire
+from odfd.node import handlers
+from odfd.resources import records
+from odfd.resources.controller import ApplyBatch, Controller, Controllers, Intent
 from odfd.resources.manifest import described
+from odfd.resources.plan import DesiredResource, PlannedResource
 from odfd.resources.references import refers_to
 from odfd.resources.registry import OURS, PrintedColumn, Registration
+from odfd.resources.resource import Resource
 from odfd.resources.types import ResourceType, TypeRegistry
 from worlds.asking import ask
 
@@ -86,3 +95,94 @@ async def test_r07_a_registered_type_is_served_everywhere_and_named_nowhere(worl
         assert DELETED == ["bear"]
         assert (await ask(alice, "GET", "/play/v1alpha1/toys/bear"))[0] == 404
         assert operations.type_of("play", "v1alpha1", "ty") is TOY
+
+
+class ToyController(Controller):
+    """Winds toys up: the last written first, upon those before it."""
+
+    type = "Toy"
+    prepares = "changes"
+
+    def __init__(self) -> None:
+        self.acts: list[str] = []
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        if after is not None and before.name != after.name:
+            raise Invalid("a toy keeps its name", rule="toy-name")
+
+    def kept(self, desired: DesiredResource, before: Resource | None) -> Any:
+        return {**desired.spec, "sound": desired.spec["sound"].lower()}
+
+    def ordered(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
+        return planned[::-1]
+
+    async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:
+        name, sound = planned.after.name, planned.after.spec["sound"]
+        if sound == "silence":
+            raise Refused(
+                "a toy says something", rule="toy-sound", place=batch.drafts[planned.after.id].place("spec.sound")
+            )
+        self.acts.append(f"prepare {name}")
+
+        def record(connection: sqlite3.Connection) -> None:
+            if sound == "broken":
+                raise Refused("its spring is broken", rule="toy-broken")
+            records.put(connection, "toy", name, sound.encode(), batch.now)
+
+        async def take_up() -> None:
+            self.acts.append(f"take up {name}")
+
+        return Intent(record, take_up, tell=partial(self.acts.append, f"tell {name}"), item={"warnings": ("wound up",)})
+
+    async def applied(self, changed: Sequence[PlannedResource]) -> None:
+        self.acts.append(f"applied {', '.join(each.after.name for each in changed)}")
+
+
+def toy(name: str, sound: str = "Brumm", **headers: str) -> str:
+    said = "".join(f", {key}: {value}" for key, value in headers.items())
+    return f"$schema: Toy\nheaders: {{name: {name}{said}}}\nspec: {{sound: {sound}}}\n"
+
+
+async def test_r07_a_controller_takes_part_in_an_apply_by_what_it_says_of_itself(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = ToyController()
+    monkeypatch.setattr(handlers, "Controllers", lambda each: Controllers([*each, controller]))
+
+    def actions(result: wire.ApplyResult) -> Mapping[str, str]:
+        return {each.name: each.action for each in result.items}
+
+    async with world.running("alice") as alice:
+
+        def kept() -> dict[str, bytes]:
+            with alice.home.database.read() as connection:
+                return {each.key: each.body for each in records.of_kind(connection, "toy")}
+
+        await alice.apply(toy("bear"), toy("cat"), dry_run=True)
+        assert controller.acts == ["prepare cat", "prepare bear"]
+        assert kept() == {}
+        controller.acts.clear()
+        made = await alice.apply(CHEST, toy("bear"), toy("cat"))
+        assert [(each.name, each.action, each.warnings) for each in made.items] == [
+            ("cat", "created", ("wound up",)), ("bear", "created", ("wound up",)), ("chest", "created", ()),
+        ]  # fmt: skip
+        assert controller.acts == [
+            "prepare cat", "prepare bear", "take up cat", "take up bear", "applied cat, bear", "tell cat", "tell bear",
+        ]  # fmt: skip
+        assert kept() == {"bear": b"brumm", "cat": b"brumm"}
+        controller.acts.clear()
+        assert set(actions(await alice.apply(CHEST, toy("bear"), toy("cat"))).values()) == {"unchanged"}
+        assert controller.acts == []
+        both = toy("bear", "Grr"), toy("cat", "silence")
+        (cat, bear) = (await alice.apply(*both)).items
+        assert (cat.action, bear.action) == ("failed", "skipped")
+        assert cat.fault is not None
+        assert (cat.fault.rule, cat.fault.place) == ("toy-sound", "m1.yaml:3")
+        assert kept() == {"bear": b"brumm", "cat": b"brumm"}
+        assert actions(await alice.apply(*both, on_error="skip")) == {"cat": "failed", "bear": "updated"}
+        (cat, bear) = (await alice.apply(toy("bear", "Mew"), toy("cat", "broken"))).items
+        assert cat.fault is not None
+        assert (cat.fault.rule, bear.action, kept()["bear"]) == ("toy-broken", "skipped", b"grr")
+        id_ = (await alice.api.declarations.get("toy", "cat")).id
+        with pytest.raises(Invalid, match="a toy keeps its name"):
+            await alice.apply(toy("tiger", id=id_))
