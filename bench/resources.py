@@ -10,8 +10,7 @@ from typing import Final
 import structlog
 
 from bench.measure import Row, Side, Size, in_turns
-from odfd.api.resources.parts import PartsKeeper
-from odfd.api.resources.planning import Planning
+from odfd.api.resources.planning import PartsKeeper, Planning
 from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
 from odfd.control.assembly import Context

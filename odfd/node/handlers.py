@@ -56,8 +56,7 @@ from odfd.api.resources.declarations import DeclarationService, Surroundings
 from odfd.api.resources.endpoints import EndpointService
 from odfd.api.resources.history import HistoryService
 from odfd.api.resources.node_types import ENGINE, NODE
-from odfd.api.resources.parts import PartsKeeper
-from odfd.api.resources.planning import Planning
+from odfd.api.resources.planning import PartsKeeper, Planning
 from odfd.api.resources.set_controllers import SecretController, SetController, SetValues
 from odfd.api.resources.sources import SourceController, SourceReader
 from odfd.api.resources.types import TYPES, SchemaService

@@ -100,6 +100,8 @@ class Controller:
     type: str
     conditions: Collection[str] = ()
     """The names of the conditions that it reports."""
+    own_labels: Collection[str] = ()
+    """Labels that it alone sets: people select by them as by their own, and a manifest that has others is refused."""
     prepares: Literal["never", "changes", "always"] = "never"
     """Whether an apply prepares its resources: those that are new or have another spec, or all that it names."""
     has_own_events: bool = False
@@ -109,6 +111,10 @@ class Controller:
 
     def check(self, before: Resource, after: Resource | None) -> None:
         """Checks a change of a resource, or its deletion (``after``: ``None``). Blocking. Raises Refused, Invalid."""
+
+    def labels(self, resource: Resource) -> Mapping[str, str]:  # noqa: ARG002  most types have none
+        """Returns the labels that it sets; no manifest carries them to another node. Blocking."""
+        return {}
 
     def kept(self, desired: DesiredResource, before: Resource | None) -> Json:  # noqa: ARG002  most are as written
         """Returns the spec to store. Blocking. Raises Invalid."""

@@ -17,8 +17,8 @@ from worlds.source_tree import parsed
 TREE: Final = Path(__file__).parents[2]
 COMMON: Final = (
     "odfd.api.resources.apply", "odfd.api.resources.declarations", "odfd.api.resources.pages",
-    "odfd.api.resources.parts", "odfd.api.resources.planning", "odfd.api.resources.reading",
-    "odfd.api.resources.skipping", "odfd.api.resources.watches", "odfd.resources.controller",
+    "odfd.api.resources.planning", "odfd.api.resources.reading", "odfd.api.resources.watches",
+    "odfd.resources.controller",
     "odfd.resources.plan", "odfd.resources.store",
 )  # fmt: skip
 NAMES: Final = {each.name for each in registry.ALL} - {ACCOUNT}

@@ -16,13 +16,17 @@ import msgspec
 from chain import instant
 from chain.errors import Invalid
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.model.events import MetadataEvent, SetTransform
 from chain.state import ChainState, load_state, transform_of
 from chain.store.base import Head
 from odfd.api.datasets.desired import DesiredSnapshot
-from odfd.api.datasets.sharded_birth import note_birth
 from odfd.datasets.catalog import TYPE, Catalog, resolve_dataset
 from odfd.datasets.creation import input_ids
+from odfd.datasets.visibility import Mark, Marks
+from odfd.renditions import tables
+from odfd.renditions.tables import CollectionState, Member
+from odfd.renditions.timeline import RenditionRow, Switch, Timeline
 from odfd.resources import records
 from odfd.resources.controller import ApplyBatch
 from odfd.resources.plan import cycle_fault
@@ -145,9 +149,27 @@ class DatasetBatch:
             if each.events or (base and ((kept := records.get(connection, BASE_KIND, key)) is None or not kept.body)):
                 records.put(connection, BASE_KIND, key, base.encode(), now)
         if each.head is None:
-            note_birth(connection, each.desired, each.chains, now)
+            _note_birth(connection, each.desired, each.chains, now)
 
 
 def born(events: Sequence[MetadataEvent], dataset: DatasetId) -> Sequence[MetadataEvent]:
     """Returns the founding events of a dataset, with its id in the Seed."""
     return (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])
+
+
+def _note_birth(
+    connection: sqlite3.Connection, desired: DesiredSnapshot, born: Sequence[DatasetId], now: Instant
+) -> None:
+    """Writes the collection of all shards, if the dataset declares shards.
+
+    All of them are private until they are published.
+    """
+    if desired.shards is None:
+        return
+    marks = Marks(connection)
+    Catalog(connection).check_inner(born[0], 0, len(born))
+    for each in born:
+        marks.put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
+    row = RenditionRow(number=0, shards=tuple(map(str, born)), by=desired.shards.by)
+    member, timeline = Member(row=row, origin="first"), Timeline((Switch(0, "", row),), 0)
+    tables.keep(connection, CollectionState(id=born[0], members=(member,), timeline=timeline))

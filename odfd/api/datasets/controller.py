@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import trio
 
 from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
+from chain.model.events import Seed
 from odfd.access.uses import NOT_GRANTED
 from odfd.api.datasets.deletion import DatasetDeletion
 from odfd.api.datasets.flows import FlowService
@@ -21,12 +23,16 @@ from odfd.datasets.captures import keeps_raw
 from odfd.datasets.catalog import TYPE, Catalog
 from odfd.datasets.manifest import KEPT_ELSEWHERE
 from odfd.resources.controller import ApplyBatch, Controller, Intent, ObservedState
+from odfd.resources.label_schemas import DATASET_KIND
 from odfd.resources.plan import DesiredResource, PlannedResource
 from odfd.resources.reader import ResourceReader
 from odfd.resources.resource import Json, Resource
 from odfd.resources.status import ConditionValue
 from odfd.state.directory import StateDirectory
 from odfd.workers.volumes import VolumeWorker
+
+MAX_KINDS: Final = 100_000
+"""Datasets whose kind is remembered, since it is read from a chain once; takes some 10 MB."""
 
 
 class DatasetController(Controller):
@@ -35,6 +41,7 @@ class DatasetController(Controller):
     type = TYPE
     prepares = "always"
     has_own_events = True
+    own_labels = (DATASET_KIND, "did")
     conditions: Collection[str] = ("DatasetState",)
     hears = (
         "attestation", "authority", "cosignature", "damage", "dataset", "evidence", "head", "mirror", "publication",
@@ -52,6 +59,7 @@ class DatasetController(Controller):
     ) -> None:
         self._home, self._views, self._planning, self._deletion = home, views, planning, deletion
         self._volumes = volumes
+        self._kinds: dict[str, str] = {}
         self._flows = flows
 
     def check(self, before: Resource, after: Resource | None) -> None:
@@ -65,6 +73,28 @@ class DatasetController(Controller):
                     raise fault
         if after is not None and after.did is not None and keeps_raw(after.annotations) > keeps_raw(before.annotations):
             check_own_root(self._home, DatasetId.parse(after.did), after.name, KEPT_ELSEWHERE)
+
+    def labels(self, resource: Resource) -> Mapping[str, str]:
+        kind = self._kind(resource)
+        labels = {} if kind is None else {DATASET_KIND: kind}
+        return labels if resource.did is None else {**labels, "did": resource.did}
+
+    def _kind(self, resource: Resource) -> str | None:
+        """Returns the declared kind, or that of the chain's Seed; ``None`` for a mirror without blocks yet."""
+        if resource.spec is not None:
+            return str(resource.spec["kind"])
+        if resource.did is None:
+            return None
+        if resource.did not in self._kinds:
+            chain = self._home.chains.chain(DatasetId.parse(resource.did))
+            if chain.head() is None:
+                return None
+            event = chain.block_at(0).event
+            assert isinstance(event, Seed)
+            if len(self._kinds) >= MAX_KINDS:
+                self._kinds.clear()
+            self._kinds[resource.did] = event.dataset_kind.value
+        return self._kinds[resource.did]
 
     def kept(self, desired: DesiredResource, before: Resource | None) -> Json:
         """Returns the spec without its did, which the resource has. Raises Invalid.

@@ -17,6 +17,8 @@ from typing import Final
 import msgspec
 import trio
 
+from chain.codec.arrow_schema import schema_of
+from chain.data.partition import MAX_SHARDS
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId, parse_own_name
 from chain.model.events import (
@@ -24,6 +26,7 @@ from chain.model.events import (
     DatasetKind,
     DatasetSnapshot,
     MetadataEvent,
+    SetDataSchema,
     SetPollingSource,
     SetTransform,
     SetVocab,
@@ -38,7 +41,6 @@ from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
 from odfd.api.datasets.batch import DatasetBatch, PlannedDataset, born
 from odfd.api.datasets.desired import DesiredSnapshot, desired_of, in_order, inputs_of
-from odfd.api.datasets.sharded_birth import check_birth, check_shards
 from odfd.api.resources.set_controllers import SetValues
 from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
 from odfd.control import wire
@@ -46,6 +48,8 @@ from odfd.datasets import captures, unmanaged
 from odfd.datasets.catalog import resolve_dataset
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.datasets.engine_pins import ENGINE_CHANGED, Engines, engine_for, short
+from odfd.datasets.manifest import MAX_SHARD_COLUMNS
+from odfd.ingest import sharded_writes
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.change_kind import ChangeKind, change_kind_of
 from odfd.ingest.settings import IngestSettings
@@ -130,7 +134,7 @@ class DatasetPlanning:
         def changes() -> Sequence[MetadataEvent]:
             if held is None:
                 events = founding_events(desired.snapshot, _UNBORN, resolve, pinned)
-                check_birth(desired, events)
+                _check_birth(desired, events)
                 return events
             found = changed_events(held[1], desired.snapshot, resolve, pinned)
             batch.check_circle(desired, held[0], found)
@@ -361,7 +365,7 @@ def over_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: Dataset
 
     ``dataset``: the declared dataset, if it is here already. Raises Refused and Invalid, also for impossible shards.
     """
-    check_shards(home, desired, dataset)
+    _check_shards(home, desired, dataset)
     metadata = tuple(
         _over_shards(home, each, desired) if isinstance(each, SetTransform) else each
         for each in desired.snapshot.metadata
@@ -391,3 +395,49 @@ def _kept_state(home: StateDirectory, dataset: DatasetId) -> ChainState:
     with home.database.read() as connection:
         unmanaged.find(connection, dataset)
     return load_state(home.chains.former(dataset, SET_ASIDE))
+
+
+def _check_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: DatasetId | None) -> None:
+    """Checks the declared shards of a dataset. ``dataset``: its id, if it is here already.
+
+    Raises Invalid for an impossible number, Refused for other shards than those that the dataset has.
+    """
+    wanted = desired.shards
+    if wanted is None:
+        return
+    place = desired.place("shards")
+    if not 1 <= wanted.number <= MAX_SHARDS or (wanted.number > 1) != bool(wanted.by):
+        raise Invalid(
+            f"{plural(wanted.number, 'shard')} by {plural(len(wanted.by), 'column')}",
+            rule="shard-number",
+            hint=f"1 without a column, or 2 to {MAX_SHARDS} by 1 to {MAX_SHARD_COLUMNS}",
+            place=place,
+        )
+    if desired.snapshot.kind is DatasetKind.DERIVATIVE:
+        raise Refused(f"{desired.name} is derived, and has one shard", rule="rendition-derived", place=place)
+    if dataset is None:
+        return
+    with home.database.read() as connection:
+        row = tables.of(connection, dataset).active.row
+    if (len(row.shards), row.by) != (wanted.number, wanted.by):
+        raise Refused(
+            f"{desired.name} has {plural(len(row.shards), 'shard')}, and its rows stay where they are",
+            rule="shard-number",
+            hint=f"odfctl rendition create {desired.name} --from snapshot --shards {wanted.number}"
+            f"{' --by ' + ','.join(wanted.by) if wanted.by else ''}, and hand over to it",
+            place=place,
+        )
+
+
+def _check_birth(desired: DesiredSnapshot, events: Sequence[MetadataEvent]) -> None:
+    """Raises Refused or Invalid for sources that would part rows of one key, and for unsuitable columns."""
+    if desired.shards is None:
+        return
+    try:
+        for event in events:
+            sharded_writes.check_source(desired.shards.by, event)
+            if isinstance(event, SetDataSchema):
+                sharded_writes.check_columns(desired.shards.by, schema_of(event))
+    except (Invalid, Refused) as fault:
+        fault.place = desired.place("shards")
+        raise

@@ -8,6 +8,7 @@ brought into force afterwards; after a crash in between the next start does so.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -21,8 +22,7 @@ from chain.errors import Conflict, Fault, Invalid, Refused
 from chain.instant import MILLISECOND, Instant
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.planning import MOVED, Planning
-from odfd.api.resources.reading import read_drafts
-from odfd.api.resources.skipping import Plan, Possible, possible, terms_of
+from odfd.api.resources.reading import Plan, Possible, possible, read_drafts
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -30,7 +30,7 @@ from odfd.control.board import task_ref
 from odfd.errors import sole_faults
 from odfd.resources.controller import ApplyBatch, Intent
 from odfd.resources.manifest import Draft
-from odfd.resources.plan import PlannedResource
+from odfd.resources.plan import APPLY, PlannedResource, Terms
 from odfd.resources.selectors import parse_selector
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
@@ -38,6 +38,7 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ATTEMPTS: Final = 5
 """Times that an apply is planned at most, as when a pull moved the head in between."""
+_MANAGER: Final = re.compile(r"[A-Za-z0-9][\w./-]{0,62}", re.ASCII)
 TAKE_UP_SECONDS: Final = 30.0
 """Longest time for which an apply waits until what it recorded is in force; the next start does what is left."""
 
@@ -121,9 +122,9 @@ class ApplyOperation:
             planned = await trio.to_thread.run_sync(self._planning.plan_rename, word, ref, name)
             before = planned[0].before
             assert before is not None
-            terms = _Terms(dry_run=False, is_whole=True, generation=before.generation, forced=False)
+            request = wire.ApplyRequest(manifests=(), generation=before.generation)
             try:
-                done = await self._perform(planned, (), Report(), terms)
+                done = await self._perform(request, planned, (), Report())
                 break
             except Conflict as fault:
                 if fault.rule not in ("generation", MOVED) or not left:
@@ -137,10 +138,8 @@ class ApplyOperation:
         self, request: wire.ApplyRequest, found: Possible, planned: Sequence[PlannedResource], report: Report
     ) -> wire.ApplyResult:
         report.begin("applying", len(planned), "manifests")
-        is_whole = len(planned) > 1 and request.on_error != "skip"
-        terms = _Terms(request.dry_run, is_whole, request.generation, request.force)
-        done = await self._perform(planned, found.drafts, report, terms)
-        if not request.dry_run and terms.refuses(done):
+        done = await self._perform(request, planned, found.drafts, report)
+        if not request.dry_run and _refuses(request, done):
             skipped = [
                 each.item if each.is_failed else msgspec.structs.replace(each.item, action="skipped") for each in done
             ]
@@ -178,7 +177,7 @@ class ApplyOperation:
 
     def _plan_of(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Plan:
         """Returns what plans the drafts of an apply, against what is here when it is called."""
-        return partial(self._planning.plan, dry_run=request.dry_run, terms=terms_of(request), account=terms.account)
+        return partial(self._planning.plan, dry_run=request.dry_run, terms=_terms_of(request), account=terms.account)
 
     def _possible(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Possible:
         """Returns the manifests to apply: those that can be with ``on_error`` skip, otherwise all. Blocking.
@@ -199,20 +198,20 @@ class ApplyOperation:
         return Possible(drafts, plan(drafts), ())
 
     async def _perform(
-        self, planned: Sequence[PlannedResource], drafts: Sequence[Draft], report: Report, terms: _Terms
+        self, request: wire.ApplyRequest, planned: Sequence[PlannedResource], drafts: Sequence[Draft], report: Report
     ) -> list[_Prepared]:
         """Applies all in one transaction. Raises Conflict if something moved since the plan."""
         written = {one.after.id: draft for one, draft in zip(planned, drafts, strict=False)}
         refusals: dict[str, Fault] = {}
         for attempt in range(ATTEMPTS):
             now = Instant(self._clock.now() // MILLISECOND * MILLISECOND)
-            batch = ApplyBatch(planned, written, now, dry_run=terms.dry_run, forced=terms.forced)
+            batch = ApplyBatch(planned, written, now, dry_run=request.dry_run, forced=request.force)
             try:
                 found = [await self._prepared(each, batch, refusals) for each in self._ordered(batch)]
-                if terms.dry_run or terms.refuses(found):
+                if request.dry_run or _refuses(request, found):
                     report.advance(len(found))
                     return found
-                await self._commit(batch, _successful(found), terms)
+                await self._commit(batch, _successful(found), request.generation)
                 break
             except _Refusals as several:
                 refusals |= several.faults
@@ -257,7 +256,7 @@ class ApplyOperation:
             batch.known[after.account, after.key] = intent.did
         return _Prepared(planned, _told(item, planned, intent), intent)
 
-    async def _commit(self, batch: ApplyBatch, prepared: Sequence[_Prepared], terms: _Terms) -> None:
+    async def _commit(self, batch: ApplyBatch, prepared: Sequence[_Prepared], generation: int | None) -> None:
         """Commits all, or nothing. Raises Conflict, or ``_Refusals`` for some."""
         for each in prepared:
             if each.intent.first is not None:  # which is no part of the transaction
@@ -270,7 +269,7 @@ class ApplyOperation:
         planned = [each for each in batch.planned if each.after.id in ids]
 
         def together(connection: sqlite3.Connection) -> None:
-            self._planning.commit(connection, planned, terms.generation, dids)
+            self._planning.commit(connection, planned, generation, dids)
             _record(connection, prepared)
 
         blocks = [addition for each in prepared for addition in each.intent.blocks]
@@ -291,17 +290,9 @@ class ApplyOperation:
             raise _Refusals(faults) from None
 
 
-class _Terms(NamedTuple):
-    """The settings of one apply."""
-
-    dry_run: bool
-    is_whole: bool
+def _refuses(request: wire.ApplyRequest, prepared: Sequence[_Prepared]) -> bool:
     """Whether one failure keeps everything from being done."""
-    generation: int | None
-    forced: bool
-
-    def refuses(self, prepared: Sequence[_Prepared]) -> bool:
-        return self.is_whole and any(each.is_failed for each in prepared)
+    return len(prepared) > 1 and request.on_error != "skip" and any(each.is_failed for each in prepared)
 
 
 class _Refusals(Exception):
@@ -366,6 +357,18 @@ async def _taken_up(prepared: Sequence[_Prepared]) -> list[_Prepared]:
     return [*done, *prepared[len(done) :]]
 
 
+def _terms_of(request: wire.ApplyRequest) -> Terms:
+    """Returns the manager and the conditions of an apply.
+
+    Raises Invalid for a bad name of a manager, or one that the node keeps for its own parts.
+    """
+    manager = APPLY if request.manager is None else request.manager
+    if not _MANAGER.fullmatch(manager) or manager.startswith("controller/"):
+        hint = "letters, digits and . _ - / up to 63 characters, not beginning with controller/"
+        raise Invalid(f"{manager[:80]!r} is no name of a manager", rule="manager", hint=hint)
+    return Terms(manager, request.force, request.generation)
+
+
 async def prune(
     declarations: DeclarationService, request: wire.ApplyRequest, named: Collection[tuple[str, str]]
 ) -> list[wire.ApplyItem]:
@@ -375,7 +378,7 @@ async def prune(
     leave a file out. ``named``: types and names in lower case of those that the apply names. Raises Invalid for a bad
     selector.
     """
-    items, manager = [], terms_of(request).manager
+    items, manager = [], _terms_of(request).manager
     writers = await declarations.writers()
     owner = await trio.to_thread.run_sync(lambda: declarations.owner["id"])
     for each in await declarations.list(None, request.prune):

@@ -10,17 +10,15 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import trio
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.wording import a
-from odfd.api.resources.labels import UNINDEXED, SystemLabels, contradictions, labelled
 from odfd.api.resources.pages import ResourcePage, ResourcePages, page_after, rest_after
-from odfd.api.resources.parts import PartsKeeper
-from odfd.api.resources.planning import meant_by, renew
+from odfd.api.resources.planning import PartsKeeper, contradictions, meant_by, renew
 from odfd.api.resources.views import view_of, with_state
 from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
@@ -28,9 +26,10 @@ from odfd.control.assembly import Context
 from odfd.control.responses import SharedValue
 from odfd.datasets.catalog import DatasetResources
 from odfd.resources.controller import Controllers
+from odfd.resources.label_schemas import by_short_name
 from odfd.resources.manifest import wrong_entries
 from odfd.resources.owners import owned_fault
-from odfd.resources.plan import APPLY, check_generation
+from odfd.resources.plan import APPLY, LABEL, check_generation
 from odfd.resources.resource import ACCOUNT, Resource, account_handle
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import sealed_values
@@ -39,6 +38,9 @@ from odfd.resources.types import ResourceType
 from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import Sees, about
 from odfd.state.directory import StateDirectory
+
+UNINDEXED: Final = frozenset(("did",))
+"""Labels that are in no index: a resource is found by its did anyway."""
 
 
 async def _at_once(_: str) -> None:
@@ -66,17 +68,18 @@ class DeclarationService:
         self._clock, self._events = context.clock, context.events
         self._parts, self._registry = parts, parts.registry
         self.controllers, self.live, self._undone = around or Surroundings()
-        self._system_labels = SystemLabels(home.chains)
-        self.labels_of = self._system_labels.all_of
-        """Returns all labels of a resource, also those that the node sets. Blocking."""
         self._watches = ResourceWatches(
             home, context.events, view=self._view, is_listed=self._is_listed
         )  # fmt: skip
         self._pages = ResourcePages(
-            home, view=self._view, labels=self._system_labels.all_of, system=UNINDEXED
+            home, view=self._view, labels=self.labels_of, system=UNINDEXED
         )  # fmt: skip
         self.unlisted = tuple(each.name for each in self._registry if each.is_derived)
         """Types that are listed only if asked for by name: the elements of sets."""
+
+    def labels_of(self, each: Resource) -> Mapping[str, Any]:
+        """Returns the labels that people set of a resource, and those that the node sets. Blocking."""
+        return {**each.labels, **self.controllers.of(each.type).labels(each)}
 
     async def secret_key(self) -> wire.SecretKey:
         """Returns the public key with which others seal secrets for this node. Raises Environment."""
@@ -266,8 +269,9 @@ class DeclarationService:
         if live:
             held = {each.did for each in told if each.did is not None}
             told = sorted([*told, *(each for each in live if each.did not in held)], key=lambda each: each.key)
-        labels_of = self._system_labels.all_of
-        return [self._view(each) for each in told if selector is None or matches(selector, each.name, labels_of(each))]
+        return [
+            self._view(each) for each in told if selector is None or matches(selector, each.name, self.labels_of(each))
+        ]
 
     def _find(self, kind: ResourceType, name: str) -> Resource:
         with self._home.database.read() as connection:
@@ -277,10 +281,10 @@ class DeclarationService:
         with self._home.database.write() as connection:
             store, now = self._parts.store(connection), self._clock.now()
             before = meant_by(store, kind, name)
-            after = labelled(before, request)
+            after = _labelled(before, request)
             for path, message, rule, hint in wrong_entries(kind.name, after.labels, after.annotations):
                 raise Invalid(f"{path}: {message}", rule=rule, hint=hint)
-            for fault in contradictions(after, self._system_labels.of(after), lambda _: ""):
+            for fault in contradictions(after, self.controllers.of(kind.name), lambda _: ""):
                 raise fault
             if after == before:
                 return before
@@ -320,4 +324,23 @@ class DeclarationService:
 
     def _view(self, each: Resource) -> wire.ResourceView:
         """Shows a resource. Blocking, since a system label may be read from a chain."""
-        return view_of(each, self._registry.served(each.type), self._system_labels.of(each), self._account(each))
+        return view_of(
+            each, self._registry.served(each.type), self.controllers.of(each.type).labels(each), self._account(each)
+        )
+
+
+def _labelled(before: Resource, request: wire.LabelRequest) -> Resource:
+    """Returns a resource with labels and annotations set by hand; their manager is ``LABEL``."""
+    managers = dict(before.managers)
+    parts: dict[str, dict[str, Any]] = {}
+    for part, said in (("labels", by_short_name(request.labels)), ("annotations", request.annotations)):
+        values = dict(getattr(before, part))
+        for key, value in said.items():
+            if value is None:
+                values.pop(key, None)
+                managers.pop(f"{part}.{key}", None)
+            elif values.get(key) != value:
+                values[key] = value
+                managers[f"{part}.{key}"] = LABEL
+        parts[part] = values
+    return msgspec.structs.replace(before, managers=managers, **parts)

@@ -1,10 +1,11 @@
-"""Plans what becomes of resources that manifests state or that get another name, and writes what is planned."""
+"""Plans what becomes of resources that manifests state or that get another name, and writes it with what they own."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,12 +14,12 @@ from chain.codec.bind import plain_of
 from chain.codec.manifest import Mistakes
 from chain.errors import Conflict, Environment, Invalid, NotFound
 from chain.instant import Instant
-from odfd.api.resources.labels import SystemLabels, contradictions
-from odfd.api.resources.parts import PartsKeeper
+from odfd.api.resources.types import TYPES
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import DatasetResources
-from odfd.resources.controller import Controllers
+from odfd.resources.controller import Controller, Controllers
 from odfd.resources.manifest import Draft, check_name
+from odfd.resources.owners import OwnedPart, keep_parts
 from odfd.resources.plan import (
     PLAIN,
     DesiredResource,
@@ -41,11 +42,45 @@ from odfd.resources.sets import (
     with_values,
 )
 from odfd.resources.store import ResourceStore
-from odfd.resources.types import ResourceType
+from odfd.resources.types import ResourceType, TypeRegistry
+from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 
 MOVED: Final = "head-moved"
 """The rule of a conflict with what came or went since the plan."""
+
+
+class PartsKeeper:
+    """Computes what resources own, and writes it with them. Blocking."""
+
+    def __init__(
+        self, home: StateDirectory, clock: Clock, new_id: Callable[[], str], registry: TypeRegistry = TYPES
+    ) -> None:
+        self._home, self._clock = home, clock
+        self.new_id, self.registry = new_id, registry
+
+    def of(self, owner: Resource) -> Iterable[OwnedPart]:
+        """Yields the resources that one makes. Raises Invalid."""
+        kind = self.registry.named(owner.type)
+        return () if kind.parts is None else kind.parts(owner)
+
+    def store(self, connection: sqlite3.Connection) -> ResourceStore:
+        """Returns a store that also writes the resources that others make."""
+        return DatasetResources(connection, functools.partial(keep_parts, self.of, self.new_id))
+
+    def lack(self, owner: Resource) -> bool:
+        """Whether the resources that this one makes are missing or differ."""
+        with self._home.database.read() as connection:
+            held = {(each.type, each.name): each.spec for each in ResourceStore(connection).owned(owner.id)}
+        return held != {(each.type, each.name): each.spec for each in self.of(owner)}
+
+    def make(self, owner: Resource) -> None:
+        """Writes the resources that this one makes, and removes those it no longer makes. Raises Invalid."""
+        with self._home.database.write() as connection:
+            store = self.store(connection)
+            held = store.get(owner.id)
+            if held is not None:
+                keep_parts(self.of, self.new_id, store, held, self._clock.now())
 
 
 class Planning:
@@ -57,7 +92,6 @@ class Planning:
         """``controllers`` judge changes, and say in which form specs are stored."""
         self._home, self._clock, self._parts = home, context.clock, parts
         self._registry, self._controllers = parts.registry, controllers or Controllers()
-        self._system_labels = SystemLabels(home.chains)
 
     def plan(
         self, drafts: Sequence[Draft], *, dry_run: bool = False, terms: Terms = PLAIN, account: str | None = None
@@ -101,7 +135,7 @@ class Planning:
         by_name = {(each.type.name, each.headers.name.casefold()): each.place for each in drafts}
         for each in planned:
             if (place := by_name.get((each.after.type, each.after.name.casefold()))) is not None:
-                faults += contradictions(each.after, self._system_labels.of(each.after), place)
+                faults += contradictions(each.after, self._controllers.of(each.after.type), place)
         if faults:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
         return planned
@@ -218,6 +252,25 @@ def meant_by(store: ResourceStore, kind: ResourceType, name: str, *, is_read: bo
         hint = f"odfctl get {kind.plural} lists them"
         raise NotFound(f"there is no {kind.name} {name[:120]!r}", rule="resource", hint=hint)
     return known
+
+
+def contradictions(resource: Resource, controller: Controller, place: Callable[[str], str]) -> Iterator[Invalid]:
+    """Yields a fault for each label set by people that differs from the controller's.
+
+    ``place`` returns where a path of the headers was written.
+    """
+    stated = sorted(set(controller.own_labels) & resource.labels.keys())
+    system = controller.labels(resource) if stated else {}
+    for key in stated:
+        if resource.labels[key] == system.get(key):
+            continue
+        is_so = f"and this one is {system[key]}" if key in system else "and this one has none yet"
+        yield Invalid(
+            f"labels.{key} of {resource.name} is {str(resource.labels[key])[:80]!r}: the node sets it, {is_so}",
+            rule="system-label",
+            hint=f"leave {key} out: it can be selected by without being written",
+            place=place(f"headers.labels.{key}"),
+        )
 
 
 def renew(store: ResourceStore, each: Resource, sealed: str, keys: SecretSealer, now: Instant) -> None:

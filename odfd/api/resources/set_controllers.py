@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from chain.ids import DatasetId
-from odfd.api.resources.parts import PartsKeeper
+from odfd.api.resources.planning import PartsKeeper
 from odfd.datasets.catalog import Catalog
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.registry import SECRET_SET, VARIABLE_SET

@@ -17,8 +17,7 @@ import trio
 
 from chain.errors import Invalid
 from config.model import Ingest
-from odfd.api.resources.parts import PartsKeeper
-from odfd.api.resources.planning import Planning
+from odfd.api.resources.planning import PartsKeeper, Planning
 from odfd.api.resources.reading import read_drafts
 from odfd.api.resources.set_controllers import SetValues
 from odfd.control import wire

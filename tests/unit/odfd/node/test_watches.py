@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from chain.instant import Instant
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.parts import PartsKeeper
+from odfd.api.resources.planning import PartsKeeper
 from odfd.control import responses
 from odfd.control.assembly import Context
 from odfd.errors import Usage
