@@ -7,15 +7,14 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
-from urllib.parse import unquote
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from odfd_client.answer_stream import FAULT, HEADER
 from odfd_client.errors import Bug, NotFound, Refused, Unreachable, from_problem
-from odfd_client.transport import ANSWER_SECONDS, Exchange, Transport, gone, parsed
+from odfd_client.transport import ANSWER_SECONDS, PAGE, Exchange, Transport, gone, parsed
 
 DATASETS, QUERY = "odfd.datasets", "odfd.query"
 
@@ -47,9 +46,6 @@ class FlightExchange(Exchange):
         self._client.close()
 
 
-_DATASETS: Final = "/node/v1alpha1/datasets"
-
-
 def _other(path: str) -> Refused:
     hint = "connect() to the socket, or to https://HOST:PORT"
     return Refused(f"{path} is not told over Flight", rule="flight-question", hint=hint)
@@ -77,9 +73,11 @@ class FlightTransport(Transport):
         return self._acted(QUERY, json.dumps(body, allow_nan=False).encode(), patience)
 
     def get(self, path: str, _query: Mapping[str, object] | None = None) -> Any:
-        """Returns the JSON of the node's datasets, or of one of them. Raises NotFound, Refused, Unreachable."""
-        if not path.startswith(_DATASETS):
-            raise _other(path)
+        """Raises Refused: only datasets and queries are told over Flight."""
+        raise _other(path)
+
+    def datasets(self, page: int = PAGE) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002  see above
+        """Yields the node's datasets, which come all at once. Raises Refused, Unreachable."""
         exchange = self._acted(DATASETS, b"", ANSWER_SECONDS)
         try:
             with _translated_faults(str(self.path)):
@@ -89,15 +87,16 @@ class FlightTransport(Transport):
         if data.startswith(FAULT):
             raise from_problem(parsed(data[HEADER.size :]))
         value = parsed(data)
-        ref = unquote(path.removeprefix(_DATASETS).removeprefix("/"))
         if not isinstance(value, list):
             raise Bug("the node's list of datasets is not understood", rule="answer")
-        if not ref:
-            return value
-        found = [each for each in value if ref in (each.get("name"), each.get("id"))]
-        if not found:
+        yield from value
+
+    def dataset(self, ref: str) -> dict[str, Any]:
+        """Returns what the node tells of a dataset. Raises NotFound, Refused, Unreachable."""
+        found = next((each for each in self.datasets() if ref in (each.get("name"), each.get("id"))), None)
+        if found is None:
             raise NotFound(f"no dataset {ref!r} here", rule="query-dataset", hint="c.datasets() lists them")
-        return found[0]
+        return dict(found)
 
     def _acted(self, kind: str, body: bytes, patience: float | None) -> FlightExchange:
         headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []

@@ -205,7 +205,7 @@ def take_together(transport: Transport, refs: Sequence[str], at: When, seconds: 
     if len(set(refs)) != len(refs) or not refs:
         raise Invalid("name each dataset once, and one at least", rule="dataset", hint='c.at(None, "a", "b")')
     if at is None:
-        at = _complete([transport.get(f"/node/v1alpha1/datasets/{part(ref)}") for ref in refs])
+        at = _complete([transport.dataset(ref) for ref in refs])
     holds: dict[str, Hold] = {}
     try:
         for ref in refs:

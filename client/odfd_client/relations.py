@@ -20,7 +20,7 @@ from odfd_client.expressions import Parameters, Predicate, instant, literal, pla
 from odfd_client.proofs import Proof
 from odfd_client.slice_files import OFFSET, LogRows, SliceAnswer, SliceFiles, ask_slices, slice_files
 from odfd_client.subscription import MARK, Look, Progress, Rows, Source, Update, listen
-from odfd_client.transport import Transport, part
+from odfd_client.transport import Transport
 from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
 
 if TYPE_CHECKING:
@@ -432,7 +432,7 @@ class _RemoteLog(_Log):
     """The log of a dataset at a node that answers only public requests: datasets, and rows."""
 
     def newest(self, dataset: str) -> str:
-        return str(self.transport.get(f"/node/v1alpha1/datasets/{part(dataset)}")["head"])
+        return str(self.transport.dataset(dataset)["head"])
 
     def holds(self, position: Position) -> bool:
         pin = Pin(position.id, position.id, position.block, position.sequence_number)

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from odfd_client.appending import Appended, CommitPoint, append, commit_point
-from odfd_client.errors import Bug, Invalid
+from odfd_client.errors import Invalid
 from odfd_client.holds import SECONDS, HeldTogether, Hold, When, take, take_together
 from odfd_client.relations import Dataset, Demand, Query, Selection, parameters_of
-from odfd_client.transport import Transport, is_url, part, socket_path
+from odfd_client.transport import Transport, is_url, socket_path
 from odfd_client.values import DatasetInfo, Pin
 
 
@@ -26,7 +26,7 @@ def connect(
     Unreachable if no node answers, Refused for an invalid token, Invalid.
     """
     transport = transport_to(socket, token, ca_file)
-    transport.get("/node/v1alpha1/datasets")
+    next(iter(transport.datasets(page=1)), None)
     return Client(transport)
 
 
@@ -55,16 +55,13 @@ class Client:
 
     def datasets(self) -> list[DatasetInfo]:
         """Lists the node's own datasets and its mirrors."""
-        found = self._transport.get("/node/v1alpha1/datasets")
-        if not isinstance(found, list):
-            raise Bug("the node's list of datasets is not understood", rule="answer")
-        return [DatasetInfo.of(each) for each in found]
+        return list(map(DatasetInfo.of, self._transport.datasets()))
 
     def open(self, ref: str) -> Dataset:
         """Returns a dataset by its name or its id. Raises NotFound."""
         if not isinstance(ref, str) or not ref:
             raise Invalid("a dataset is named by a text", rule="dataset", hint='c.open("weather")')
-        self._transport.get(f"/node/v1alpha1/datasets/{part(ref)}")
+        self._transport.dataset(ref)
         return Dataset(self._transport, Selection(ref))
 
     def hold(self, ref: str, *, at: When = None, seconds: int = SECONDS, note: str = "", owner: str = "") -> Hold:

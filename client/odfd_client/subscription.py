@@ -123,8 +123,7 @@ class Source(ABC):
 
     def named(self, ref: str) -> dict[str, Any]:
         """Returns the description of a dataset, as the node gives it."""
-        found: dict[str, Any] = self.transport.get(f"/node/v1alpha1/datasets/{part(ref)}")
-        return found
+        return self.transport.dataset(ref)
 
     def upper(self, dataset: str) -> str | None:
         """Returns the frontier of a dataset, by its id: earlier times are complete; ``None``: it is sealed.

@@ -21,6 +21,10 @@ ANSWER_SECONDS = 60.0
 """Seconds until a short answer has to begin."""
 MAX_ANSWER = 256 << 20
 """Bytes of one JSON answer."""
+PAGE = 5_000
+"""Datasets that a node tells in one answer."""
+_DATASETS = "/dataset/v1alpha1/datasets"
+_STATE = "odfd/schemas/resource/v1alpha1/State"
 _MOST_TOGETHER = 253
 """Descriptors that a kernel passes in one message."""
 _SYSTEM_SOCKET = Path("/run/odfd/control.sock")
@@ -222,6 +226,25 @@ class Transport:
         finally:
             exchange.close()
 
+    def datasets(self, page: int = PAGE) -> Iterator[Mapping[str, Any]]:
+        """Yields the node's datasets by name, each with its state. ``page``: how many are asked for at a time."""
+        query: dict[str, object] = {"limit": page}
+        while True:
+            found = self.get(_DATASETS, query)
+            try:
+                yield from map(_described, found["items"])
+                rest = found.get("continue")
+            except (AttributeError, KeyError, TypeError) as error:
+                raise Bug("the node's list of datasets is not understood", rule="answer") from error
+            if rest is None:
+                return
+            query["continue"] = rest
+
+    def dataset(self, ref: str) -> dict[str, Any]:
+        """Returns the state of a dataset, or of a chain inside it, with its name and id. Raises NotFound."""
+        found: dict[str, Any] = self.get(f"{_DATASETS}/{part(ref)}/detail")["dataset"]
+        return found
+
     def post(self, path: str, body: Mapping[str, object] | IO[bytes], query: Mapping[str, object] | None = None) -> Any:
         """Sends a POST request. Returns the JSON of the answer."""
         exchange = self.ask("POST", path, query, body)
@@ -229,6 +252,13 @@ class Transport:
             return parsed(exchange.whole())
         finally:
             exchange.close()
+
+
+def _described(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the state in a manifest of a dataset, with its name and id."""
+    told = manifest["status"]["conditions"].items()
+    state: Mapping[str, Any] = next((each["value"] for key, each in told if key.endswith(_STATE)), {})
+    return {**state, "name": manifest["headers"]["name"], "id": manifest["spec"]["did"]}
 
 
 def _size(file: IO[bytes]) -> int:

@@ -356,8 +356,6 @@ OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", "/logs", _log_lines),
     ("GET", "/tasks", _tasks),
     ("GET", "/tasks/{id}", _task),
-    ("GET", "/datasets", lambda s, _: s.datasets.list()),
-    ("GET", "/datasets/{ref}", lambda s, r: s.datasets.get(_name(r))),
     ("GET", "/renditions", lambda s, _: s.renditions.list()),
     ("GET", "/unmanaged", lambda s, _: s.unmanaged.list()),
     ("GET", "/unmanaged/{ref}", lambda s, r: s.unmanaged.get(_name(r))),

@@ -20,6 +20,7 @@ from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.datasets.catalog import NamedId
 from odfd.errors import to_problem
+from odfd.resources.registry import STATE
 from odfd.resources.selectors import selecting
 from odfd.resources.types import Deletion, ResourceType
 
@@ -101,6 +102,7 @@ class GraphqlContext:
 
 
 Page = dict[str, Any]
+_Fields: TypeAlias = dict[str, Any]
 
 
 def _told(info: Info, operation: Callable[[Services], Awaitable[T]]) -> T:
@@ -165,17 +167,25 @@ def _resources(_: object, info: Info, first: int | None = None, after: str | Non
     return page | {"items": _json(shown)}
 
 
-def _dataset(_: object, info: Info, ref: str) -> wire.DatasetView:
-    return _told(info, lambda services: services.datasets.get(ref))
+def _dataset(_: object, info: Info, ref: str) -> _Fields:
+    return _fields(_told(info, lambda services: operations.read(services, TYPES.written("Dataset"), ref)))
 
 
 def _datasets(_: object, info: Info, first: int | None = None, after: str | None = None) -> Page:
-    found = _told(info, lambda services: services.datasets.list())
-    return _page_of(found, lambda each: each.name.casefold(), first, after)
+    found = _told(info, lambda services: services.declarations.list("Dataset", None))
+    page = _page_of(found, lambda each: each.name.casefold(), first, after)
+    shown = _told(info, lambda services: operations.shown_of(services, page["items"]))
+    return page | {"items": list(map(_fields, shown))}
+
+
+def _fields(dataset: wire.ResourceManifest) -> _Fields:
+    """Returns the fields of a dataset: those of its state, and some of its headers."""
+    own = {"name": dataset.name, "id": dataset.spec["did"], "labels": dataset.labels}
+    return {**dataset.condition(STATE).get("value", {}), **own}
 
 
 def _blocks(
-    view: wire.DatasetView, info: Info, first: int | None = None, after: str | None = None,
+    view: _Fields, info: Info, first: int | None = None, after: str | None = None,
     kinds: Sequence[str] = (),
 ) -> Page:  # fmt: skip
     most = _bounded(first, "first")
@@ -185,12 +195,12 @@ def _blocks(
     return {"items": [_json(each) for each in shown], "endCursor": cursor, "hasNextPage": len(found) > most}
 
 
-def _whole(view: wire.DatasetView) -> str:
-    """Returns what a view is of: all shards, or the chain with its id."""
-    return NamedId(view.id) if view.shards else view.id
+def _whole(view: _Fields) -> str:
+    """Returns what is meant: all shards, or the chain with its id."""
+    return NamedId(view["id"]) if view.get("shards") else str(view["id"])
 
 
-def _rows(view: wire.DatasetView, info: Info, last: int | None = None) -> Any:
+def _rows(view: _Fields, info: Info, last: int | None = None) -> Any:
     most = _bounded(last, "last")
     return _json(_told(info, lambda services: services.datasets.tail(_whole(view), most)))
 
@@ -235,10 +245,9 @@ _RESOLVERS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "Mutation": {"apply": _apply, "rename": _rename, "delete": _delete},
     "Subscription": {"resources": lambda news, _, **_arguments: news},
     "Dataset": {
-        "blockCount": lambda view, _: view.blocks,
-        "labels": lambda view, _: dict(view.labels),
-        "detail": lambda view, info: _json(_told(info, lambda services: services.datasets.describe(view.id))),
-        "schema": lambda view, info: _json(_told(info, lambda services: services.datasets.schema(view.id))),
+        "blockCount": lambda view, _: view["blocks"],
+        "detail": lambda view, info: _json(_told(info, lambda services: services.datasets.describe(view["id"]))),
+        "schema": lambda view, info: _json(_told(info, lambda services: services.datasets.schema(view["id"]))),
         "blocks": _blocks,
         "rows": _rows,
     },

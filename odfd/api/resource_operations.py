@@ -232,8 +232,8 @@ def merged(before: Any, patch: Any) -> Any:
 async def rename(services: Services, kind: ResourceType, ref: str, name: str) -> wire.ResourceManifest:
     """Gives a resource another name, and returns it. Raises NotFound, Refused, Invalid, Conflict."""
     if kind.name == "Dataset":
-        renamed = await services.datasets.rename(ref, wire.RenameRequest(name=name))
-        return await read(services, kind, renamed.id)
+        did = await services.datasets.rename(ref, wire.RenameRequest(name=name))
+        return await read(services, kind, did)
     after, generation = await patched(services, kind, ref, {"headers": {"name": name}})
     result = await apply(services, wire.ApplyRequest(manifests=texts_of([after]), generation=generation))
     if isinstance(result, wire.TaskRef):

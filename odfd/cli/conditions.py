@@ -50,12 +50,15 @@ class Compares:
     operand: str
 
     def holds(self, value: Mapping[str, Any] | None) -> bool:
-        """Compares the value. False while resource or field is absent. Raises Usage for an impossible comparison."""
+        """Compares the value; an absent field is null. False while the resource is absent.
+
+        Raises Usage for an impossible comparison.
+        """
+        if value is None:
+            return False
         found: Any = value
         for step in self.field.split("."):
-            if not isinstance(found, Mapping) or step not in found:
-                return False
-            found = found[step]
+            found = found.get(step) if isinstance(found, Mapping) else None
         return _OPERATORS[self.sign](*self._pair(found))
 
     def check(self, *views: type[msgspec.Struct]) -> None:

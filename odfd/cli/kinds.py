@@ -12,11 +12,10 @@ from chain.instant import Instant
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli import resource_tables as tables
-from odfd.cli.dataset_text import state_text
 from odfd.cli.session import NAMES, Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire
-from odfd.control.client import Answer
+from odfd.control.client import Answer, Client, part
 from odfd.errors import Usage
 from odfd.resources import registry
 from odfd.resources.registry import OWNER, STATE, VERSION, Registration
@@ -28,7 +27,7 @@ _PEER_ID_LENGTH: Final = 52
 """Characters of a whole peer id; a shorter text is the beginning of one."""
 PAGE: Final = 5_000
 """Resources that are requested at a time: the most that the API returns."""
-_Named: TypeAlias = "wire.DatasetView | wire.FlowView | wire.ResourceManifest"
+_Named: TypeAlias = "wire.FlowView | wire.ResourceManifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ class Kind(Generic[V]):
 
     @property
     def fields(self) -> tuple[type[wire.Value], ...]:
-        """The types whose fields a condition names: of a resource, and of its state."""
-        return (self.view, getattr(wire, self.state)) if self.state else (self.view,)
+        """The types whose fields a condition names: of its state, and of a resource."""
+        return (getattr(wire, self.state), self.view) if self.state else (self.view,)
 
     @property
     def view(self) -> type[V]:
@@ -68,7 +67,7 @@ class Kind(Generic[V]):
 
     def all(self, session: Session) -> Answer[list[V]]:
         if self.path == self.declared:
-            return listed(session, self.path)  # type: ignore[return-value]  # the view is a manifest
+            return listed(session.client, self.path)  # type: ignore[return-value]  # the view is a manifest
         return session.client.get(self.path, list[self.view])  # type: ignore[name-defined]  # a type that is a value
 
     def show(self, session: Session, answer: Answer[V]) -> None:
@@ -97,8 +96,8 @@ class Kind(Generic[V]):
 
     def _table(self, rows: Sequence[V], session: Session) -> str:
         columns = self.columns(session.clock.now())
-        is_mixed = len({account_of(row) for row in rows}) > 1 and self is not ACCOUNT
-        if is_mixed:  # those of one account are told apart by their names, and each account is its own
+        owners = set() if self is ACCOUNT else {account_of(row) for row in rows}  # each account is its own
+        if len(owners) > 1 or (owners - {OWNER} and owners != {own_account(session)}):
             columns = (columns[0], TableColumn[V]("ACCOUNT", account_of), *columns[1:])
         return render(columns, rows)
 
@@ -109,6 +108,11 @@ def account_of(row: wire.Value) -> str:
         return getattr(row, "account", None) or OWNER
     found = row.headers.get("account")
     return OWNER if found is None else str(found.get("name", found["id"]))
+
+
+def own_account(session: Session) -> str:
+    """Returns the name of the account that asks."""
+    return session.client.get(f"/auth/{VERSION}/self", wire.AccountView).value.name or OWNER
 
 
 def with_state(sent: Any) -> Any:
@@ -141,15 +145,13 @@ def id_of(sent: Any) -> str:
     return str(sent.get("id") or sent.get("headers", {}).get("id") or "")
 
 
-def listed(
-    session: Session, path: str, query: Mapping[str, object] | None = None
-) -> Answer[list[wire.ResourceManifest]]:
+def listed(client: Client, path: str, query: Mapping[str, object] | None = None) -> Answer[list[wire.ResourceManifest]]:
     """Returns the resources of a type, from all pages."""
     values: list[wire.ResourceManifest] = []
     sent: list[Any] = []
     asked = {"limit": PAGE, **(query or {})}
     while True:
-        page = session.client.get(path, wire.ResourceList, asked)
+        page = client.get(path, wire.ResourceList, asked)
         values += page.value.items
         sent += page.sent["items"]
         if page.value.rest is None:
@@ -157,36 +159,9 @@ def listed(
         asked["continue"] = page.value.rest
 
 
-def _datasets(_now: Instant) -> tuple[TableColumn[wire.DatasetView], ...]:
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("KIND", lambda row: row.kind),
-        TableColumn("BLOCKS", lambda row: formatting.count(row.blocks), right=True),
-        TableColumn("RECORDS", lambda row: formatting.count(row.records), right=True),
-        TableColumn("WATERMARK", lambda row: formatting.moment(row.watermark)),
-        TableColumn("STATE", _state),
-        TableColumn("RELY ON", _rely),
-        TableColumn("PUBLISHED", _published),
-        TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
-    )
-
-
-def _state(row: wire.DatasetView) -> str:
-    """Formats the state with further conditions."""
-    beside = [each.lower() for each in row.conditions if each.lower() not in (row.state, "withdrawn")]
-    return ", ".join([state_text(row), *beside, *filter(None, [formatting.withdrawn(row.withdrawn_at)])])
-
-
-def _published(row: wire.DatasetView) -> str:
-    shared = len(row.shared_with)
-    if row.published_in:
-        return f"in {', '.join(row.published_in)}"
-    return "yes" if row.published else f"to {formatting.plural(shared, 'peer')}" if shared else "no"
-
-
-def _rely(row: wire.DatasetView) -> str:
-    rely = row.rely_on
-    return f"{rely.blocks}/{row.blocks} {rely.fact}".rstrip() if rely else formatting.NOTHING
+def dataset_view(client: Client, ref: str) -> wire.DatasetView:
+    """Returns the state of a dataset, or of a chain inside it. Raises NotFound."""
+    return client.get(f"{DATASET.path}/{part(ref)}/detail", wire.DatasetDetail).value.dataset
 
 
 def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
@@ -284,7 +259,7 @@ def _viewed(
     return Kind(names.name.lower(), (names.plural, *names.aliases), path, key, columns, view, single, declared)
 
 
-DATASET: Final = _viewed(registry.DATASET, _name, _datasets, lambda: wire.DatasetView)
+DATASET: Final = _declared(registry.DATASET)
 FLOW: Final = _viewed(registry.FLOW, _name, _flows, lambda: wire.FlowView, single=False)
 MIRROR: Final = _declared(registry.MIRROR)
 ENGINE: Final = _declared(registry.ENGINE)

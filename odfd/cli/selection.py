@@ -54,7 +54,7 @@ def selected(session: Session, kind: kinds.Kind[V], asked: Mapping[str, str]) ->
     """Returns the resources of a kind that ``asked``, parameters of its list, selects."""
     if kind is kinds.RESOURCE:
         return session.client.get(kind.path, list[kind.view], asked)  # type: ignore[name-defined]
-    found = kinds.listed(session, kind.declared, asked)
+    found = kinds.listed(session.client, kind.declared, asked)
     if kind.path == kind.declared:
         return found  # type: ignore[return-value]  # the view is a manifest
     names = {row.name for row in found.value}

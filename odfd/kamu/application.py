@@ -28,9 +28,10 @@ from odfd.kamu import commitments, requests, schemas
 from odfd.kamu.ports import PublicAnswers, SendFrame
 from odfd.kamu.replies import JsonRows, Reply, Whole, encode, members_of
 from odfd.queries.askers import Bound
+from odfd.resources.registry import DATASET, OURS, STATE, VERSION
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
-from odfd.site.requests import OWN, is_question, taken
+from odfd.site.requests import DATASETS, QUERY, is_own, is_question, taken
 from odfd.site.server import caller_of
 
 
@@ -43,7 +44,7 @@ class KamuApplication:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if not is_question(scope["path"]):
             return await self._site(scope, receive, send)
-        if scope["path"].startswith(OWN):
+        if is_own(scope["path"]):
             return await self._own(scope, receive, send)
         reply = Reply(send)
         try:
@@ -78,7 +79,7 @@ class KamuApplication:
 
     async def _own(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers our own client: with rows as frames of the control API, or with the served datasets."""
-        path = scope["path"].removeprefix(OWN).strip("/")
+        path = scope["path"].rstrip("/")
         try:
             with sole_faults():
                 response = await self._own_response(scope["method"], path, receive, caller_of(scope))
@@ -87,12 +88,15 @@ class KamuApplication:
             await problem(self._for_visitor(fault, scope["path"]))(scope, receive, send)
 
     async def _own_response(self, method: str, path: str, receive: Receive, caller: str) -> Response:
-        if (method, path) == ("POST", "query"):
+        if (method, path) == ("POST", QUERY):
             body = await taken(receive, requests.MAX_BODY)
             request = requests.own_question_of(body if isinstance(body, bytes) else b"")
             return FrameStream(lambda give: self._framed(request, give, caller))
-        if method == "GET" and path.startswith("datasets"):
-            return answer(await trio.to_thread.run_sync(self._shown, path.removeprefix("datasets").strip("/")))
+        if method == "GET" and path == DATASETS:
+            return answer(await trio.to_thread.run_sync(self._all))
+        ref, slash, operation = path.removeprefix(DATASETS + "/").partition("/")
+        if method == "GET" and slash and operation == "detail" and path.startswith(DATASETS):
+            return answer(await trio.to_thread.run_sync(self._detail, ref))
         raise NotFound("there is no such question here", rule="question", hint="odfctl docs http tells which are")
 
     async def _framed(self, request: wire.QueryRequest, give: SendFrame, caller: str) -> None:
@@ -102,10 +106,12 @@ class KamuApplication:
         except Fault as fault:
             raise self._for_visitor(fault, "query") from None
 
-    def _shown(self, ref: str) -> object:
-        if not ref:
-            return [_dataset(name, state) for name, state in self._answers.states()]
-        return _dataset(ref, self._answers.state(ref))
+    def _all(self) -> object:
+        return {"items": [_manifest(name, state) for name, state in self._answers.states()]}
+
+    def _detail(self, ref: str) -> object:
+        state = self._answers.state(ref)
+        return {"dataset": {"name": ref, "id": str(state.dataset), **_state(state)}}
 
     async def _body(self, receive: Receive, reply: Reply) -> bytes | None:
         """Returns the body of a request; ``None`` if it was refused."""
@@ -229,11 +235,19 @@ def described(state: ChainState, parts: frozenset[str], form: str) -> dict[str, 
     return metadata
 
 
-def _dataset(name: str, state: ChainState) -> dict[str, Any]:
-    """Describes the served part of a dataset with the field names of the control API."""
+def _manifest(name: str, state: ChainState) -> dict[str, Any]:
+    """Describes the served part of a dataset in the shape of the control API."""
+    conditions = {f"{OURS}/resource/{VERSION}/{STATE}": {"value": _state(state)}}
     return {
-        "name": name,
-        "id": str(state.dataset),
+        "$schema": DATASET.uri,
+        "headers": {"name": name},
+        "spec": {"did": str(state.dataset)},
+        "status": {"conditions": conditions},
+    }
+
+
+def _state(state: ChainState) -> dict[str, Any]:
+    return {
         "kind": state.kind.value if state.kind is not None else "",
         "blocks": state.size,
         "records": state.next_offset,

@@ -33,7 +33,7 @@ _Rows = Annotated[int, msgspec.Meta(ge=0, le=MOST_ROWS)]
 _MAX_FIELDS: Final = 64
 
 
-class DatasetState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class BoundDataset(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A dataset in a query: its id, its alias, and the last block to read."""
 
     id: str
@@ -53,7 +53,7 @@ class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     data_format: str = _LAYOUTS[0]
     include: tuple[str, ...] = ()
     schema_format: str | None = None
-    datasets: tuple[DatasetState, ...] | None = None
+    datasets: tuple[BoundDataset, ...] | None = None
     skip: _Rows = 0
     limit: _Rows = USUAL_ROWS
     parameters: dict[str, Any] | list[Any] | None = None

@@ -50,7 +50,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("witness", parts.witnessing.loop.run, restart),
         Child("submissions", parts.submissions.run, restart),
         Child("collection", parts.collection.run, restart),
-        Child("sizes", services.datasets.summing.run, restart),
+        Child("sizes", services.datasets.states.summing.run, restart),
         Child("publications", parts.publications.loop.run, restart),
         Child("flows", parts.flows.run, restart),
         Child("webhooks", parts.webhooks.run, restart),

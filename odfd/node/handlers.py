@@ -69,6 +69,7 @@ from odfd.api.trust.policies import PolicyService
 from odfd.api.trust.resolutions import ResolutionService
 from odfd.api.trust.service import HeadState, TrustService
 from odfd.api.views.data_sizes import DataSizes
+from odfd.api.views.dataset_states import DatasetStates
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import LogEvents, LogService
 from odfd.flows.tasks import RUN
@@ -92,7 +93,7 @@ from odfd.workers.webhooks import WebhookController
 def services_of(parts: NodeParts) -> Services:
     home, context, decides = parts.home, parts.context, (parts.evaluator, parts.visibility)
     holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
-    sizes, keeper = DataSizes(home), PartsKeeper(home, context.clock, lambda: str(uuid.uuid4()))
+    keeper, states = PartsKeeper(home, context.clock, lambda: str(uuid.uuid4())), _states(parts, holders)
     portals = PortalService(home, parts.ingest_deps, context, parts.observer.note)
     pulling = _pulling(parts, portals)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
@@ -102,10 +103,10 @@ def services_of(parts: NodeParts) -> Services:
     mirrors.suggested_names, mirrors.adopt = search.suggested_names, parts.import_export.adopt
     networks, peers = _networks(parts, holders, search, mirrors)
     judging, seen = _judging(parts), _visibility(parts)
-    deletion = DatasetDeletion(home, parts.views, sizes, parts.scheduler, context, partial(_visibility_changed, parts))
+    deletion = DatasetDeletion(home, states, parts.scheduler, context, partial(_visibility_changed, parts))
     services = (networks, peers), judging, mirrors, portals
     own = own_of(parts)
-    controllers = _controllers(parts, keeper, (flows, performing, deletion), services, own)
+    controllers = _controllers(parts, keeper, (flows, performing, deletion, states), services, own)
     declarations = _reconciling(parts, keeper, controllers, own)
     networks.withdraw, flows.withdraw, mirrors.get = declarations.delete, declarations.delete, declarations.get
     applying = _applying(parts, Planning(home, context, keeper, controllers), declarations)
@@ -113,7 +114,7 @@ def services_of(parts: NodeParts) -> Services:
     return Services(
         about=_status(parts, flows, mirrors),
         accounts=AccountService(home, parts.tokens, context),
-        datasets=DatasetService(home, parts.views, applying, sizes, holders),
+        datasets=DatasetService(home, states, applying),
         flow=pulling,
         flows=flows,
         portals=portals,
@@ -224,6 +225,10 @@ def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
     parts.reconciler.regrant()
 
 
+def _states(parts: NodeParts, holders: HolderCounts) -> DatasetStates:
+    return DatasetStates(parts.home, parts.views, DataSizes(parts.home), holders)
+
+
 async def _renamed(parts: NodeParts, dataset: DatasetId) -> None:
     """Lets the mirrors of a dataset and its card have its new name."""
 
@@ -239,12 +244,12 @@ async def _renamed(parts: NodeParts, dataset: DatasetId) -> None:
 def _controllers(
     parts: NodeParts,
     keeper: PartsKeeper,
-    working: tuple[FlowService, FlowTasks, DatasetDeletion],
+    working: tuple[FlowService, FlowTasks, DatasetDeletion, DatasetStates],
     services: tuple[tuple[NetworkService, PeerService], TrustService, MirrorService, PortalService],
     own: OwnResources,
 ) -> Controllers:
     """Makes the controllers; peers, then trust, then mirrors, as an apply prepares them."""
-    (flows, performing, deletion), ((networks, peers), judging, mirrors, portals) = working, services
+    (flows, performing, deletion, states), ((networks, peers), judging, mirrors, portals) = working, services
     return Controllers(
         [
             OwnController(ENGINE, own.engine_states),
@@ -254,7 +259,7 @@ def _controllers(
             ValidatorController(judging),
             MirrorController(mirrors, parts.scheduler),
             AccountController(parts.home),
-            DatasetController(parts.home, parts.views, parts.volumes, flows, _dataset_planning(parts), deletion),
+            DatasetController(parts.home, states, parts.volumes, flows, _dataset_planning(parts), deletion),
             FlowController(flows),
             PortalController(parts.home, portals),
             ProjectionController(parts.projections),

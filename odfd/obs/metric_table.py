@@ -58,7 +58,7 @@ CACHES: Final = ("dataset-views", "statements-judged", "unheld-statements", "pee
 STANDINGS: Final = (
     "fresh", "stale", "syncing", "refused", "unsigned", "refuted", "accused", "forked", "damaged",
 )  # fmt: skip
-"""States of datasets, as in ``odfd.control.wire.DatasetState``."""
+"""States of datasets, as in ``odfd.control.wire.DatasetStanding``."""
 MIRROR_STATES: Final = ("syncing", "current", "waiting", "stalled", "refused", "failed", "paused")
 ENGINE_STATES: Final = ("starting", "failed", "not-installed", "stopped", "idle", "busy")
 PARTS_OF_A_SECOND: Final = (0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0)

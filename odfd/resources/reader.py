@@ -12,7 +12,6 @@ import msgspec
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.store.seals import Row, Sealed
-from odfd.resources.label_schemas import DATASET_KIND
 from odfd.resources.registry import OWNER
 from odfd.resources.resource import (
     ACCOUNT,
@@ -317,25 +316,3 @@ def _named(row: Row) -> NamedRow:
 
 def _event(row: Row) -> ResourceEvent:
     return ResourceEvent(rv=row[0], at=Instant(row[1]), op=row[2], resource=BODY.decode(row[5]))
-
-
-def labels_by_did(connection: sqlite3.Connection, type_: str) -> dict[str, dict[str, Json]]:
-    """Returns the labels of a type's resources by did; resources without labels cost nothing."""
-    found: dict[str, dict[str, Json]] = {}
-    for did, key, value in connection.execute(
-        "SELECT did, l.key, l.value FROM res_labels AS l JOIN declarations USING (id)"
-        " WHERE l.type = ? AND l.key != ? AND did IS NOT NULL ORDER BY l.key",
-        (type_, DATASET_KIND),
-    ):
-        found.setdefault(did, {})[key] = json.loads(value)
-    return found
-
-
-def labels_of(connection: sqlite3.Connection, did: str) -> dict[str, Json]:
-    """Returns the labels of one resource, at a cost that does not grow with the number of others."""
-    rows = connection.execute(
-        "SELECT key, value FROM res_labels WHERE id ="
-        " (SELECT id FROM declarations WHERE type = 'Dataset' AND did = ?) AND key != ? ORDER BY key",
-        (did, DATASET_KIND),
-    )
-    return {key: json.loads(value) for key, value in rows}

@@ -151,6 +151,28 @@ def _processes(row: Row) -> str:
     )
 
 
+def _dataset_state(row: Row) -> str:
+    """Returns the state of a Dataset, with the rule by which newer blocks of it are refused, and its conditions."""
+    found = state(row)
+    word, at = found.get("state", ""), found.get("withdrawnAt")
+    said = f"{word} by {found['refusedBy']}" if found.get("refusedBy") else word
+    beside = [each.lower() for each in found.get("conditions", ()) if each.lower() not in (word, "withdrawn")]
+    return ", ".join([said, *beside, *([f"withdrawn by its publisher on {at[:10]}"] if at else [])])
+
+
+def _reliance(row: Row) -> str | None:
+    found = state(row).get("relyOn")
+    return f"{found['blocks']}/{state(row)['blocks']} {found['fact']}".rstrip() if found else None
+
+
+def _published(row: Row) -> str:
+    """Returns to whom a Dataset is shown."""
+    networks, peers = state(row).get("publishedIn"), len(state(row).get("sharedWith", ()))
+    if networks:
+        return f"in {', '.join(networks)}"
+    return "yes" if state(row).get("published") else f"to {peers} peer{'s' * (peers != 1)}" if peers else "no"
+
+
 def _endpoint(row: Row) -> object:
     """Returns the kind of a Source's ingress."""
     return (row.spec.get("ingress") or {"kind": "RestEndpoint"})["kind"]
@@ -231,8 +253,16 @@ ANY: Final = (
 """The columns of resources of several types."""
 
 DATASET: Final = Registration(
-    "Dataset", "dataset", "datasets", "odfd.datasets.manifest:DATASET_TYPE", ("ds",), is_of_accounts=True
-)
+    "Dataset", "dataset", "datasets", "odfd.datasets.manifest:DATASET_TYPE", ("ds",), is_of_accounts=True,
+    state="DatasetState",
+    columns=(
+        PrintedColumn("KIND", "told.State.kind"), PrintedColumn("BLOCKS", "told.State.blocks", "count"),
+        PrintedColumn("RECORDS", "told.State.records", "count"),
+        PrintedColumn("WATERMARK", "told.State.watermark", "moment"), PrintedColumn("STATE", _dataset_state),
+        PrintedColumn("RELY ON", _reliance), PrintedColumn("PUBLISHED", _published),
+        PrintedColumn("PEERS", "told.State.peers", "count"),
+    ),
+)  # fmt: skip
 FLOW: Final = Registration(
     "Flow", "flow", "flows", "odfd.flows.manifest:FLOW_TYPE", is_of_accounts=True, acts=True, schemas="flows"
 )

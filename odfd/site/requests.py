@@ -27,13 +27,19 @@ async def taken(receive: Receive, most: int) -> bytes | int:
 
 TRANSFERS: Final = ("pull", "push")
 """Paths below a dataset of the web sockets of the smart transfer protocol."""
-OWN: Final = "/node/v1alpha1/"
-"""Prefix of our client's requests, the same as at the control socket; no file of a dataset has such a path."""
+QUERY: Final = "/node/v1alpha1/query"
+DATASETS: Final = "/dataset/v1alpha1/datasets"
+"""Paths of our client's requests, the same as at the control socket; no file of a dataset has such a path."""
+
+
+def is_own(path: str) -> bool:
+    """Whether a path is a question of our client."""
+    return path.rstrip("/") in (QUERY, DATASETS) or path.startswith(DATASETS + "/")
 
 
 def is_question(path: str) -> bool:
     """Whether a path is a question, in kamu's format or in our client's."""
-    if path.startswith(OWN) and path.removeprefix(OWN).partition("/")[0] in ("query", "datasets"):
+    if is_own(path):
         return True
     first, _, rest = path.strip("/").partition("/")
     return (first in ("query", "verify") and not rest) or first == "odata" or rest in ("tail", "metadata")

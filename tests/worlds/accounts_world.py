@@ -69,6 +69,12 @@ class Asking:
         text = bytes(data)
         return status, json.loads(text) if text[:1] in (b"{", b"[") else text
 
+    async def datasets(self, uid: int) -> list[str]:
+        """Returns the names of the datasets that are listed."""
+        status, listed = await self.ask(uid, "GET", "/dataset/v1alpha1/datasets")
+        assert status == 200, listed
+        return [each["headers"]["name"] for each in listed["items"]]
+
     async def services(self, uid: int) -> Any:
         subject = await self.access.subject({"headers": [], CALLER: Caller(1, uid, uid)})
         return self.access.services(self.node.api, subject)

@@ -96,13 +96,13 @@ class DescribedNode:
     def get(self, path: str, kind: Any, _query: object = None) -> Any:
         name = path.partition("/datasets/")[2]
         match name.partition("/")[2]:
+            case "detail" if name.startswith("did"):
+                answer: Any = wire.DatasetDetail(dataset=self._view(name.partition("/")[0].replace("%3A", ":")))
             case "detail":
-                answer: Any = detail(**self._about)
+                answer = detail(**self._about)
             case "schema":
                 fields = (wire.Column(name="station", type="String", optional=False, comment="where"),)
                 answer = wire.Schema(ref="weather", fields=fields)
-            case _:
-                answer = self._view(name.replace("%3A", ":"))
         assert isinstance(answer, kind)
         return argparse.Namespace(value=answer)
 

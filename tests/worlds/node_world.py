@@ -43,6 +43,7 @@ from odfd.node.parts import NodeParts
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
+from odfd.resources.registry import state
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
@@ -592,6 +593,17 @@ class Node:
         )
         request = wire.ApplyRequest(manifests=texts, dry_run=dry_run, prune=prune, force=force, on_error=on_error)
         return await self.done(self.api.datasets.apply(request))
+
+    async def dataset_view(self, ref: str) -> wire.DatasetView:
+        return (await self.api.datasets.describe(ref)).dataset
+
+    async def dataset_views(self) -> list[wire.DatasetView]:
+        """The states of all datasets, as their paths tell them."""
+        shown = await shown_of(self.api, await self.api.declarations.list("Dataset", None))
+        return [
+            msgspec.convert({**state(each), "name": each.name, "id": each.spec["did"]}, wire.DatasetView)
+            for each in shown
+        ]
 
     async def keep_raw(self, ref: str, *, keeps: bool = True) -> wire.ResourceView:
         """Says by hand whether the bytes of a dataset's source are kept."""

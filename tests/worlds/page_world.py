@@ -299,9 +299,7 @@ def strangers() -> SimpleNamespace:
             doctor=says([wire.Probe(name=LOUD, result="failed", message=LOUD, hint=LOUD)]),
             settings=says(wire.SettingsView(toml=LOUD, file=LOUD)),
         ),
-        datasets=SimpleNamespace(
-            list=says(views), describe=says(_detail(views[0])), log=_log, block=says(_block()), tail=says(_rows())
-        ),
+        datasets=SimpleNamespace(describe=says(_detail(views[0])), log=_log, block=says(_block()), tail=says(_rows())),
         trust=SimpleNamespace(show=says(_trust())),
         lineage=SimpleNamespace(graph=says(_graph())),
         tasks=SimpleNamespace(list=says([_task(), _found()]), get=says(_task())),
@@ -311,6 +309,7 @@ def strangers() -> SimpleNamespace:
                 "Network": [_network()],
                 "Peer": [_peer(name) for name in ATTACKS],
                 "Mirror": [_mirror(name, number) for number, name in enumerate(ATTACKS)],
+                "Dataset": [_dataset(view) for view in views],
             }
         ),
         search=SimpleNamespace(
@@ -338,7 +337,6 @@ def _view(name: str, number: int) -> wire.DatasetView:
         blocks=9,
         records=10 * number,
         bytes=number << 12,
-        labels=dict.fromkeys(ATTACKS[:4], LOUD) if name in ATTACKS else {},
         head="f1620" + "0" * 64,
         watermark="2026-01-01T00:00:00Z",
         state=states[number % len(states)],
@@ -490,12 +488,17 @@ class _Declared:
         return views
 
 
-def _stated(type_: str, name: str, spec: dict[str, Any], state: wire.Value) -> wire.ResourceView:
-    headers = {"id": name, "name": name}
+def _stated(type_: str, name: str, spec: dict[str, Any], state: wire.Value, **labels: str) -> wire.ResourceView:
+    headers = {"id": name, "name": name, "labels": labels}
     view = wire.ResourceView(
         type=type_, name=name, schema=type_, headers=headers, spec=spec, id=name, labels={}, generation=1, updated_at=""
     )
     return with_state(view, state)
+
+
+def _dataset(view: wire.DatasetView) -> wire.ResourceView:
+    labels = dict.fromkeys(ATTACKS[:4], LOUD) if view.name in ATTACKS else {}
+    return _stated("Dataset", view.name, {"did": view.id}, view, **labels)
 
 
 def _peer(name: str) -> wire.ResourceView:

@@ -67,12 +67,6 @@ async def on_refs(action: Action, call: Call, request: Any) -> Any:
     return await call.begin(msgspec.structs.replace(request, refs=tuple(map(_judged, request.refs, entries))))
 
 
-async def _listed(call: Call) -> Any:
-    views = await call.operation()
-    readable = await call.guard.readable([DatasetId.parse(each.id) for each in views])
-    return [each for each in views if DatasetId.parse(each.id) in readable]
-
-
 async def _graph(call: Call, ref: str) -> Any:
     """Shows datasets that cannot be read as if they were not here."""
     entry = await call.guard.dataset(ref, Action.READ)
@@ -317,8 +311,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "schemas.explain": free,
     "schemas.schema": free,
     "declarations.secret_key": free,
-    "datasets.list": _listed,
-    "datasets.get": partial(on_dataset, Action.READ),
     "datasets.describe": _described,
     "lineage.graph": _graph,
     "lineage.trace": _traced,

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
+import msgspec
 import trio
 
-from chain.errors import Environment, Invalid
-from chain.ids import DatasetId
+from chain import instant
+from chain.errors import Environment, Invalid, NotFound
+from chain.ids import DatasetId, DatasetName
 from chain.model.events import Seed
 from odfd.access.uses import NOT_GRANTED
 from odfd.api.datasets.deletion import DatasetDeletion
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.own_roots import check_own_root
 from odfd.api.datasets.planning import DatasetPlanning
-from odfd.api.views.views import DatasetViews, with_failure
+from odfd.api.views.dataset_states import DatasetStates
+from odfd.api.views.views import with_failure
+from odfd.control import wire
 from odfd.datasets import failing
 from odfd.datasets.captures import keeps_raw
-from odfd.datasets.catalog import TYPE, Catalog
+from odfd.datasets.catalog import TYPE, Catalog, DatasetEntry
 from odfd.datasets.manifest import KEPT_ELSEWHERE
 from odfd.resources.controller import ApplyBatch, Controller, Intent, ObservedState
 from odfd.resources.label_schemas import DATASET_KIND
@@ -28,6 +32,7 @@ from odfd.resources.plan import DesiredResource, PlannedResource
 from odfd.resources.reader import ResourceReader
 from odfd.resources.resource import Json, Resource
 from odfd.resources.status import ConditionValue
+from odfd.runtime.subjects import Sees
 from odfd.state.directory import StateDirectory
 from odfd.workers.volumes import VolumeWorker
 
@@ -51,13 +56,14 @@ class DatasetController(Controller):
     def __init__(
         self,
         home: StateDirectory,
-        views: DatasetViews,
+        states: DatasetStates,
         volumes: VolumeWorker,
         flows: FlowService,
         planning: DatasetPlanning,
         deletion: DatasetDeletion,
     ) -> None:
-        self._home, self._views, self._planning, self._deletion = home, views, planning, deletion
+        self._home, self._planning, self._deletion = home, planning, deletion
+        self._states, self._views = states, states.views
         self._volumes = volumes
         self._kinds: dict[str, str] = {}
         self._flows = flows
@@ -142,6 +148,24 @@ class DatasetController(Controller):
         if was_refused and resource.did is not None and (seen.fault is None or seen.fault.rule != NOT_GRANTED):
             self._flows.touch(DatasetId.parse(resource.did))  # its account may read its inputs again
         return seen
+
+    async def states(
+        self,
+        resources: Sequence[wire.ResourceView],
+        sees: Sees | None,  # noqa: ARG002  whoever reads a dataset is told its state
+    ) -> Mapping[str, wire.Value]:
+        ids = {each.headers["did"]: each.id for each in resources if "did" in each.headers}
+        views = await self._states.completed(lambda: list(self._looked_at(resources)))
+        return {ids[each.id]: msgspec.convert(each, wire.DatasetState, from_attributes=True) for each in views}
+
+    def _looked_at(self, resources: Sequence[wire.ResourceView]) -> Iterator[wire.DatasetView]:
+        """Yields the views of datasets that are still here."""
+        for each in resources:
+            with suppress(NotFound):
+                if (did := each.headers.get("did")) is not None:
+                    created = instant.parse(each.headers["createdAt"])
+                    entry = DatasetEntry(name=DatasetName(each.name), id=DatasetId.parse(did), created_at=created)
+                    yield self._views.dataset(entry)
 
     def _observe(self, resource: Resource) -> ObservedState:
         entry = self._home.resolve(resource.did or resource.name)

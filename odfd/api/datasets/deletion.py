@@ -23,8 +23,7 @@ from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
 from odfd.api.datasets.batch import BASE_KIND
 from odfd.api.resources.sources import TAKEN
-from odfd.api.views.data_sizes import DataSizes
-from odfd.api.views.views import DatasetViews
+from odfd.api.views.dataset_states import DatasetStates
 from odfd.control.assembly import Context
 from odfd.datasets import failing, row_counts, unmanaged, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry
@@ -65,14 +64,14 @@ class DatasetDeletion:
     def __init__(
         self,
         home: StateDirectory,
-        views: DatasetViews,
-        sizes: DataSizes,
+        states: DatasetStates,
         scheduler: MirrorScheduler,
         context: Context,
         gone: Callable[[DatasetId], None],
     ) -> None:
         """``gone`` is called with the id of each deleted chain."""
-        self._home, self._views, self._sizes, self._scheduler = home, views, sizes, scheduler
+        self._home, self._scheduler = home, scheduler
+        self._views, self._sizes = states.views, states.sizes
         self._clock, self._events, self._gone = context.clock, context.events, gone
         self._unneeded: dict[str, Sequence[Multihash]] = {}
         """Objects of purged datasets that nothing named any more, by the keys of their records."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -22,21 +21,17 @@ from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import OWNERS, ApplyOperation, ApplyTerms
 from odfd.api.resources.types import TYPES
-from odfd.api.views.data_sizes import PAUSE_SECONDS, DataSizes
-from odfd.api.views.holder_counts import HolderCounts
-from odfd.api.views.views import DatasetViews, schema_view, with_failure
+from odfd.api.views.dataset_states import DatasetStates
+from odfd.api.views.views import schema_view
 from odfd.control import wire
-from odfd.datasets import failing, previews
+from odfd.datasets import previews
 from odfd.datasets.catalog import Catalog, is_one_chain
 from odfd.datasets.creation import declaration
 from odfd.datasets.manifest import DatasetSpec
 from odfd.datasets.pushes import PushTable
 from odfd.ingest.push import commit_point, given_id
 from odfd.queries.sharded_cuts import complete_sizes
-from odfd.resources.reader import labels_by_did, labels_of
-from odfd.resources.store import ResourceStore
 from odfd.runtime.hanging_calls import in_worker
-from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.state.directory import StateDirectory
 
 _TYPE: Final = TYPES.written("Dataset")
@@ -48,26 +43,13 @@ class DatasetService:
     def __init__(
         self,
         home: StateDirectory,
-        views: DatasetViews,
+        states: DatasetStates,
         applying: ApplyOperation,
-        sizes: DataSizes,
-        holders: HolderCounts,
     ) -> None:
-        self._home, self._holders = home, holders
-        self._views, self._sizes = views, sizes
-        self._blocks = BlockReader(home, views)
-        self.summing = ReconcileLoop(self._sum)
-        """Sums the sizes of long chains in the background; rests until a view needs one."""
+        self._home, self._views = home, states.views
+        self.states = states
+        self._blocks = BlockReader(home, states.views)
         self._applying = applying
-
-    async def list(self) -> Sequence[wire.DatasetView]:
-        """Lists all datasets of this node."""
-        return await self._completed(self._views.all)
-
-    async def get(self, ref: str) -> wire.DatasetView:
-        """Shows a dataset. Raises NotFound, Invalid."""
-        (view,) = await self._completed(lambda: [self._views.dataset(self._home.resolve(ref))])
-        return view
 
     @in_worker
     def commit_point(self, ref: str) -> wire.CommitPointView:
@@ -93,7 +75,7 @@ class DatasetService:
             return msgspec.structs.replace(detail, profile=profile_of(self._home, entry, shards) if profile else None)
 
         detail = await trio.to_thread.run_sync(look)
-        (view,) = await self._completed(lambda: [detail.dataset])
+        (view,) = await self.states.completed(lambda: [detail.dataset])
         return msgspec.structs.replace(detail, dataset=view)
 
     @in_worker
@@ -116,8 +98,8 @@ class DatasetService:
         spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
         return wire.ResourceManifest(schema=_TYPE.schema_of(spec), headers=headers, spec=spec)
 
-    async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
-        """Changes the dataset's local name; its name on other nodes does not change."""
+    async def rename(self, ref: str, request: wire.RenameRequest) -> str:
+        """Changes the dataset's local name; its name on other nodes does not change. Returns its did."""
         entry = await trio.to_thread.run_sync(lambda: self._home.resolve(ref))
         if entry.is_inner:
             raise Invalid(
@@ -126,7 +108,7 @@ class DatasetService:
                 hint=f"odfctl rename {entry.name.partition('.r')[0]} {request.name}",
             )
         await self._applying.rename(_TYPE.name, str(entry.id), request.name)
-        return await self.get(str(entry.id))
+        return str(entry.id)
 
     @in_worker
     def log(
@@ -181,47 +163,6 @@ class DatasetService:
         Raises at once for manifests that cannot be read; those that are refused later are items of the result.
         """
         return await self._applying.submit(request, terms)
-
-    def _declared(self, views: Sequence[wire.DatasetView]) -> Mapping[str, dict[str, Any]]:
-        """Returns what views show of the declarations, by did."""
-        with self._home.database.read() as connection:
-            one = views[0].id if len(views) == 1 else None
-            labels = {one: labels_of(connection, one)} if one is not None else labels_by_did(connection, "Dataset")
-            accounts, failures = ResourceStore(connection).account_names("Dataset"), failing.all_of(connection)
-        return {
-            each.id: {
-                "labels": labels.get(each.id, {}), "account": accounts.get(each.id), "state": each.state,
-                "conditions": each.conditions,
-            }
-            for each in (with_failure(view, failures.get(view.id)) for view in views)
-        }  # fmt: skip
-
-    async def _sum(self) -> float:
-        await trio.to_thread.run_sync(self._sizes.step)
-        return PAUSE_SECONDS if self._sizes.is_behind else UNTIL_POKED
-
-    async def _completed(self, look: Callable[[], Sequence[wire.DatasetView]]) -> Sequence[wire.DatasetView]:
-        """Adds to views what changes without a new block, such as labels and holders, and the sum of data sizes.
-
-        ``look`` returns the views; it is called in a worker thread, with the reading of the rest: each change of the
-        thread costs as much as the reading.
-        """
-        views, datasets, declared, sizes = await trio.to_thread.run_sync(partial(self._beside, look))
-        if self._sizes.is_behind:
-            self.summing.poke()
-        counts = self._holders.of(datasets)
-        return [
-            msgspec.structs.replace(view, peers=counts[dataset], bytes=sizes.get(dataset), **declared[view.id])
-            for view, dataset in zip(views, datasets, strict=True)
-        ]
-
-    def _beside(
-        self, look: Callable[[], Sequence[wire.DatasetView]]
-    ) -> tuple[Sequence[wire.DatasetView], Sequence[DatasetId], Mapping[str, dict[str, Any]], Mapping[DatasetId, int]]:
-        """Returns views, and in the same order the ids of their datasets; what is declared, and sizes of their data."""
-        views = look()
-        datasets = [DatasetId.parse(view.id) for view in views]
-        return views, datasets, self._declared(views), self._sizes.of(datasets)
 
 
 def known_dataset(home: StateDirectory, ref: str) -> DatasetId:

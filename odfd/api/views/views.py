@@ -40,7 +40,7 @@ from odfd.trust.judgement.observation_reach import DATA
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from odfd.trust.judgement.verdicts import STOPS, ReachAssessment
 
-STATES: Final[Sequence[wire.DatasetState]] = (
+STATES: Final[Sequence[wire.DatasetStanding]] = (
     "fresh", "stale", "syncing", "unsigned", "refused", "accused", "refuted", "forked", "damaged",
 )  # fmt: skip
 """From the best to the worst."""
@@ -225,7 +225,7 @@ class DatasetViews:
             for block in blocks
         ]
 
-    def _state(self, known: DatasetFacts, found: ReachAssessment, *, is_old: bool) -> wire.DatasetState:
+    def _state(self, known: DatasetFacts, found: ReachAssessment, *, is_old: bool) -> wire.DatasetStanding:
         if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
             return "forked" if found.why.rule == "fork" else self._stopped(known, found.why.block)
         if known.head is not None and known.head.size > known.size:
@@ -234,7 +234,7 @@ class DatasetViews:
             return "unsigned"
         return "fresh" if known.extent.fresh and not is_old else "stale"
 
-    def _stopped(self, known: DatasetFacts, block: int | None) -> wire.DatasetState:
+    def _stopped(self, known: DatasetFacts, block: int | None) -> wire.DatasetStanding:
         """Returns ``refuted`` if two agreeing groups refute it or a person gave it up, ``accused`` otherwise."""
         given_up = known.decided.abandoned is not None
         refuted = given_up or (block is not None and self._evaluator.decision(known, block).refutes)
@@ -371,5 +371,5 @@ def with_failure(view: wire.DatasetView, fails: Fault | None) -> wire.DatasetVie
     """Returns a view that tells that the transform of the dataset fails, so that its data is out of date."""
     if fails is None:
         return view
-    state: wire.DatasetState = "stale" if view.state == "fresh" else view.state
+    state: wire.DatasetStanding = "stale" if view.state == "fresh" else view.state
     return msgspec.structs.replace(view, state=state, conditions=(*view.conditions, FAILING))

@@ -21,6 +21,7 @@ from odfd.cli.table import clean
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import Usage
+from odfd.resources.registry import state
 
 EVENTS: Final = (
     "Seed", "AddData", "ExecuteTransform", "SetPollingSource", "DisablePollingSource", "AddPushSource",
@@ -140,5 +141,6 @@ def _told(row: Any) -> str:
     """Returns a few words that distinguish a resource from others of its kind."""
     if isinstance(row, wire.TaskView):
         return f"{row.kind} {row.target}, {row.state}"
-    words = [getattr(row, name, "") for name in ("kind", "state")]
+    is_declared = isinstance(row, wire.ResourceManifest)
+    words = [state(row).get(name) if is_declared else getattr(row, name, "") for name in ("kind", "state")]
     return ", ".join(word for word in words if isinstance(word, str) and word)

@@ -17,7 +17,7 @@ from odfd.cli.watch_retry import WatchPosition, resumed
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
-from odfd.resources.registry import OWNER, VERSION
+from odfd.resources.registry import OWNER
 
 V = TypeVar("V", bound=wire.Value)
 
@@ -27,7 +27,6 @@ _KINDS = (
 )
 
 
-_SELF = f"/auth/{VERSION}/self"
 commands = Commands()
 
 
@@ -50,8 +49,7 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     if not owners:
         raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
     if len(owners) > 1:  # as a name is meant everywhere: one's own first, then the owner's, then the only one
-        own = session.client.get(_SELF, wire.AccountView).value.name or OWNER
-        chosen = next((each for each in (own, OWNER) if each in owners), None)
+        chosen = next((each for each in (kinds.own_account(session), OWNER) if each in owners), None)
         if chosen is None:
             ways = " or ".join(f"{each}/{name}" for each in owners)
             raise Usage(f"several accounts have a {kind.name} {name[:80]}", hint=f"say which: {ways}")
@@ -160,7 +158,9 @@ def _canonical(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
         found = session.client.get(kind.path, list[wire.ResourceManifest], asked).sent
     else:
         # Of what only the node saw, such as a peer, there is nothing to apply: its generation is 0.
-        found = [each for each in kinds.listed(session, kind.declared, asked).sent if each["headers"]["generation"]]
+        found = [
+            each for each in kinds.listed(session.client, kind.declared, asked).sent if each["headers"]["generation"]
+        ]
     output.say("---\n".join(map(to_yaml, found)).rstrip("\n"))
     return ExitCode.OK
 
@@ -214,7 +214,7 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
     """Returns manifests that can be applied, here or on another node."""
     if name is None:
-        rows = kinds.listed(session, kind.declared).value
+        rows = kinds.listed(session.client, kind.declared).value
     else:
         rows = [session.client.get(f"{kind.declared}/{part(name)}", wire.ResourceManifest).value]
     texts = []

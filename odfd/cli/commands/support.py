@@ -32,7 +32,7 @@ _PARTS: Final = {
     "engines.json": "/node/v1alpha1/engines",
     "tasks.json": "/node/v1alpha1/tasks",
     "events.json": "/resource/v1alpha1/events?kept=true",
-    "datasets.json": "/node/v1alpha1/datasets",
+    "datasets.json": "/dataset/v1alpha1/datasets?limit=5000",
     "mirrors.json": "/net/v1alpha1/mirrors",
     "flows.json": "/node/v1alpha1/flows",
     "publications.json": "/node/v1alpha1/publications",

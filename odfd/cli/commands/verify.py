@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from odfd.cli import formatting
+from odfd.cli import formatting, kinds
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.offline import files
 from odfd.cli.offline.verify import check_directory
@@ -50,7 +50,7 @@ def _verify(session: Session, args: argparse.Namespace) -> int:
     if can_be_repaired(report.value):
         session.remark(f"fetch what is damaged here from peers: odfctl pull {args.target} --repair")
     if report.value.ok:
-        view = session.client.get(f"/node/v1alpha1/datasets/{part(args.target)}", wire.DatasetView).value
+        view = kinds.dataset_view(session.client, args.target)
         if remark := doubt_of(view):
             session.remark(remark)
     return ExitCode.OK if report.value.ok else ExitCode.NO

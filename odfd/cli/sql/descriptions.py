@@ -11,16 +11,17 @@ from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import Usage
+from odfd.resources.registry import state
 
 if TYPE_CHECKING:
     from odfd.control.client import Client
 
 _ASKED: Final = re.compile(r'\s*(?:show\s+(?:tables|datasets)|desc(?:ribe)?(?:\s+"([^"]+)"|\s+(\S+))?)[\s;]*\Z', re.I)
-_DATASETS: Final[tuple[TableColumn[wire.DatasetView], ...]] = (
+_DATASETS: Final[tuple[TableColumn[wire.ResourceManifest], ...]] = (
     TableColumn("NAME", lambda row: row.name),
-    TableColumn("KIND", lambda row: row.kind),
-    TableColumn("RECORDS", lambda row: "" if row.records is None else f"{row.records:,}", right=True),
-    TableColumn("RELY ON", lambda row: "" if row.rely_on is None else row.rely_on.fact),
+    TableColumn("KIND", lambda row: state(row).get("kind", "")),
+    TableColumn("RECORDS", lambda row: f"{state(row)['records']:,}" if "records" in state(row) else "", right=True),
+    TableColumn("RELY ON", lambda row: state(row).get("relyOn", {}).get("fact", "")),
 )
 
 
@@ -40,8 +41,10 @@ def describe(client: Client, name: str, form: str) -> None:
         ).value
         _print(schema, schema_table(schema.fields), form)
     else:
-        views = client.get("/node/v1alpha1/datasets", list[wire.DatasetView]).value
-        _print(views, render(_DATASETS, views), form)
+        from odfd.cli import kinds  # which loads much, and a query needs nothing of it
+
+        datasets = kinds.listed(client, kinds.DATASET.path)
+        _print(datasets.value, render(_DATASETS, datasets.value), form)
 
 
 def _print(value: object, text: str, form: str) -> None:

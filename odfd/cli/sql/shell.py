@@ -20,6 +20,7 @@ from chain.errors import Fault
 from chain.terminal_text import is_visible
 from engines.query.installed import need_sql
 from odfd import output
+from odfd.cli import kinds
 from odfd.cli.new_file import NewFile
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import describe, described_dataset
@@ -181,8 +182,7 @@ class Shell:
         self._session.remark(f"{path} has the pins of the last answer: {len(self._pins)}")
 
     def _look(self) -> None:
-        views = self._session.client.get("/node/v1alpha1/datasets", list[wire.DatasetView]).value
-        self._datasets = [view.name for view in views]
+        self._datasets = [each.name for each in kinds.DATASET.all(self._session).value]
 
     def _columns_of(self, name: str) -> Sequence[str]:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from chain.errors import NotFound
+from odfd.cli import kinds
 from odfd.cli.sql.output_file import Exported
 from odfd.control import wire
 from odfd.control.client import part
@@ -112,7 +113,7 @@ def _shown_inputs(client: Client, inputs: Sequence[str]) -> list[tuple[str, str]
         if not identity.startswith("did:"):
             continue  # its author never wrote which dataset it is
         try:
-            view = client.get(f"/node/v1alpha1/datasets/{part(identity)}", wire.DatasetView).value
+            view = kinds.dataset_view(client, identity)
         except NotFound:
             continue
         if view.published:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Invalid
+from odfd.cli import kinds
 from odfd.cli.standards.openlineage import Derivation, run_events
 from odfd.control import wire
 from odfd.control.client import part
@@ -22,7 +23,7 @@ class TransactionRuns:
 
     def __init__(self, client: Client, ref: str, limit: int) -> None:
         self._client, self._path = client, f"/dataset/v1alpha1/datasets/{part(ref)}"
-        view = client.get(f"/node/v1alpha1/datasets/{part(ref)}", wire.DatasetView).value
+        view = kinds.dataset_view(client, ref)
         if view.kind == "root":
             raise Invalid(
                 f"{view.name} is a root: nothing derives it", rule="lineage-events",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from odfd.cli import kinds
 from odfd.cli.formatting import plural
 from odfd.control import wire
 from odfd.control.client import Client
+from odfd.resources.registry import state
 from odfd.runtime.clock import Clock
 
 SECOND: Final = 1e9
@@ -46,7 +48,7 @@ class Look(NamedTuple):
     tasks: Sequence[wire.TaskView]
     mirrors: Sequence[wire.ResourceManifest]
     peers: Sequence[wire.ResourceManifest]
-    datasets: Sequence[wire.DatasetView]
+    datasets: Sequence[wire.ResourceManifest]
     probes: Sequence[wire.Probe]
 
 
@@ -63,7 +65,7 @@ class NodePoller:
         get, at, last = self._client.get, self._clock.monotonic() / SECOND, self._last
         if last is None or at - self._asked >= SELDOM:
             datasets, probes = (
-                get("/node/v1alpha1/datasets", list[wire.DatasetView]).value,
+                kinds.listed(self._client, kinds.DATASET.path).value,
                 get("/node/v1alpha1/doctor", list[wire.Probe]).value,
             )
             self._asked = at
@@ -108,19 +110,17 @@ def needs(look: Look) -> list[Need]:
     return sorted([*_of_datasets(look.datasets), *_of_node(look)])
 
 
-def _of_datasets(datasets: Sequence[wire.DatasetView]) -> Iterator[Need]:
+def _of_datasets(datasets: Sequence[wire.ResourceManifest]) -> Iterator[Need]:
     for one in datasets:
-        if one.state in TROUBLED:
-            rank = int(one.state in ("refused", "unsigned"))
-            yield Need(rank, one.state, one.name, f"{TROUBLED[one.state]}: {_shown(one)}")
-        elif _BLOCKED in one.conditions:
+        word, conditions = state(one).get("state", ""), state(one).get("conditions", ())
+        shown = f"odfctl trust show {one.name}"
+        if word in TROUBLED:
+            rank = int(word in ("refused", "unsigned"))
+            yield Need(rank, word, one.name, f"{TROUBLED[word]}: {shown}")
+        elif _BLOCKED in conditions:
             yield Need(1, "blocked", one.name, f"it pins another engine: odfctl engine prove {one.name}")
-        elif one.conditions:
-            yield Need(2, ", ".join(one.conditions).lower(), one.name, _shown(one))
-
-
-def _shown(one: wire.DatasetView) -> str:
-    return f"odfctl trust show {one.name}"
+        elif conditions:
+            yield Need(2, ", ".join(conditions).lower(), one.name, shown)
 
 
 def unmended(tasks: Sequence[wire.TaskView]) -> list[wire.TaskView]:

@@ -21,7 +21,7 @@ class Reliance(Value, frozen=True, kw_only=True):
     """The fact that it rests on: ``data``, ``attested 2/3``, ``observed 1/2 to #40``, ``refuted at #7``."""
 
 
-DatasetState = Literal["fresh", "stale", "syncing", "refused", "unsigned", "refuted", "accused", "forked", "damaged"]
+DatasetStanding = Literal["fresh", "stale", "syncing", "refused", "unsigned", "refuted", "accused", "forked", "damaged"]
 
 
 class Frontiers(Value, frozen=True, kw_only=True):
@@ -37,11 +37,9 @@ class Frontiers(Value, frozen=True, kw_only=True):
     """Names of the shards that hold ``upper`` back, while others are farther: only of a mirror."""
 
 
-class DatasetView(Value, frozen=True, kw_only=True):
-    """A row of ``odfctl get datasets``."""
+class DatasetState(Value, frozen=True, kw_only=True):
+    """The state of a dataset: all that its resource does not say, and the running node knows."""
 
-    name: str
-    id: str
     kind: Literal["root", "derivative"]
     blocks: int
     records: int | None = None
@@ -49,7 +47,7 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """Bytes of all slices that its chain names; ``None``: not computed yet."""
     watermark: str | None = None
     head: str | None = None
-    state: DatasetState = "fresh"
+    state: DatasetStanding = "fresh"
     refused_by: str = ""
     """Rule by which its newest signed blocks are refused; its state is then ``refused``."""
     owner: bool = False
@@ -74,14 +72,17 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """Digest of the engine that its transform pins; ``None``: it has none, or it pins none."""
     unheld: tuple[UnheldPin, ...] = ()
     """Its blocks whose engine is not here, newest first; empty also where this node has no engine."""
-    labels: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Labels of its resource."""
-    account: str | None = None
-    """Name of the account that has it; ``None``: the node's owner."""
     frontiers: Frontiers | None = None
     """``None``: its last block cannot be read, or it is not in a node's store."""
     shards: tuple[str, ...] = ()
     """Ids of the chains with its rows, if several; ``head`` is of the first, and the state is the worst of all."""
+
+
+class DatasetView(DatasetState, frozen=True, kw_only=True):
+    """A dataset, or a chain inside it, in answers about it: its state with its name and its id."""
+
+    name: str
+    id: str
 
 
 class SkippedFile(Value, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 import { part } from "/text.js";
 
+export const DATASETS = "/dataset/v1alpha1/datasets?limit=5000";
 const KEPT = "odfd-key";
 const MOST_FRAME = 1 << 24;
 let key = localStorage.getItem(KEPT) || "";
@@ -67,10 +68,16 @@ export function askAhead(path) {
   return answer;
 }
 
-/** What the API says at `path`; it may have been asked ahead, which is good once. */
-export function get(path, signal) {
-  const answer = sent.get(path) || ask("GET", path, undefined, signal);
+/** What the API says at `path`, all pages of a list; it may have been asked ahead, which is good once. */
+export async function get(path, signal) {
+  const ahead = sent.get(path);
   sent.delete(path);
+  const answer = await (ahead || ask("GET", path, undefined, signal));
+  for (let rest = answer && answer.continue; rest; ) {
+    const more = await ask("GET", `${path}&continue=${part(rest)}`, undefined, signal);
+    answer.items.push(...more.items);
+    rest = more.continue;
+  }
   return answer;
 }
 

@@ -1,7 +1,8 @@
 // All datasets of the node, and before them what needs a person.
 
 import { useMemo, useState } from "/vendor/hooks.js";
-import { Answer, html, State, Table, Text, useAsk, When } from "/parts.js";
+import { DATASETS } from "/api.js";
+import { Answer, flats, html, State, Table, Text, useAsk, When } from "/parts.js";
 import { bytes, count, part, plural, shown, withdrawn } from "/text.js";
 import { fact, reliance, sentence } from "/words.js";
 
@@ -17,7 +18,7 @@ const MEANS = {
 };
 
 export function Datasets({ status, asked }) {
-  const datasets = useAsk("/node/v1alpha1/datasets", 10);
+  const datasets = useAsk(DATASETS, 10, flats);
   const later = (path) => (datasets.value ? path : ""); // what takes the node longer than the list does
   const doctor = useAsk(later("/node/v1alpha1/doctor"), 60);
   const tasks = useAsk(later("/node/v1alpha1/tasks?brief=1"), 30);
@@ -111,7 +112,7 @@ function List({ all, first }) {
   const found = useMemo(() => {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (one) => {
-      const where = `${one.name} ${one.id} ${said(one).join(" ")}`.toLowerCase();
+      const where = `${one.name} ${one.did} ${said(one).join(" ")}`.toLowerCase();
       return (!kind || one.kind === kind) && (!state || one.state === state) && words.every((each) => where.includes(each));
     };
     return all.filter(fits).sort(ORDERS[order][1]);
@@ -129,7 +130,7 @@ function List({ all, first }) {
     { name: "Rely on", of: (one) => html`<span class="quiet">${reliance(one)}</span>` },
     { name: "Kind", of: (one) => one.kind },
     { name: "Records", kind: "number", of: (one) => count(one.records) },
-    all.some((one) => one.bytes !== null) && { name: "Size", kind: "number", of: (one) => bytes(one.bytes) },
+    all.some((one) => one.bytes !== undefined) && { name: "Size", kind: "number", of: (one) => bytes(one.bytes) },
     { name: "Watermark", of: (one) => html`<${When} at=${one.watermark} />` },
     { name: "Peers", kind: "number", of: (one) => count(one.peers) },
   ].filter(Boolean);
@@ -141,7 +142,7 @@ function List({ all, first }) {
       <label>Order<select value=${order} onChange=${changed(setOrder)}>${Object.entries(ORDERS).map(([key, [word]]) => html`<option value=${key}>${word}</option>`)}</select></label>
     </form>
     <p class="quiet" role="status">${found.length === all.length ? plural(all.length, "dataset") : `${count(found.length)} of ${plural(all.length, "dataset")}`}</p>
-    <${Table} label="Datasets" columns=${columns} rows=${found.slice(at * PAGE, (at + 1) * PAGE)} keyed=${(one) => one.id}
+    <${Table} label="Datasets" columns=${columns} rows=${found.slice(at * PAGE, (at + 1) * PAGE)} keyed=${(one) => one.did}
       empty=${all.length ? "None is like this." : "No datasets yet: odfctl apply -f MANIFEST makes one, odfctl mirror add takes one of others."} />
     ${!found.length && text.trim() && html`<p><a href=${`#/search?q=${part(text.trim())}`}>Search the network for it</a></p>`}
     ${last > 0 && html`<nav class="row pages" aria-label="Pages">

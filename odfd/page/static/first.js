@@ -1,9 +1,8 @@
 // Opens the session and asks what is looked at first, while the files that show it still come.
 
-import { askAhead, begin } from "/api.js";
+import { askAhead, begin, DATASETS } from "/api.js";
 
 const STATUS = "/node/v1alpha1/status";
-const DATASETS = "/node/v1alpha1/datasets";
 
 async function open() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");

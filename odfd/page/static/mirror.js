@@ -1,7 +1,7 @@
 // Mirrors a dataset of others, after saying under which name, how much of it, within which quota, and what is trusted.
 
 import { useState } from "/vendor/hooks.js";
-import { ask } from "/api.js";
+import { ask, DATASETS } from "/api.js";
 import { Act, Failed, flat, flats, html, Text, useAsk } from "/parts.js";
 import { bytes, count, part, plural, shown, short, word } from "/text.js";
 
@@ -23,7 +23,7 @@ export function Mirror({ of, held, again }) {
   const [hash, expect] = useState("");
   const at = (path) => (asked ? path : "");
   const known = {
-    datasets: useAsk(at("/node/v1alpha1/datasets")), policy: useAsk(at("/node/v1alpha1/policy")), status: useAsk(at("/node/v1alpha1/status")),
+    datasets: useAsk(at(DATASETS), 0, flats), policy: useAsk(at("/node/v1alpha1/policy")), status: useAsk(at("/node/v1alpha1/status")),
     settings: useAsk(at("/node/v1alpha1/settings")), mirrors: useAsk(at("/net/v1alpha1/mirrors?limit=5000"), 0, flats), networks: useAsk(at("/net/v1alpha1/networks"), 0, flats),
   };
   const chosen = name ?? suggested(of, known.datasets.value || []);
@@ -59,8 +59,8 @@ function amount({ blocks, records }, much) {
 
 /** As its publisher calls it, where that is a name and is free here. */
 export function suggested({ id, name }, datasets) {
-  const taken = datasets.some((one) => one.id !== id && one.name.toLowerCase() === (name || "").toLowerCase());
-  const held = datasets.find((one) => one.id === id);
+  const taken = datasets.some((one) => one.did !== id && one.name.toLowerCase() === (name || "").toLowerCase());
+  const held = datasets.find((one) => one.did === id);
   if (held) return held.name;
   const other = `odf-${id.replace(/^did:odf:fed01/, "").slice(0, 12)}`;
   return name && name.length <= 253 && NAME.test(name) && !taken ? name : other;

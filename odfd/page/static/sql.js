@@ -1,8 +1,8 @@
 // A statement of SQL over the datasets of the node, its rows, and a simple chart of them.
 
 import { useRef, useState } from "/vendor/hooks.js";
-import { query } from "/api.js";
-import { Failed, html, Table, Text, useAsk } from "/parts.js";
+import { DATASETS, query } from "/api.js";
+import { Failed, flats, html, Table, Text, useAsk } from "/parts.js";
 import { Bars, Line } from "/plot.js";
 import { cell, count, plural, quoted, shown } from "/text.js";
 
@@ -47,7 +47,7 @@ const NAMED = 12;
 
 /** Datasets that a statement may name; each writes a first one. */
 function Readable({ write }) {
-  const datasets = useAsk("/node/v1alpha1/datasets");
+  const datasets = useAsk(DATASETS, 0, flats);
   const some = (datasets.value || []).filter((one) => one.records).slice(0, NAMED);
   if (!some.length) return null;
   return html`<section aria-labelledby="readable" class="answer"><h2 id="readable">What can be read</h2>

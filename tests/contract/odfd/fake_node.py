@@ -76,8 +76,8 @@ class FakeNode:
         for probe in await self.doctor():
             yield probe
 
-    async def list(self) -> Sequence[wire.DatasetView]:
-        return list(self.views.values())
+    async def describe(self, ref: str, *, profile: bool) -> wire.DatasetDetail:
+        return wire.DatasetDetail(dataset=await self.get(ref))
 
     async def get(self, ref: str) -> wire.DatasetView:
         if ref.startswith("fault-"):

@@ -26,8 +26,8 @@ Serve = Callable[..., Any]
 
 async def test_answers_are_camel_case_json(serve: Serve) -> None:
     async with serve() as served:
-        answer = await served.ask("get", "/node/v1alpha1/datasets", list[wire.DatasetView])
-        (view,), (sent,) = answer.value, answer.sent
+        answer = await served.ask("get", "/dataset/v1alpha1/datasets/nyc.flights/detail", wire.DatasetDetail)
+        view, sent = answer.value.dataset, answer.sent["dataset"]
         assert sent["relyOn"] == {"blocks": 15, "fact": "data"}
         assert view.rely_on == wire.Reliance(blocks=15, fact="data")
         assert view.head.startswith("f1620")
@@ -83,17 +83,17 @@ def test_a_fault_inside_an_answer_is_the_fault_that_it_was() -> None:
 async def test_a_fault_arrives_as_the_fault_it_was(serve: Serve, name: str, family: type[Fault]) -> None:
     async with serve() as served:
         with pytest.raises(family) as caught:
-            await served.ask("get", f"/node/v1alpha1/datasets/fault-{name}", wire.DatasetView)
+            await served.ask("get", f"/dataset/v1alpha1/datasets/fault-{name}/detail", wire.DatasetDetail)
         if name == "invalid":
             fault = caught.value
             assert (fault.message, fault.rule, fault.hint, fault.place) == ("bad", "r", "h", "p:1")
-        assert (await served.ask("get", "/node/v1alpha1/datasets/nyc.flights", wire.DatasetView)).value.blocks == 15
+        assert (await served.ask("get", "/node/v1alpha1/status", wire.Status)).value.name == "alice"
 
 
 async def test_any_text_can_be_a_name(serve: Serve) -> None:
     async with serve() as served:
         with pytest.raises(NotFound, match="did:odf:é %2F"):
-            await served.ask("get", f"/node/v1alpha1/datasets/{part('did:odf:é %2F')}", wire.DatasetView)
+            await served.ask("get", f"/dataset/v1alpha1/datasets/{part('did:odf:é %2F')}/detail", wire.DatasetDetail)
 
 
 class Misspelt(wire.Request, frozen=True, kw_only=True):
@@ -312,7 +312,7 @@ async def _raw(served: Any, *pieces: bytes) -> bytes:
 
 
 async def test_requests_one_after_another_on_one_connection(serve: Serve) -> None:
-    request = b"GET /node/v1alpha1/datasets HTTP/1.1\r\nHost: x\r\n\r\n"
+    request = b"GET /node/v1alpha1/doctor HTTP/1.1\r\nHost: x\r\n\r\n"
     last = b"GET /node/v1alpha1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     async with serve() as served:
         answer = await _raw(served, request + request + last)
@@ -329,7 +329,7 @@ async def test_garbage_is_answered_or_dropped_and_the_server_lives(serve: Serve,
     async with serve() as served:
         answer = await _raw(served, bad)
         assert answer == b"" or answer.split(b" ")[1][:1] == b"4"
-        assert await served.ask("get", "/node/v1alpha1/datasets", list[wire.DatasetView])
+        assert await served.ask("get", "/node/v1alpha1/status", wire.Status)
 
 
 async def test_an_unread_body_does_not_eat_the_answer(serve: Serve) -> None:

@@ -162,7 +162,7 @@ def mutated_http(place: tuple[str, int], dataset: str, sent: Sent, count: int) -
         "/cities/metadata?include=seed,vocab,schema&schemaFormat=ArrowJson",
         "/cities/tail?limit=2",
         "/query?query=select%201&include=input&skip=1",
-        "/node/v1alpha1/datasets/cities",
+        "/dataset/v1alpha1/datasets/cities/detail",
         "/cities/refs/head",
         "/",
     )

@@ -164,7 +164,7 @@ class Town:
         return Client(self.daemons[number].socket)
 
     def blocks(self, client: Client) -> int:
-        return client.get("/node/v1alpha1/datasets/cities", wire.DatasetView).value.blocks
+        return client.get("/dataset/v1alpha1/datasets/cities/detail", wire.DatasetDetail).value.dataset.blocks
 
     def commit(self, client: Client) -> None:
         """One more file, and a pull over the socket."""

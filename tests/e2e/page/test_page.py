@@ -39,7 +39,7 @@ content:
       read: {kind: NdJson, ddlSchema: ['event_time TIMESTAMP']}
       merge: {kind: Append}
 """
-LIST = "/node/v1alpha1/datasets"
+LIST = "/dataset/v1alpha1/datasets?limit=5000"
 WAITS = re.compile(r"^(Loading|Running)…$")
 CUT_OFF = """[...document.querySelectorAll('.scroll:not(.graph)')]
     .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.getAttribute('aria-label'))"""

@@ -91,7 +91,7 @@ async def test_a_state_directory_of_before_resources_is_opened_with_all_that_was
 
 async def check_whole(alice: Any) -> None:
     """Data, keys, publications and intents are as they were."""
-    datasets = {each.name: each for each in await alice.api.datasets.list()}
+    datasets = {each.name: each for each in await alice.dataset_views()}
     assert {name: (each.blocks, each.records) for name, each in datasets.items()} == {
         "airlines": (7, 20), "cities": (3, 0), "flights.long": (10, 1_248), "sensors": (2, 0), "theirs": (0, 0),
     }  # fmt: skip
@@ -136,7 +136,7 @@ async def test_what_commands_declared_and_what_was_applied_stand_in_one_store(tm
         assert (await alice.api.declarations.get("Mirror", "theirs")).headers["labels"]["topic"] == "health"
         flows = {each.name: each.target for each in await alice.api.flows.list()}
         assert flows == {"often": "sensors", "sensors": "sensors"}
-        assert [each.name for each in await alice.api.datasets.list() if each.published] == ["sensors", "theirs"]
+        assert [each.name for each in await alice.dataset_views() if each.published] == ["sensors", "theirs"]
         with alice.home.database.read() as connection:
             store = ResourceStore(connection)
             (bobs,) = store.namesakes("SecretSet", "keys")
@@ -207,7 +207,7 @@ async def test_the_rows_of_a_collection_are_gathered(tmp_path: Path) -> None:
         assert {each.name: each.target for each in await alice.api.flows.list()} == {
             "late": "stock", "often": "sales", "sales": "sales",
         }  # fmt: skip
-        assert {each.name: each.records for each in await alice.api.datasets.list()} == dict.fromkeys(RENDITIONS, 2)
+        assert {each.name: each.records for each in await alice.dataset_views()} == dict.fromkeys(RENDITIONS, 2)
         await alice.done(alice.api.renditions.hand_over("sales", 3, wire.HandoverRequest()))
         assert alice.home.resolve("sales.r3").name == "sales"
     async with world.running("alice", private=True) as alice:

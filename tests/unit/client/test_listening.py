@@ -113,17 +113,17 @@ class Node(Transport):
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
         if path == f"/dataset/v1alpha1/datasets/{DID}/renditions":
             return []
+        if path.endswith("/detail"):
+            return {"dataset": {"id": DID, "name": "weather"}}
         head, _, number = path.partition("/blocks")
-        of_one = "/dataset/v1alpha1/datasets" if path != head else "/node/v1alpha1/datasets"
-        assert head in (f"{of_one}/{DID}", f"{of_one}/weather")
+        assert path != head
+        assert head in (f"/dataset/v1alpha1/datasets/{DID}", "/dataset/v1alpha1/datasets/weather")
         if number:
             place = int(number[1:])
             if place >= len(self.blocks):
                 raise NotFound("no such block")
             return {"hash": self.blocks[place][0]}
-        if path != head:
-            return [{"hash": self.blocks[-1][0]}] if self.blocks else []
-        return {"id": DID, "name": "weather"}
+        return [{"hash": self.blocks[-1][0]}] if self.blocks else []
 
     def ask(
         self,
@@ -356,9 +356,9 @@ def test_rows_of_another_dataset_or_out_of_order_are_never_given() -> None:
 class Sharded(Node):
     """A node where the collection has several shards."""
 
-    def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
-        said = super().get(path, query)
-        return {**said, "shards": [DID, OTHER]} if path == "/node/v1alpha1/datasets/weather" else said
+    def dataset(self, ref: str) -> dict[str, Any]:
+        said = super().dataset(ref)
+        return {**said, "shards": [DID, OTHER]} if ref == "weather" else said
 
 
 def test_one_shard_is_listened_to_by_its_id() -> None:

@@ -54,19 +54,20 @@ class Node:
     def get(self, path: str, kind: Any, query: Any = None) -> Any:
         self.asked.append(path)
         _, context, _, _, name, *rest = path.split("/")
-        assert (context, name) == ("dataset" if rest else "node", self.name)
+        assert (context, name) == ("dataset", self.name)
         return argparse.Namespace(value=self._answer(rest, query or {}))
 
     def _answer(self, rest: list[str], query: Any) -> Any:
-        if not rest:
+        if rest == ["detail"]:
             rely_on = wire.Reliance(blocks=len(self.blocks) - 1, fact="attested 2/3")
-            return wire.DatasetView(
+            view = wire.DatasetView(
                 name=self.name,
                 id=self.id,
                 kind=self.kind,
                 blocks=len(self.blocks),
                 rely_on=rely_on,
             )
+            return wire.DatasetDetail(dataset=view)
         if rest == ["lineage"]:
             nodes = (
                 wire.LineageNode(ref=self.name, id=self.id, relation="self"),

@@ -212,6 +212,8 @@ def test_bars_have_one_width(share: float) -> None:
         ("relyOn.blocks >= 14", {"relyOn": {"blocks": 14}}, True), ("relyOn.blocks>=14", {"relyOn": None}, False),
         ("serving=true", {"serving": True}, True), ("serving>true", {"serving": True}, False),
         ("fault=null", {"fault": None}, True), ("records>=1", {"records": None}, False), ("x=1", None, False),
+        ("watermark=null", {}, True), ("watermark=null", None, False), ("relyOn.blocks>=14", {}, False),
+        ("state!=fresh", {}, True),
     ],
 )  # fmt: skip
 def test_conditions(condition: str, value: Any, holds: bool) -> None:
@@ -343,7 +345,7 @@ def test_a_step_that_was_run_again_is_told_with_the_cells_that_differ() -> None:
     ],
 )
 def test_conditions_that_can_come_true_are_waited_for(text: str) -> None:
-    conditions.parse(text).check(wire.DatasetView)
+    conditions.parse(text).check(wire.ResourceManifest, wire.DatasetState)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +353,7 @@ def test_conditions_that_can_come_true_are_waited_for(text: str) -> None:
     [
         ("blcks>=15", "blcks"),
         ("relyOn.fct=x", "fct"),
-        ("name.first=x", "first"),
+        ("refusedBy.first=x", "first"),
         ("state=done", "fresh, refused, refuted, stale"),
         ("state!=frsh", "fresh, refused, refuted, stale"),
         ("blocks>=many", "a number"),
@@ -363,7 +365,7 @@ def test_conditions_that_can_come_true_are_waited_for(text: str) -> None:
 def test_a_condition_that_can_never_come_true_is_refused(text: str, told: str) -> None:
     condition = conditions.parse(text)
     with pytest.raises(Usage) as caught:
-        condition.check(wire.DatasetView)
+        condition.check(wire.ResourceManifest, wire.DatasetState)
     assert told in f"{caught.value.message} {caught.value.hint}"
 
 

@@ -48,9 +48,12 @@ class Node:
     def __init__(self) -> None:
         self.asked: list[wire.QueryRequest] = []
 
-    def get(self, path: str, kind: Any) -> Any:
-        if path == "/node/v1alpha1/datasets":
-            return Namespace(value=[wire.DatasetView(name="weather", id="x", kind="root", blocks=4, records=2)])
+    def get(self, path: str, kind: Any, _query: Any = None) -> Any:
+        if path == "/dataset/v1alpha1/datasets":
+            state = {"kind": "root", "blocks": 4, "records": 2}
+            status = {"conditions": {"x/State": {"value": state}}}
+            told = wire.ResourceManifest(schema="Dataset", headers={"name": "weather"}, status=status)
+            return Namespace(value=wire.ResourceList(resource_version="", items=(told,)), sent={"items": [None]})
         return Namespace(value=wire.Schema(ref="weather", fields=(wire.Column(name="city", type="String"),)))
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,16 @@ def mirror(have: int, key: str = "did:odf:a", name: str = "a") -> wire.ResourceM
 
 
 def peer(key: str, *, connected: bool) -> wire.ResourceManifest:
-    told = {"x/State": {"value": {"connected": connected}}}
-    spec = {"peerId": key, "blocked": False}
-    return wire.ResourceManifest(schema="Peer", headers={"name": key}, spec=spec, status={"conditions": told})
+    return manifest("Peer", key, {"connected": connected}, peerId=key, blocked=False)
+
+
+def dataset(name: str, **state: Any) -> wire.ResourceManifest:
+    return manifest("Dataset", name, state)
+
+
+def manifest(type_: str, name: str, state: Mapping[str, Any], **spec: Any) -> wire.ResourceManifest:
+    told = {"x/State": {"value": state}}
+    return wire.ResourceManifest(schema=type_, headers={"name": name}, spec=spec, status={"conditions": told})
 
 
 def task(key: str, state: Any, done: int = 0, unit: str = "bytes") -> wire.TaskView:
@@ -63,9 +71,9 @@ def test_what_needs_a_person_is_told_worst_first() -> None:
         look(
             status=status(flows=failing, lost_journals=1),
             datasets=[
-                wire.DatasetView(name="fine", id="1", kind="root", blocks=1),
-                wire.DatasetView(name="bad", id="2", kind="derivative", blocks=1, state="refuted"),
-                wire.DatasetView(name="old", id="3", kind="root", blocks=1, conditions=("Stale",)),
+                dataset("fine", kind="root", blocks=1),
+                dataset("bad", kind="derivative", blocks=1, state="refuted"),
+                dataset("old", kind="root", blocks=1, conditions=("Stale",)),
             ],
             probes=[wire.Probe(name="disk", result="failed", message="full", hint="free some")],
             tasks=[task(f"t{n}", "failed") for n in range(8)],
@@ -98,7 +106,7 @@ class Asked:
     def get(self, path: str, kind: Any, query: Any = None) -> Answer[Any]:
         self.paths.append(path)
         if kind is wire.ResourceList:
-            return Answer(wire.ResourceList(resource_version="", items=()), None)
+            return Answer(wire.ResourceList(resource_version="", items=()), {"items": []})
         return Answer(status() if path == "/node/v1alpha1/status" else [], None)
 
 
@@ -110,7 +118,7 @@ def test_what_costs_a_step_for_each_dataset_is_asked_seldom() -> None:
         clock.advance(10**9)
     assert (
         client.paths.count("/node/v1alpha1/status"),
-        client.paths.count("/node/v1alpha1/datasets"),
+        client.paths.count("/dataset/v1alpha1/datasets"),
         client.paths.count("/node/v1alpha1/doctor"),
     ) == (11, 2, 2)
 

@@ -34,11 +34,10 @@ async def test_the_owner_of_the_node_keeps_every_right(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for uid in (0, os.geteuid()):
-            status, listed = await asking.ask(uid, "GET", "/node/v1alpha1/datasets")
-            assert (status, [each["name"] for each in listed]) == (200, ["hers", "theirs"])
+            assert await asking.datasets(uid) == ["hers", "theirs"]
         assert (await asking.ask(0, "GET", "/node/v1alpha1/settings"))[0] == 200
-        assert (await asking.ask(0, "GET", "/node/v1alpha1/datasets", scope={OWNED: True}))[0] == 200
-        status, problem = await asking.ask(0, "GET", "/node/v1alpha1/datasets", scope={})
+        assert (await asking.ask(0, "GET", "/dataset/v1alpha1/datasets", scope={OWNED: True}))[0] == 200
+        status, problem = await asking.ask(0, "GET", "/dataset/v1alpha1/datasets", scope={})
         assert (status, problem["rule"]) == (403, "access-caller")
 
 
@@ -46,9 +45,9 @@ async def test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner(w
     async with world.running("node", private=True) as node:
         asking = Asking(node)
         await node.apply(DATASET.format(name="theirs", more=""))
-        assert len((await asking.ask(NOBODY, "GET", "/node/v1alpha1/datasets"))[1]) == 1
+        assert len(await asking.datasets(NOBODY)) == 1
         await node.apply(ACCOUNT.format(name="alice", uid=ALICE))
-        assert await asking.ask(NOBODY, "GET", "/node/v1alpha1/datasets") == (200, [])
+        assert await asking.datasets(NOBODY) == []
         status, problem = await asking.ask(NOBODY, "POST", "/resource/v1alpha1/apply", [{"$schema": "Dataset"}])
         assert (status, problem["rule"]) == (401, "access-identity")
 
@@ -87,9 +86,9 @@ async def test_r51_relations_hold_when_the_apply_has_answered(world: Any, monkey
     monkeypatch.setattr(Reconciler, "_turn", never)
     async with world.running("node", private=True) as node:
         asking = await settled(node)
-        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets"))[1] == []
+        assert await asking.datasets(BOB) == []
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="alice/hers"))
-        assert [each["name"] for each in (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets"))[1]] == ["hers"]
+        assert await asking.datasets(BOB) == ["hers"]
 
 
 async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_once(world: Any) -> None:
@@ -97,7 +96,7 @@ async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_o
         asking = await settled(node)
 
         async def names(uid: int) -> list[str]:
-            return [each["name"] for each in (await asking.ask(uid, "GET", "/node/v1alpha1/datasets"))[1]]
+            return await asking.datasets(uid)
 
         assert (await names(ALICE), await names(BOB), await names(NOBODY)) == (["hers"], [], [])
         await asking.apply(ALICE, GRANT.format(name="to-bob", who="bob", role="reader", what="hers"))
@@ -109,7 +108,7 @@ async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_o
         assert "value: maintainer, object: Dataset:hers" in problem["hint"]
         await asking.apply(ALICE, GRANT.format(name="to-bob", who="bob", role="maintainer", what="hers"))
         assert (await asking.ask(BOB, "POST", one + "/rename", {"name": "ours"}))[0] == 200
-        assert (await (await asking.services(BOB)).datasets.get("alice/ours")).name == "ours"
+        assert (await (await asking.services(BOB)).declarations.get("Dataset", "alice/ours")).name == "ours"
         assert (await asking.ask(BOB, "DELETE", one))[0] == 403
         assert (await asking.ask(ALICE, "DELETE", "/auth/v1alpha1/relations/to-bob"))[0] == 200
         assert await names(BOB) == []
@@ -136,11 +135,11 @@ async def test_r09_the_account_of_a_resource_is_who_applies_it_or_who_is_named(w
         id_ = view["headers"]["id"]
         (given,) = (await node.apply(DATASET.format(name="his", more=f", id: {id_}, account: alice"))).items
         assert (given.action, given.changes[0].split()[:2]) == ("updated", ["~", "account:"])
-        assert [each["name"] for each in (await asking.ask(ALICE, "GET", "/node/v1alpha1/datasets"))[1]] == [
+        assert await asking.datasets(ALICE) == [
             "hers",
             "his",
         ]
-        assert await asking.ask(BOB, "GET", "/node/v1alpha1/datasets") == (200, [])
+        assert await asking.datasets(BOB) == []
 
 
 SOURCE = "$schema: Source\nheaders: {{name: {name}}}\nspec: {{read: {{kind: NdJson}}{more}}}\n"
@@ -186,7 +185,7 @@ async def test_what_an_account_writes_as_the_format_has_it_is_its_own(world: Any
         asking = await settled(node)
         (item,) = (await asking.apply(ALICE, old)).items
         assert item.action == "created"
-        assert await asking.ask(BOB, "GET", "/node/v1alpha1/datasets") == (200, [])
+        assert await asking.datasets(BOB) == []
         polled = "[{kind: SetPollingSource, fetch: {kind: FilesGlob, path: /etc/passwd}, read: {kind: Csv}, merge: "
         with pytest.raises(Fault) as refused:
             await asking.apply(ALICE, old.replace("[]", f"{polled}{{kind: Append}}}}]"))
@@ -259,10 +258,10 @@ async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"))
-        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets/theirs"))[0] == 200
+        assert (await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets/theirs"))[0] == 200
         await node.api.declarations.delete("Dataset", "theirs")
         await node.apply(DATASET.format(name="theirs", more=""))
-        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets/theirs"))[0] == 404
+        assert (await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets/theirs"))[0] == 404
 
 
 async def test_r31_an_input_that_may_not_be_read_is_told_of_as_one_that_is_not_here(world: Any) -> None:
@@ -301,10 +300,6 @@ async def test_r58_a_list_is_of_an_account_and_of_others_there_is_nothing(world:
 ONE = "/dataset/v1alpha1/datasets/{}"
 PUBLIC = {"attributes": [{"object": "Dataset:{}", "name": "allowPublicRead", "value": True}]}
 WAYS: dict[str, list[tuple[str, str, Any]]] = {
-    "datasets.get": [
-        ("GET", "/node/v1alpha1/datasets/{}", None),
-        ("POST", "/graphql", {"query": '{dataset(ref: "{}") {name}}'}),
-    ],
     "datasets.describe": [("GET", ONE + "/detail", None)],
     "datasets.manifest": [("PATCH", ONE, {"headers": {"labels": {"c": "d"}}})],
     "datasets.snapshot": [("GET", ONE + "/snapshot", None)],
@@ -356,9 +351,8 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
 }  # fmt: skip
 """By operation, the requests that name a dataset."""
 LISTS: dict[str, list[tuple[str, str, Any]]] = {
-    "datasets.list": [("GET", "/node/v1alpha1/datasets", None),
-                      ("POST", "/graphql", {"query": "{datasets {items {name}}}"})],
     "declarations.list": [("GET", "/resource/v1alpha1/resources", None),
+                          ("POST", "/graphql", {"query": "{datasets {items {name}}}"}),
                           ("POST", "/graphql", {"query": "{resources {items}}"})],
     "declarations.page": [("GET", "/dataset/v1alpha1/datasets", None), ("GET", "/net/v1alpha1/mirrors", None)],
     "search.search": [("POST", "/node/v1alpha1/search", {"words": [word]}) for word in ("", "theirs")],
@@ -454,7 +448,7 @@ async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Any,
         asking = await settled(node)
         await node.apply("$schema: Flow\nheaders: {name: theirs}\n"
                          "spec: {target: theirs, triggers: [{kind: Schedule, every: 1h}]}\n")  # fmt: skip
-        before = await asking.ask(0, "GET", "/node/v1alpha1/datasets"), node.size("theirs")
+        before = await node.dataset_views(), node.size("theirs")
         hidden, absent = str(node.dataset("theirs")), str(DatasetId.from_public_key(bytes([7] * 32)))
         short = {hidden: DatasetId.parse(hidden).short, absent: DatasetId.parse(absent).short}
         for method, path, body in (way for ways in WAYS.values() for way in ways):
@@ -472,7 +466,7 @@ async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Any,
                 assert told[0] == told[1], (method, path)
                 assert told[0][0] < 500, (method, path)
                 assert '"hers"' not in told[0][1] or uid == ALICE
-        assert (await asking.ask(0, "GET", "/node/v1alpha1/datasets"), node.size("theirs")) == before
+        assert (await node.dataset_views(), node.size("theirs")) == before
 
 
 @pytest.mark.parametrize("uid", [ALICE, NOBODY])
@@ -619,7 +613,7 @@ spec: {attributes: [{object: "Dataset:theirs", name: allowAnonymousRead, value: 
         asking = await settled(node)
         await node.apply(text)
         for uid in (ALICE, NOBODY):
-            assert (await asking.ask(uid, "GET", "/node/v1alpha1/datasets/theirs"))[0] == 200
+            assert (await asking.ask(uid, "GET", "/dataset/v1alpha1/datasets/theirs"))[0] == 200
             assert (await asking.ask(uid, "POST", "/node/v1alpha1/publish", {"refs": ["theirs"]}))[0] in (401, 403)
         assert not node.parts.visibility.is_public(node.dataset("theirs"))
 
@@ -652,7 +646,7 @@ async def test_an_account_changes_no_account_not_even_its_own(world: Any) -> Non
         ):
             status, problem = await asking.ask(ALICE, method, path, body)
             assert (status, problem["rule"]) == (403, "access-owner"), (method, path)
-        assert await asking.ask(BOB, "GET", "/node/v1alpha1/datasets") == (200, [])
+        assert await asking.datasets(BOB) == []
         assert (await asking.ask(BOB, "GET", "/node/v1alpha1/settings"))[0] == 401
 
 
@@ -663,7 +657,7 @@ async def test_an_account_that_has_something_is_not_deleted(world: Any) -> None:
         assert (status, problem["rule"]) == (403, "account-in-use")
         assert "Account alice has Dataset hers" in problem["detail"]
         assert (await asking.ask(0, "DELETE", "/auth/v1alpha1/accounts/bob"))[0] == 200
-        assert await asking.ask(BOB, "GET", "/node/v1alpha1/datasets") == (200, [])
+        assert await asking.datasets(BOB) == []
 
 
 async def test_an_answer_that_is_kept_is_of_who_asked(world: Any) -> None:
@@ -730,8 +724,7 @@ async def test_what_says_nothing_of_access_does_not_read_all_resources_again(
         monkeypatch.setattr(access_state, "state_of", lambda *said: (computed.append(1), compute(*said))[1])
 
         async def lists() -> set[str]:
-            _, answer = await asking.ask(ALICE, "GET", "/node/v1alpha1/datasets")
-            return {each["name"] for each in answer}
+            return set(await asking.datasets(ALICE))
 
         assert await lists() == {"hers"}
         before = len(computed)

@@ -24,8 +24,7 @@ async def readers(asking: Asking) -> list[int]:
     """Returns who of bob, and of a caller without an account, reads the dataset of alice."""
     found = []
     for uid in (BOB, NOBODY):
-        _, listed = await asking.ask(uid, "GET", "/node/v1alpha1/datasets")
-        found += [uid] if [each["name"] for each in listed] == ["hers"] else []
+        found += [uid] if await asking.datasets(uid) == ["hers"] else []
     return found
 
 

@@ -119,8 +119,8 @@ async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: A
         for name in ("theirs", "his", "nothing"):
             (made,) = (await asking.apply(ALICE, DATASET.format(name=name, more=""), dry_run=True)).items
             told.append((made.action, made.changes, made.warnings))
-            renamed = await services.datasets.rename("hers", wire.RenameRequest(name=name))
-            assert renamed.name == name
+            did = await services.datasets.rename("hers", wire.RenameRequest(name=name))
+            assert (await services.declarations.get("Dataset", did)).name == name
             await services.datasets.rename(name, wire.RenameRequest(name="hers"))
         assert told == [("created", ("Seed", "AddPushSource"), ())] * 3
         asked = {
@@ -137,7 +137,7 @@ async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: A
         answers = set()
         for name in asked["Dataset"]:
             with pytest.raises(Fault) as missing:
-                await services.datasets.get(name)
+                await services.datasets.describe(name)
             answers.add(json.dumps(to_problem(missing.value)).replace(name, "NAME"))
         assert len(answers) == 1, answers
         # Two of its own still may not have one name.
@@ -156,7 +156,7 @@ async def test_a_renamed_dataset_of_an_account_leaves_those_of_its_names_alone(w
         alices, bobs, owners = (node.home.resolve(each).id for each in ("alice/old", "bob/old", "new"))
         assert (await asking.ask(ALICE, "POST", "/dataset/v1alpha1/datasets/old/rename", {"name": "new"}))[0] == 200
         assert [node.home.resolve(each).id for each in ("alice/new", "bob/old", "new")] == [alices, bobs, owners]
-        assert (await asking.ask(ALICE, "GET", "/node/v1alpha1/datasets/old"))[0] == 404
+        assert (await asking.ask(ALICE, "GET", "/dataset/v1alpha1/datasets/old"))[0] == 404
         await node.api.datasets.rename("bob/old", wire.RenameRequest(name="new"))
         assert [node.home.resolve(each).id for each in ("alice/new", "bob/new", "new")] == [alices, bobs, owners]
 
@@ -307,10 +307,10 @@ async def test_a_path_names_what_an_account_has_in_one_segment(world: Any) -> No
                 assert await named(f"/config/v1alpha1/secretsets/{account}{slash}db") == (200, account)
         assert await named("/config/v1alpha1/secretsets/nobody%2Fdb") == (404, "resource")
         status, hers = await asking.ask(
-            0, "GET", "/node/v1alpha1/datasets/alice/hers",
-            scope={CALLER: Caller(1, 0, 0), "raw_path": b"/node/v1alpha1/datasets/alice%2Fhers"},
+            0, "GET", "/dataset/v1alpha1/datasets/alice/hers",
+            scope={CALLER: Caller(1, 0, 0), "raw_path": b"/dataset/v1alpha1/datasets/alice%2Fhers"},
         )  # fmt: skip
-        assert (status, hers["id"]) == (200, str(node.home.resolve("alice/hers").id))
+        assert (status, hers["spec"]["did"]) == (200, str(node.home.resolve("alice/hers").id))
 
 
 async def test_a_batch_gives_a_thing_to_another_account_and_makes_a_new_one_of_its_name(world: Any) -> None:
@@ -386,7 +386,7 @@ async def test_an_account_has_a_did_by_which_it_is_referred_to(world: Any) -> No
         _, bob = await asking.ask(0, "GET", "/auth/v1alpha1/accounts/bob")
         by_did = GRANT.format(name="g", who=bob["headers"]["account"]["did"], role="reader", what="hers")
         await asking.apply(ALICE, by_did)
-        assert [each["name"] for each in (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets"))[1]] == ["hers"]
+        assert await asking.datasets(BOB) == ["hers"]
         assert (await asking.ask(0, "GET", "/auth/v1alpha1/self", as_=did))[1]["name"] == "alice"
         with pytest.raises(Fault) as other:
             await asking.apply(BOB, DATASET.format(name="his", more=f", account: {did}"))

@@ -89,7 +89,7 @@ async def pushed_once(world: Any, worlds: Any) -> None:
         await alice.apply(GATE)
         for _ in range(2):
             await push(alice, "a.csv", "2024-01-01T00:00:00Z,Graz,1")
-        assert (await alice.api.datasets.get("readings")).records == 1
+        assert (await alice.dataset_view("readings")).records == 1
 
 
 async def receipted(world: Any, worlds: Any) -> None:

@@ -163,4 +163,4 @@ async def test_what_is_no_sample_changes_nothing(world: Any) -> None:
             with pytest.raises(fault) as told:
                 await bob.api.visibility.publish(wire.VisibilityRequest(**asked))
             assert told.value.rule == rule
-            assert {view.name: view.published for view in await bob.api.datasets.list()}["cities"] is False
+            assert {view.name: view.published for view in await bob.dataset_views()}["cities"] is False

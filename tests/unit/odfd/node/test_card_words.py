@@ -54,7 +54,7 @@ async def test_words_are_said_on_purpose_found_and_taken_back(world: Any) -> Non
             "2024-01-03T00:00:00Z",
             0,
         ), "what the chain says is there without anybody's decision"
-        view = await alice.api.datasets.get("cities")
+        view = await alice.dataset_view("cities")
         assert 0 < first.bytes == view.bytes
 
         world.clock.instant += 61 * instant.SECOND
@@ -146,4 +146,4 @@ async def test_words_that_no_card_can_have_change_nothing(world: Any) -> None:
                 await bob.api.visibility.publish(wire.VisibilityRequest(**{"refs": ("cities",), **asked}))
             assert (told.value.rule, bool(told.value.hint)) == (rule, True)
             assert is_visible(told.value.message)
-            assert {view.name: view.published for view in await bob.api.datasets.list()}["cities"] is False
+            assert {view.name: view.published for view in await bob.dataset_views()}["cities"] is False

@@ -47,7 +47,7 @@ async def until_found(node: Node, there: bool = True, **asked: Any) -> list[wire
 async def told_of_withdrawal(node: Node) -> set[str | None]:
     """What the pages about ``cities`` say of a withdrawal."""
     views: list[Any] = [
-        *(await node.api.datasets.list()),
+        *(await node.dataset_views()),
         await node.api.trust.show("cities"),
         *await node.mirrors(),
     ]
@@ -93,7 +93,7 @@ async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: An
         (taken,) = (await bob.api.search.search(wire.SearchRequest(words="citi"))).withdrawn
         assert (taken.name, taken.id) == ("cities", found.id)
         assert (await told_of_withdrawal(bob)) == {taken.withdrawn_at}, "on every page about it"
-        (view,) = await bob.api.datasets.list()
+        (view,) = await bob.dataset_views()
         assert (view.conditions, view.state) == (("Withdrawn",), "fresh")
         assert bob.parts.views.cache.standings().withdrawn == 1
         assert [each.subject for each in bob.events.kept() if each.kind == "card.withdrawn"] == ["cities"]

@@ -26,7 +26,7 @@ async def brought(node: Any, name: str, as_name: str | None = None) -> Any:
 async def test_in_and_out_again(world: Any, tmp_path: Path) -> None:
     async with world.running("alice") as alice:
         assert (await brought(alice, "flights", "f")).ref == "f"
-        view = await alice.api.datasets.get("f")
+        view = await alice.dataset_view("f")
         assert (view.state, view.rely_on.fact) == ("unsigned", "data")
         out = tmp_path / "out"
         await alice.done(alice.api.flow.export("f", wire.ExportRequest(to=str(out))))
@@ -112,9 +112,9 @@ async def test_an_import_that_was_cut_off_is_settled_at_the_next_start(world: An
     """Killed after the blocks were kept, before they were named."""
     async with world.running("alice") as alice:
         done = import_dataset(GOLDEN / "airlines", alice.home.chains, alice.home.objects)
-        assert await alice.api.datasets.list() == []
+        assert await alice.dataset_views() == []
     async with world.running("alice") as alice:
-        (view,) = await alice.api.datasets.list()
+        (view,) = await alice.dataset_views()
         assert (view.id, view.blocks) == (str(done.dataset), 7)
         assert view.name.startswith("odf-")
         assert (await alice.done(alice.api.verification.verify(view.name, wire.VerifyRequest()))).ok

@@ -114,7 +114,7 @@ async def test_what_was_signed_ahead_of_this_clock_is_not_fresh_and_is_told(worl
         shown = await alice.api.trust.show("cities")
         assert (shown.facts.fresh, shown.facts.ahead) == (False, True)
         assert ", not fresh: ahead of this clock" in trust_text(shown, world.clock.now(), "odfctl")
-        (view,) = await alice.api.datasets.list()
+        (view,) = await alice.dataset_views()
         assert (view.state, view.conditions) == ("stale", ("Ahead",))
         until = alice.parts.evaluator.lasts_until([cities])
         assert until == shown_at(shown) - EARLY_LIMIT, "what is told is computed anew when its time has come"

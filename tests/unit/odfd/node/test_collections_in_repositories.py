@@ -98,7 +98,7 @@ async def test_a_collection_is_pushed_pulled_and_read_as_one(world: Any, worlds:
         await away(lambda: continued(kept.opened(), saved))
         assert (await bob.pull("archive/cities"))[0].outcome == "updated"
         assert await standing(bob, "cities") == await standing(alice, "cities")
-        theirs, ours = [(await node.api.datasets.get("cities")).frontiers for node in (bob, alice)]
+        theirs, ours = [(await node.dataset_view("cities")).frontiers for node in (bob, alice)]
         assert (theirs.upper, theirs.sealed, theirs.held_by) == (ours.upper, ours.sealed, ours.held_by)
         if kept.folder is not None:
             assert sorted(each.name for each in kept.folder.iterdir() if not each.name.startswith(".")) == sorted(
@@ -417,7 +417,7 @@ async def test_all_shards_go_to_a_node_and_to_ipfs(world: Any, worlds: Any, door
         for each in (bob, house) if house is not None else (bob,):
             assert each.home.shards_of(each.dataset("cities")) == shards
             assert await standing(each, "cities") == await standing(alice, "cities")
-            assert [view.name for view in await each.api.datasets.list()] == ["cities"]
+            assert [view.name for view in await each.dataset_views()] == ["cities"]
             assert not each.parts.visibility.is_public(each.dataset("cities"))
         if house is not None:
             view = await house.api.declarations.get("Dataset", "cities")

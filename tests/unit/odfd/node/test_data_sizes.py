@@ -27,16 +27,16 @@ SOME = Multihash.sha3_256(b"some")
 async def test_a_size_is_the_sum_of_what_its_blocks_name(world: Any) -> None:
     async with world.running("node") as node:
         await node.apply(ROOT, DERIVED)
-        (empty, _) = await node.api.datasets.list()
+        (empty, _) = await node.dataset_views()
         assert empty.bytes == 0
         for year in (2021, 2022):
             world.write("node", f"{year}.csv", f"{year}-01-01T00:00:00Z,Graz,300000")
             await node.pull()
-            for view in await node.api.datasets.list():
+            for view in await node.dataset_views():
                 blocks = await node.api.datasets.log(view.name, (), 100, None)
                 assert view.bytes == sum(each.data_size or 0 for each in blocks) > 0
                 detail = await node.api.datasets.describe(view.name)
-                assert detail.dataset == view == await node.api.datasets.get(view.name)
+                assert detail.dataset == view == await node.dataset_view(view.name)
 
 
 async def test_a_long_chain_is_summed_beside_the_questions(world: Any) -> None:
@@ -88,10 +88,10 @@ async def test_a_node_sums_a_long_chain_after_one_question(world: Any) -> None:
         world.write("node", "2021.csv", "2021-01-01T00:00:00Z,Graz,300000")
         await node.pull()
         whole = DataSizes(node.home).of([node.dataset("cities")])
-        node.api.datasets._sizes = DataSizes(node.home, at_once=0, step_blocks=2)
-        assert (await node.api.datasets.get("cities")).bytes is None
+        node.api.datasets.states.sizes = DataSizes(node.home, at_once=0, step_blocks=2)
+        assert (await node.dataset_view("cities")).bytes is None
         with trio.fail_after(PATIENCE):
-            while (view := await node.api.datasets.get("cities")).bytes is None:  # noqa: ASYNC110  # in a thread
+            while (view := await node.dataset_view("cities")).bytes is None:  # noqa: ASYNC110  # in a thread
                 await trio.sleep(PAUSE)
         assert view.bytes == whole[node.dataset("cities")]
 

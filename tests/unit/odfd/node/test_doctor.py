@@ -65,7 +65,7 @@ async def test_what_a_kill_left_is_told(world: Any) -> None:
     async with world.running("alice") as alice:
         found = (await quick(alice))["last end"]
         assert found.result == "ok"
-        (name,) = [view.name for view in await alice.api.datasets.list()]
+        (name,) = [view.name for view in await alice.dataset_views()]
         assert found.message == (
             "the node was killed; 2 unfinished files (7.0 kB) were removed; "
             f"an import that was cut off is settled: {name}"
@@ -92,7 +92,7 @@ async def test_a_chain_that_cannot_be_settled_keeps_nothing_else_from_starting(w
         with alice.home.database.write() as connection:
             connection.execute("UPDATE datasets SET id = ? WHERE id = ?", (OTHER, done.dataset))
     async with world.running("alice") as alice:
-        assert [view.name for view in await alice.api.datasets.list()] == ["flights"]
+        assert [view.name for view in await alice.dataset_views()] == ["flights"]
         found = (await quick(alice))["last end"]
         assert (found.result, "under an id that its Seed does not name" in found.message) == ("failed", True)
         assert (await deep(alice))["chains"].result == "failed"

@@ -61,7 +61,7 @@ async def mirrored(world: Any, alice: Any, node: Any) -> None:
 
 
 async def view(node: Any, name: str = "towns") -> wire.DatasetView:
-    found: wire.DatasetView = await node.api.datasets.get(name)
+    found: wire.DatasetView = await node.dataset_view(name)
     return found
 
 

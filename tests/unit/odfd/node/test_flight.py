@@ -304,7 +304,7 @@ async def test_a_process_of_flight_that_dies_is_started_again(world: Any, worlds
         with trio.fail_after(PATIENCE):
             await born.wait()
         assert (await in_thread(fetched, client_of(alice), CITIES)).num_rows == 3
-        assert (await alice.api.datasets.get("cities")).records == 3
+        assert (await alice.dataset_view("cities")).records == 3
 
 
 async def test_kamus_own_client_asks_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps:
 
         for node, name in ((bob, "theirs"), (alice, "cities")):
             await node.heard("dataset.forked")
-            views = {view.name: view for view in await node.api.datasets.list()}
+            views = {view.name: view for view in await node.dataset_views()}
             assert views[name].state == "forked"
             shown = await node.api.trust.show(name)
             assert shown.why is not None

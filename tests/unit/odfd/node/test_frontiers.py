@@ -31,8 +31,8 @@ def promise(node: Any, name: str, upper: int) -> None:
 
 async def seen(node: Any, name: str) -> wire.Frontiers:
     """As get, the list and the description tell of it, which is one and the same."""
-    view = await node.api.datasets.get(name)
-    assert view in await node.api.datasets.list()
+    view = await node.dataset_view(name)
+    assert view in await node.dataset_views()
     assert (await node.api.datasets.describe(name)).dataset.frontiers == view.frontiers
     return view.frontiers
 

@@ -185,10 +185,10 @@ async def test_r60_a_query_that_asks_too_much_is_refused_before_anything_is_aske
 
 
 async def test_r60_a_query_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def get(_: str) -> None:
+    async def get(_: str, __: str) -> None:
         await trio.sleep_forever()
 
-    api = SimpleNamespace(datasets=SimpleNamespace(get=get))
+    api = SimpleNamespace(declarations=SimpleNamespace(get=get))
     monkeypatch.setattr(graphql, "SECONDS", 0.05)
     status, told = await call(api, "POST", "/graphql", {"query": '{ dataset(ref: "x") { name } }'})
     assert (status, told["errors"][0]["extensions"]["rule"]) == (400, "graphql-limit")
@@ -196,11 +196,11 @@ async def test_r60_a_query_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_r60_a_bug_is_told_as_one() -> None:
-    async def get(_: str) -> None:
+    async def get(_: str, __: str) -> None:
         await trio.lowlevel.checkpoint()
         raise RuntimeError("boom")
 
-    api = SimpleNamespace(datasets=SimpleNamespace(get=get))
+    api = SimpleNamespace(declarations=SimpleNamespace(get=get))
     status, told = await call(api, "POST", "/graphql", {"query": '{ dataset(ref: "x") { name } }'})
     assert (status, told["rule"]) == (500, "bug")
 

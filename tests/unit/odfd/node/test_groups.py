@@ -20,7 +20,7 @@ def relations(name: str, subject: str, relation: str, object_: str, value: str =
 
 
 async def reads(asking: Asking, uid: int) -> bool:
-    return [each["name"] for each in (await asking.ask(uid, "GET", "/node/v1alpha1/datasets"))[1]] == ["hers"]
+    return await asking.datasets(uid) == ["hers"]
 
 
 WORDS = [("DatasetRole", "Reader", "Member"), ("role", "reader", "member"),

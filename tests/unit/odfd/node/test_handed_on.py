@@ -122,14 +122,14 @@ async def counted(node: Any) -> int:
 async def ingested(world: Any, node: Any, day: int) -> None:
     """The schedule takes a new file in, and nobody pulls."""
     world.write("alice", f"d{day}.csv", f"2024-01-{day:02}T00:00:00Z,Graz,{day}")
-    wanted = (await node.api.datasets.get("cities")).records + 1
+    wanted = (await node.dataset_view("cities")).records + 1
     await node.parts.flows.look(())
     node.clock.instant += 60 * SECOND
     node.parts.flows.loop.poke()
     with trio.fail_after(PATIENCE):
-        while (await node.api.datasets.get("cities")).records < wanted:
+        while (await node.dataset_view("cities")).records < wanted:
             turned = node.parts.flows.turned
-            if (await node.api.datasets.get("cities")).records < wanted:
+            if (await node.dataset_view("cities")).records < wanted:
                 await turned.wait()
 
 
@@ -142,7 +142,7 @@ async def check(node: Any, before: dict[tuple[str, str], Any], rows: int) -> Non
     assert cities.did == str(active)
     for each in resources(node).values():
         assert {held.did for held in each.references.values() if held and held.id == cities.id} <= {str(active)}
-    assert [each.name for each in await node.api.datasets.list()] == ["cities"]
+    assert [each.name for each in await node.dataset_views()] == ["cities"]
     listed = await node.api.declarations.list("dataset", "env=prod")
     assert [(each.name, each.headers["did"]) for each in listed] == [("cities", str(active))]
     flows = {each.name: (each.target, each.state in ("waiting", "running")) for each in await node.api.flows.list()}
@@ -150,7 +150,7 @@ async def check(node: Any, before: dict[tuple[str, str], Any], rows: int) -> Non
     await node.parts.flows.look(())
     targets = {entry.plan.target for _, entry in node.parts.flows.scheduler.entries() if entry.plan.name == "every"}
     assert targets == {active}, "a pattern of all names selects no chain inside"
-    assert (await node.api.datasets.get("cities")).records == rows
+    assert (await node.dataset_view("cities")).records == rows
     assert await counted(node) == rows
     with node.home.database.read() as connection:
         bob = ResourceStore(connection).named("Account", "bob", None)
@@ -240,7 +240,7 @@ async def test_holds_and_the_publication_stay_with_the_name(world: Any) -> None:
             await create(alice)
             await hand_over(alice, number)
             assert visible(alice.dataset("cities"))
-            assert (await alice.api.datasets.get("cities")).published
+            assert (await alice.dataset_view("cities")).published
             assert [each.id for each in await alice.api.holds.list("cities")] == [held.id]
             state = alice.api.renditions._effects.state(alice.dataset("cities"))
             assert [each.id for each in alice.api.renditions._effects.holds(state)] == [held.id]
@@ -322,7 +322,7 @@ async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_doe
             assert bob.dataset("theirs") == alice.dataset("cities")
             check_mirror(5)
             assert [each.name for each in await bob.mirrors()] == ["theirs"]
-            assert [each.name for each in await bob.api.datasets.list()] == ["theirs"]
+            assert [each.name for each in await bob.dataset_views()] == ["theirs"]
             (item,) = (await bob.apply(declared.replace("PRIORITY", "5"))).items
             assert (item.action, item.fault) == ("unchanged", None), "by the did from before the handovers too"
         names = {"theirs", "theirs.r0", "theirs.r1", "theirs.r2.s1", "theirs.r2.s2"}
@@ -436,9 +436,7 @@ class Plays:
             for key, each in resources(self.node).items()
         }  # fmt: skip
         api = self.node.api
-        listed = [
-            (each.name, each.records, each.labels, each.published, each.watermark) for each in await api.datasets.list()
-        ]
+        listed = [(each.name, each.records, each.published, each.watermark) for each in await self.node.dataset_views()]
         holds = sorted((each.owner, each.fence) for each in await api.holds.list(self.name))
         # A run that goes on is seen or not, as it happens.
         flows = sorted((each.name, each.target, each.state == "paused") for each in await api.flows.list())

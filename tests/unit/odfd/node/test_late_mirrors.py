@@ -23,7 +23,7 @@ async def seen(node: Any, ref: str) -> tuple[Any, ...]:
     records = await node.api.datasets.tail(ref, 100)
     pins = tuple((each.id, each.block) for each in held.shards or (held.pin,))
     rows = sorted(tuple(map(str, row)) for row in records.rows)
-    return await standing(node, ref), rows, (await node.api.datasets.get(ref)).frontiers, held.time, pins
+    return await standing(node, ref), rows, (await node.dataset_view(ref)).frontiers, held.time, pins
 
 
 def listened(node: Any, ref: str) -> tuple[Any, ...]:

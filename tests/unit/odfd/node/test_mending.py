@@ -137,7 +137,7 @@ async def test_what_is_spoilt_around_blocks_is_mended_alone(world: Any, worlds: 
             assert connection.execute("SELECT * FROM trust_chains").fetchall() == checked
         assert (await verified(alice, "cities")).ok
         await trio.to_thread.run_sync(alice.parts.committer.sign_unsigned, cities)
-        view = await alice.api.datasets.get("cities")
+        view = await alice.dataset_view("cities")
         assert (view.state, view.rely_on.blocks) == ("fresh", size)
 
 
@@ -178,7 +178,7 @@ async def test_a_damaged_block_never_leaves(world: Any, worlds: Any) -> None:
         with pytest.raises(Environment, match="block #2 is damaged"):
             library.blocks(cities, 2, 10**6)
         assert "block #2" in await heard_damage(alice)
-        view = await alice.api.datasets.get("cities")
+        view = await alice.dataset_view("cities")
         assert (view.state, view.rely_on.blocks, view.rely_on.fact[:19]) == ("damaged", 0, "block #2 is damaged")
         with alice.home.database.read() as connection:
             assert [spot.sequence for spot in Damage(connection).of(cities)] == [2]
@@ -232,10 +232,10 @@ async def test_rot_below_a_file_that_was_given_before_never_leaves(world: Any, w
         assert library.object_size(name) is None
         report = await verified(alice, "cities")
         assert report.failures[0].rule == "slice-physical-hash"
-        assert (await alice.api.datasets.get("cities")).rely_on.blocks == 3
+        assert (await alice.dataset_view("cities")).rely_on.blocks == 3
         rot(path, 60_000)
         assert (await verified(alice, "cities")).ok
-        assert (await alice.api.datasets.get("cities")).rely_on.blocks == 5
+        assert (await alice.dataset_view("cities")).rely_on.blocks == 5
         assert library.read_object(name, 0, size) == path.read_bytes()
 
 

@@ -104,7 +104,7 @@ async def test_a_change_of_mind_fetches_what_was_let_go(world: Any, worlds: Any)
         assert here(bob, cities) == [number for number, _, _ in slices(alice, cities)]
         (view,) = await bob.mirrors()
         assert (view.keep, view.held_from, view.serving) == (None, 0, True)
-        assert (await bob.api.datasets.get("theirs")).rely_on.blocks == alice.size("cities")
+        assert (await bob.dataset_view("theirs")).rely_on.blocks == alice.size("cities")
         with pytest.raises(Invalid, match="how much data"):
             await bob.mirror(cities, "theirs", keep="some")
         with pytest.raises(Invalid, match="keeps no data"):
@@ -121,12 +121,12 @@ async def test_reach_says_what_was_looked_at_and_no_more(world: Any, worlds: Any
         await bob.parts.scheduler.pass_now(cities)
         size = alice.size("cities")
         assert len(here(bob, cities)) == 2
-        assert (await bob.api.datasets.get("theirs")).rely_on.blocks == size
+        assert (await bob.dataset_view("theirs")).rely_on.blocks == size
         view = await carol.mirror(cities, "theirs", keep="1d")
-        rely = (await carol.api.datasets.get("theirs")).rely_on
+        rely = (await carol.dataset_view("theirs")).rely_on
         assert (rely.blocks, rely.fact, view.serving) == (0, "data at #0", True)
         view = await carol.mirror(cities, "theirs", keep="1d", use="chain", serve="data")
-        assert ((await carol.api.datasets.get("theirs")).rely_on.blocks, view.serving) == (size, False)
+        assert ((await carol.dataset_view("theirs")).rely_on.blocks, view.serving) == (size, False)
 
 
 async def test_only_what_is_here_is_given_and_asked_of_others(world: Any, worlds: Any) -> None:
@@ -200,7 +200,7 @@ async def test_a_cut_in_the_middle_of_letting_go_is_made_good(
             with bob.home.database.write() as connection:
                 connection.execute("UPDATE held_extents SET first = 2")
                 assert Holdings(connection).extent(cities).keep == "?"
-            assert (await bob.api.datasets.get("theirs")).rely_on.blocks == 0, "in doubt nothing was looked at"
+            assert (await bob.dataset_view("theirs")).rely_on.blocks == 0, "in doubt nothing was looked at"
             await bob.parts.scheduler.pass_now(cities)
             (view,) = await bob.mirrors()
             assert (view.held_from, len(here(bob, cities))) == (slices(alice, cities)[-2][0], 2)

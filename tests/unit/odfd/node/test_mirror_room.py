@@ -236,7 +236,7 @@ async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: A
             assert (low.state, low.held, low.held_from > 0) == ("current", sum(first[1:]), True)
             assert low.message == f"data before block #{low.held_from} gave way to towns"
             assert (high.held, high.held_from) == (sum(second), 0)
-            assert (await bob.api.datasets.get("cities")).rely_on.blocks == bob.size("cities")
+            assert (await bob.dataset_view("cities")).rely_on.blocks == bob.size("cities")
         async with world.running("carol", **limited(limit)) as carol:
             await carol.mirror(cities, "cities")
             with pytest.raises(Environment, match="mirrors may hold"):

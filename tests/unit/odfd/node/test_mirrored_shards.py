@@ -57,16 +57,16 @@ async def test_a_stranger_gets_all_shards_by_the_first(world: Any, worlds: Any) 
     async with world.running("alice") as alice, world.running("bob") as bob:
         await sharded(world, worlds, alice)
         await bob.mirror(alice.dataset("cities"), "cities")
-        view = await bob.api.datasets.get("cities")
-        assert view.shards == (await alice.api.datasets.get("cities")).shards
+        view = await bob.dataset_view("cities")
+        assert view.shards == (await alice.dataset_view("cities")).shards
         assert len(view.shards) == 3
         assert await standing(bob, "cities") == await standing(alice, "cities")
         for day, city in ((2, "Krems"), (3, "Steyr"), (4, "Krems")):
             await brought(world, alice, day, city)
             await passed(bob)
             assert await standing(bob, "cities") == await standing(alice, "cities")
-            found = await bob.api.datasets.get("cities")
-            assert found.frontiers.upper == (await alice.api.datasets.get("cities")).frontiers.upper
+            found = await bob.dataset_view("cities")
+            assert found.frontiers.upper == (await alice.dataset_view("cities")).frontiers.upper
             assert not found.frontiers.held_by
         records = await bob.api.datasets.tail("cities", 100)
         assert len(records.rows) == len(await standing(alice, "cities"))
@@ -92,7 +92,7 @@ async def test_a_late_shard_holds_the_cut_back_and_is_named(
         assert await standing(bob, "cities") == before
         assert len((await bob.api.datasets.tail("cities", 100)).rows) == len(before)
         held = await bob.api.holds.take(wire.HoldRequest(ref="cities"))
-        assert held.time == (await bob.api.datasets.get("cities")).frontiers.upper or held.time < "2027"
+        assert held.time == (await bob.dataset_view("cities")).frontiers.upper or held.time < "2027"
         detail = await bob.api.datasets.describe("cities")
         assert detail.dataset.frontiers.held_by == (bob.home.name_of(late),)
         assert f"{bob.home.name_of(late)} holds it back" in shown(detail)
@@ -103,7 +103,7 @@ async def test_a_late_shard_holds_the_cut_back_and_is_named(
         await bob.api.mirrors.resume(str(late))
         await passed(bob)
         assert await standing(bob, "cities") == await standing(alice, "cities")
-        assert not (await bob.api.datasets.get("cities")).frontiers.held_by
+        assert not (await bob.dataset_view("cities")).frontiers.held_by
 
 
 async def test_a_collection_is_relied_on_as_far_as_each_of_its_shards(world: Any, worlds: Any) -> None:
@@ -112,11 +112,11 @@ async def test_a_collection_is_relied_on_as_far_as_each_of_its_shards(world: Any
         await bob.mirror(alice.dataset("cities"), "cities")
         shards = bob.home.shards_of(bob.dataset("cities"))
         sizes = [bob.home.chains.chain(each).head().size for each in shards]
-        whole = await bob.api.datasets.get("cities")
+        whole = await bob.dataset_view("cities")
         assert (whole.state, whole.blocks, whole.rely_on.blocks) == ("fresh", sum(sizes), sum(sizes))
         with bob.home.database.write() as connection:
             Holdings(connection).keep_extent(shards[2], Extent(sizes[2], sizes[2], ""))  # as if its data was let go
-        now = await bob.api.datasets.get("cities")
+        now = await bob.dataset_view("cities")
         parts = [bob.parts.views.cache.dataset(bob.home.resolve(str(each))) for each in shards]
         assert [each.rely_on.blocks == each.blocks for each in parts] == [True, True, False]
         assert now.blocks == sum(each.blocks for each in parts) > now.rely_on.blocks
@@ -153,7 +153,7 @@ async def test_shards_of_which_one_is_missing_are_not_read_as_all(
         with pytest.raises(NotFound, match=r"its shard cities\.r0\.s2 is missing") as missing:
             await answered(bob, wire.QueryRequest(sql="SELECT * FROM cities"))
         assert missing.value.rule == "shard-missing"
-        assert (await bob.api.datasets.get("cities")).frontiers.held_by == ("cities.r0.s2",)
+        assert (await bob.dataset_view("cities")).frontiers.held_by == ("cities.r0.s2",)
         monkeypatch.undo()
         await passed(bob)
         assert await standing(bob, "cities") == await standing(alice, "cities")

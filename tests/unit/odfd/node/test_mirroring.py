@@ -114,7 +114,7 @@ async def test_who_is_gone_is_not_counted(world: Any, worlds: Any) -> None:
             network = await bob.api.networks.state("wires")
             assert {each.id: each.peers for each in network.datasets}[str(cities)] == 1
         assert [view.peers for view in await bob.mirrors()] == [0]
-        assert [view.peers for view in await bob.api.datasets.list()] == [0]
+        assert [view.peers for view in await bob.dataset_views()] == [0]
         network = await bob.api.networks.state("wires")
         assert {each.id: each.peers for each in network.datasets}[str(cities)] == 0
 
@@ -187,7 +187,7 @@ async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: Any, world
 
         async def conditions() -> tuple[str, ...]:
             await bob.parts.scheduler.pass_now(cities)
-            return (await bob.api.datasets.get("theirs")).conditions
+            return (await bob.dataset_view("theirs")).conditions
 
         assert await conditions() == ()
         world.clock.instant += 23 * HOUR
@@ -258,12 +258,12 @@ async def test_a_damaged_file_is_never_served_and_is_mended(world: Any, worlds: 
         path.write_bytes(data)
         report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
         assert report.failures[0].rule == "slice-physical-hash"
-        assert (await bob.api.datasets.get("theirs")).rely_on.blocks == 3
+        assert (await bob.dataset_view("theirs")).rely_on.blocks == 3
         world.wires.cut.clear()
         (item,) = await bob.pull("theirs")
         assert item.outcome in ("updated", "up-to-date")
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
-        assert (await bob.api.datasets.get("theirs")).rely_on.blocks == alice.size("cities")
+        assert (await bob.dataset_view("theirs")).rely_on.blocks == alice.size("cities")
         world.wires.cut.add(alice.member.peer_id)
         assert (await carol.mirror(cities, "theirs")).state == "current"
 
@@ -292,7 +292,7 @@ async def test_chain_first_then_data(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         await bob.mirror(cities, "theirs", want="chain")
-        assert (await bob.api.datasets.get("theirs")).rely_on.fact.startswith("data at #")
+        assert (await bob.dataset_view("theirs")).rely_on.fact.startswith("data at #")
         with pytest.raises(NotFound, match="without its data"):
             await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))
         with pytest.raises(NotFound, match="without its data"):
@@ -301,7 +301,7 @@ async def test_chain_first_then_data(world: Any, worlds: Any) -> None:
         await bob.mirror(cities, "theirs", want="data")
         with trio.fail_after(PATIENCE):
             turned = bob.parts.scheduler.get(cities).turned
-            while (await bob.api.datasets.get("theirs")).rely_on.blocks < alice.size("cities"):
+            while (await bob.dataset_view("theirs")).rely_on.blocks < alice.size("cities"):
                 await turned.wait()
                 turned = bob.parts.scheduler.get(cities).turned
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
@@ -394,7 +394,7 @@ async def test_a_signed_block_that_breaks_a_rule_is_its_owners_fault(
         await bob.parts.scheduler.pass_now(cities)
         mirror = bob.parts.scheduler.get(cities)
         assert (mirror.state, blamed, bob.size("theirs")) == (SchedulerState.REFUSED, [], before)
-        view = await bob.api.datasets.get("theirs")
+        view = await bob.dataset_view("theirs")
         assert (view.state, view.refused_by) == ("refused", "event-of-kind")
         assert state_text(view) == "refused by event-of-kind"
         (listed,) = await bob.mirrors()

@@ -35,7 +35,7 @@ async def published_to(world: Any, worlds: Any, node: Any, *networks: str) -> Su
     await node.pull()
     (done,) = await node.api.visibility.publish(wire.VisibilityRequest(refs=("cities",), to=networks))
     assert (done.changed, done.published, done.networks) == (True, True, networks)
-    (shown,) = [each for each in await node.api.datasets.list() if each.name == "cities"]
+    (shown,) = [each for each in await node.dataset_views() if each.name == "cities"]
     assert (shown.published, shown.published_in) == (True, networks)
     cities = node.dataset("cities")
     await node.parts.heads.loop._work()

@@ -110,9 +110,9 @@ async def test_an_observer_is_counted(open_world: Any, page: Any) -> None:
             await carol.heard("observation.heard")
             shown = await carol.api.trust.show("theirs")
             assert (shown.reach.use, shown.blocks) == (alice.size("cities"),) * 2
-            assert (await carol.api.datasets.get("theirs")).rely_on.fact == "observed 1/2"
-            assert (await bob.api.datasets.get("theirs")).rely_on.fact == "observed 1/1"
-            assert (await alice.api.datasets.get("cities")).rely_on.fact == "data", "whose word counts nowhere there"
+            assert (await carol.dataset_view("theirs")).rely_on.fact == "observed 1/2"
+            assert (await bob.dataset_view("theirs")).rely_on.fact == "observed 1/1"
+            assert (await alice.dataset_view("cities")).rely_on.fact == "data", "whose word counts nowhere there"
             assert (shown.facts.observed.have, shown.facts.observed.needed) == (1, 1)
             (view,) = shown.observations
             assert (view.group, view.result, view.block) == ("bob", "same-bytes", alice.size("cities") - 1)

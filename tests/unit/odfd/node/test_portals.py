@@ -168,7 +168,7 @@ async def test_a_derived_dataset_is_an_input_too_and_stays_private(world: Any, w
         await alice.pull("census")
         await alice.publish("census")
         assert rows_of(alice) == [("Wien", 7)]
-        views = {each.name: each.published for each in await alice.api.datasets.list()}
+        views = {each.name: each.published for each in await alice.dataset_views()}
         assert views == {"cities": False, "towns": False, "census": True}
 
 
@@ -253,7 +253,7 @@ async def test_rows_that_no_portal_would_publish_are_found_by_whoever_has_them(
         await bob.mirror(alice.dataset("census"), "theirs")
         found = await verified(bob, "theirs")
         assert [each.rule for each in found.failures] == ["portal-small-count", "portal-difference"]
-        assert (found.ok, (await bob.api.datasets.get("theirs")).state) == (False, "fresh"), "no disk is damaged"
+        assert (found.ok, (await bob.dataset_view("theirs")).state) == (False, "fresh"), "no disk is damaged"
         folder = tmp_path / "copy"
         await alice.done(alice.api.flow.export("census", wire.ExportRequest(to=str(folder))))
         report = verify_chain(DirectoryChain(folder), DirectoryObjects(folder), VerificationRequest(ref="copy"))

@@ -110,8 +110,8 @@ async def test_nothing_is_said_or_given_before_it_is_published(world: Any, world
         (view,) = await alice.publish("cities")
         assert (view.published, view.changed, view.notes) == (True, True, ())
         assert (told_of(alice, cities), told_of(alice, towns)) == (EVERY_WAY, [])
-        assert (await alice.api.datasets.get("cities")).published
-        assert not (await alice.api.datasets.get("towns")).published
+        assert (await alice.dataset_view("cities")).published
+        assert not (await alice.dataset_view("towns")).published
         assert (await alice.api.about.status()).published == 1
         assert not (await alice.publish("cities"))[0].changed
         (view,) = await alice.unpublish("cities")

@@ -168,7 +168,7 @@ async def test_all_handovers_are_in_the_chain_that_goes_on(world: Any, worlds: A
             (each.dataset_id, each.active_since, each.until) for each in mine[:-1]
         ]
         assert [each.dataset for each in late] == ["", "", "", "late"]
-        sinces = [(await node.api.datasets.get(name)).frontiers.since
+        sinces = [(await node.dataset_view(name)).frontiers.since
                   for node, name in ((alice, "cities"), (bob, "theirs"), (carol, "late"))]  # fmt: skip
         assert sinces == [None, None, mine[3].active_since]
         assert f"from {mine[3].active_since} before" in details.dataset(await carol.api.datasets.describe("late"))

@@ -50,7 +50,7 @@ async def test_mirrors_follow_to_any_number_of_shards_and_back(world: Any, world
             await over(alice, number)
             await bob.heard("rendition.followed", number)
             assert await standing(bob, "theirs") == await standing(alice, "cities")
-            assert len((await bob.api.datasets.get("theirs")).shards) == (count if count > 1 else 0)
+            assert len((await bob.dataset_view("theirs")).shards) == (count if count > 1 else 0)
         await over(alice, 1)
         await bob.heard("rendition.followed", 5)
         await brought(world, alice, 9, "Steyr")

@@ -28,7 +28,7 @@ async def test_a_root_and_what_derives_from_it(world: Any, worlds: Any) -> None:
         ]
         again = await alice.pull("towns", "cities")
         assert [(item.ref, item.outcome) for item in again] == [("cities", "up-to-date"), ("towns", "up-to-date")]
-        views = {view.name: view for view in await alice.api.datasets.list()}
+        views = {view.name: view for view in await alice.dataset_views()}
         assert (views["towns"].records, views["towns"].state, views["towns"].rely_on.fact) == (2, "fresh", "data")
         assert [item.action for item in (await alice.apply(worlds.ROOT, worlds.DERIVED)).items] == ["unchanged"] * 2
 
@@ -242,7 +242,7 @@ async def test_deleting(world: Any, worlds: Any) -> None:
             for table in ("trust_chains", "object_references"):
                 assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
         with pytest.raises(NotFound):
-            await alice.api.datasets.get("cities")
+            await alice.dataset_view("cities")
 
 
 async def test_deleting_is_one_transaction(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ async def test_deleting_is_one_transaction(world: Any, worlds: Any, monkeypatch:
         monkeypatch.setattr("odfd.api.datasets.deletion.drop_references", stop)
         with pytest.raises(Environment):
             await alice.api.declarations.delete("Dataset", "cities")
-        assert (await alice.api.datasets.get("cities")).blocks == 2
+        assert (await alice.dataset_view("cities")).blocks == 2
         assert (await alice.api.datasets.describe("cities")).source is not None
 
 

@@ -542,7 +542,7 @@ async def test_a_reader_learns_that_time_passed_without_rows(
                     )
 
                 async def frontier(of: Any = node) -> str:
-                    return str((await of.api.datasets.get("cities")).frontiers.upper)
+                    return str((await of.dataset_view("cities")).frontiers.upper)
 
                 cities = await away(lambda at=at: connect(at).open("cities"))
                 first = await away(lambda of=cities: list(of.cross(follow=False, progress=True)))

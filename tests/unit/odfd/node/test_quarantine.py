@@ -75,7 +75,7 @@ async def test_nothing_is_made_where_all_can_be_read(world: Any, worlds: Any) ->
         world.write("alice", "a.csv", *GOOD)
         await alice.apply(setting_aside(worlds.ROOT))
         await alice.pull("cities")
-        assert [view.name for view in await alice.api.datasets.list()] == ["cities"]
+        assert [view.name for view in await alice.dataset_views()] == ["cities"]
 
 
 async def test_without_the_policy_the_file_is_refused(world: Any, worlds: Any) -> None:
@@ -84,7 +84,7 @@ async def test_without_the_policy_the_file_is_refused(world: Any, worlds: Any) -
         await alice.apply(setting_aside(worlds.ROOT, "onError: fail"))
         (item,) = await alice.pull("cities")
         assert item.outcome == "failed"
-        assert [view.name for view in await alice.api.datasets.list()] == ["cities"]
+        assert [view.name for view in await alice.dataset_views()] == ["cities"]
 
 
 async def test_the_same_manifest_is_unchanged_and_so_is_what_is_shown_of_it(world: Any, worlds: Any) -> None:
@@ -108,7 +108,7 @@ async def test_the_next_ones_are_appended_over_restarts_and_renames(world: Any, 
         (item,) = await alice.pull("towns")
         assert "is in bad" in item.message
         assert [row["offset"] for row in await rows_of(alice, "bad")] == [0, 1]
-        assert {view.name for view in await alice.api.datasets.list()} == {"towns", "bad"}
+        assert {view.name for view in await alice.dataset_views()} == {"towns", "bad"}
 
 
 async def test_one_that_was_deleted_is_made_again(world: Any, worlds: Any) -> None:
@@ -245,7 +245,7 @@ async def test_it_is_private_until_it_is_published(world: Any, worlds: Any) -> N
     async with world.running("alice", private=True) as alice:
         await begun(world, worlds, alice)
         await alice.publish("cities")
-        published = {view.name: view.published for view in await alice.api.datasets.list()}
+        published = {view.name: view.published for view in await alice.dataset_views()}
         assert published == {"cities": True, "cities.quarantine": False}
         await alice.publish("cities.quarantine")
-        assert (await alice.api.datasets.get("cities.quarantine")).published
+        assert (await alice.dataset_view("cities.quarantine")).published

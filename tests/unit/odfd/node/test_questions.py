@@ -138,7 +138,7 @@ async def test_no_answer_tells_a_private_name_from_one_that_is_none(
             files = ("refs/head", "tail", "metadata", "metadata?include=schema", "packs/0", "blocks/x", "data/x", "x")
             said = [
                 await client.get(path)
-                for path in (*(f"/{name}/{file}" for file in files), f"/node/v1alpha1/datasets/{name}")
+                for path in (*(f"/{name}/{file}" for file in files), f"/dataset/v1alpha1/datasets/{name}/detail")
             ]
             for sql in (f'select * from "{name}"', f'select * from current."{name}"'):
                 said.append(await client.post("/query", json={"query": sql}))

@@ -270,7 +270,7 @@ async def test_a_source_keeps_what_datasets_take_from_it(world: Any, shards: str
         await alice.done(alice.api.renditions.hand_over("cities", made.number, wire.HandoverRequest()))
         await taken(world, alice, 5, "Wels,5")
         assert (await alice.api.raw.show("cities")).count == 5
-        assert sum(each.records for each in await alice.api.datasets.list() if each.name == "cities") == 5
+        assert sum(each.records for each in await alice.dataset_views() if each.name == "cities") == 5
         assert counts(await replayed(alice)) == (5, 0, 0, 0)
 
 

@@ -41,7 +41,7 @@ async def test_a_derivative_whose_transform_fails_says_so_until_it_works(world: 
         assert item.outcome == "failed"
         told = await status(alice, "Dataset", "towns")
         assert (told["phase"], told["code"]) == ("Failed", "engine-room")
-        view = await alice.api.datasets.get("towns")
+        view = await alice.dataset_view("towns")
         assert (view.state, "Failing" in view.conditions) == ("stale", True)
         assert (await status(alice, "Dataset", "cities"))["phase"] == "Ready"
     async with world.running("alice") as alice:
@@ -50,7 +50,7 @@ async def test_a_derivative_whose_transform_fails_says_so_until_it_works(world: 
         (item,) = await alice.pull("towns")
         assert item.outcome == "updated"
         assert (await status(alice, "Dataset", "towns"))["phase"] == "Ready"
-        view = await alice.api.datasets.get("towns")
+        view = await alice.dataset_view("towns")
         assert (view.state, view.conditions) == ("fresh", ())
 
 

@@ -82,7 +82,7 @@ async def test_a_lie_is_confirmed_here_and_no_word_of_others_is_needed(world: An
             assert (carol.engine.transforms, carol.engine.generations) == (4, 3), "three in fresh processes"
             trust = await carol.api.trust.show("towns")
             assert (trust.why.rule, trust.why.block, trust.reach.use) == ("own-mismatch", 3, 3)
-            assert (await carol.api.datasets.get("towns")).state == "refuted", "two machines, one value"
+            assert (await carol.dataset_view("towns")).state == "refuted", "two machines, one value"
             (found,) = trust.evidence
             assert (found.kind, found.kept, found.bundle) == ("mismatch", True, event.data["bundle"])
             assert found.recheck == "confirmed"
@@ -111,7 +111,7 @@ async def test_a_broken_machine_among_validators_harms_nobody(world: Any, worlds
         await mirrored(carol, alice)
         (event,) = await carol.heard("evidence.rechecked")
         assert (event.data["result"], carol.engine.transforms, carol.engine.generations) == ("refuted", 1, 0)
-        view = await carol.api.datasets.get("towns")
+        view = await carol.dataset_view("towns")
         assert (view.rely_on.blocks, view.rely_on.fact) == (4, "reproduced")
         with carol.home.database.read() as connection:
             now = carol.clock.now()

@@ -154,7 +154,7 @@ async def test_refused_with_its_place(world: Any, dry_run: bool) -> None:
             assert (item.action, item.fault.rule) == ("failed", rule), text
             places = (at for at, each in enumerate(text.splitlines(), 1) if each.strip().startswith(f"{part}:"))
             assert item.fault.place == f"m0.yaml:{next(places)}", text
-            assert await alice.api.datasets.list() == [], text
+            assert await alice.dataset_views() == [], text
 
 
 @pytest.mark.parametrize("kind", ["Sftp", "Ftp", "Debezium", "Webhook"])
@@ -169,7 +169,7 @@ async def test_ddl_that_means_nothing(world: Any) -> None:
         for read in wrong_ddl():
             (item,) = (await alice.apply(manifest(read=read))).items
             assert (item.action, item.fault.place) == ("failed", "m0.yaml:9"), read
-            assert await alice.api.datasets.list() == [], read
+            assert await alice.dataset_views() == [], read
 
 
 async def test_a_dataset_that_is_there_keeps_its_source(world: Any) -> None:

@@ -115,9 +115,9 @@ class Remote:
         return status, said
 
     async def names(self, token: str) -> list[str]:
-        status, said = await self.ask("GET", "/node/v1alpha1/datasets", token)
+        status, said = await self.ask("GET", "/dataset/v1alpha1/datasets", token)
         assert status == 200, said
-        return [each["name"] for each in said]
+        return [each["headers"]["name"] for each in said["items"]]
 
     def client(self, token: str) -> Client:
         file = self.folder / "token"
@@ -147,14 +147,14 @@ async def test_a_token_gives_the_rights_of_its_account_over_tls(world: Any, tmp_
         alice, bob = await there.token("alice"), await there.token("bob")
         assert there.server.urls[0].startswith("https://localhost:")
         assert (await there.names(alice), await there.names(bob)) == (["hers"], [])
-        for path in ("/node/v1alpha1/datasets/theirs", "/dataset/v1alpha1/dataset/theirs"):
+        for path in ("/dataset/v1alpha1/datasets/theirs/detail", "/dataset/v1alpha1/dataset/theirs"):
             assert (await there.ask("GET", path, alice))[0] == 404
         status, problem = await there.ask("GET", "/node/v1alpha1/settings", alice)
         assert (status, problem["rule"]) == (403, "access-owner")
         status, said = await there.ask("POST", "/graphql", alice, {"query": "{datasets {items {name}}}"})
         assert [each["name"] for each in said["data"]["datasets"]["items"]] == ["hers"]
         # A token is of one account, whatever the request says.
-        status, problem = await there.ask("GET", "/node/v1alpha1/datasets", bob, odfd_account="alice")
+        status, problem = await there.ask("GET", "/dataset/v1alpha1/datasets", bob, odfd_account="alice")
         assert (status, problem["rule"]) == (403, "access-account")
         # As odfctl asks.
         client = there.client(alice)
@@ -200,7 +200,7 @@ async def test_a_token_makes_no_other_and_revokes_itself_alone(world: Any, tmp_p
             status, problem = await there.ask(method, path, one)
             assert (status, problem["rule"]) == (403, "token-by-token")
         assert (await there.ask("DELETE", f"/auth/v1alpha1/tokens/{ids['one']}", one))[0] == 200
-        status, problem = await there.ask("GET", "/node/v1alpha1/datasets", one)
+        status, problem = await there.ask("GET", "/dataset/v1alpha1/datasets", one)
         assert (status, problem["rule"]) == (401, "access-token")
         assert await there.names(other) == ["hers"]
 
@@ -210,9 +210,9 @@ async def test_a_token_ends_with_its_account(world: Any, tmp_path: Path) -> None
         token = await there.token("bob")
         assert await there.names(token) == []
         await there.node.api.declarations.delete("account", "bob")
-        assert (await there.ask("GET", "/node/v1alpha1/datasets", token))[0] == 401
+        assert (await there.ask("GET", "/dataset/v1alpha1/datasets", token))[0] == 401
         await there.node.apply(ACCOUNT.format(name="bob"))
-        assert (await there.ask("GET", "/node/v1alpha1/datasets", token))[0] == 401
+        assert (await there.ask("GET", "/dataset/v1alpha1/datasets", token))[0] == 401
 
 
 async def test_without_a_good_token_nothing_is_answered(world: Any, tmp_path: Path) -> None:
@@ -220,14 +220,14 @@ async def test_without_a_good_token_nothing_is_answered(world: Any, tmp_path: Pa
         good = await there.token("alice")
         mistyped = good[:-1] + ("1" if good.endswith("0") else "0")
         for wrong in (None, "x", mistyped, token_of(bytes(8), bytes(32)), f"{good} {good}"):
-            for path in ("/node/v1alpha1/datasets", "/openapi.json", "/nothing", "/auth/v1alpha1/self"):
-                if path != "/node/v1alpha1/datasets" and wrong is not None:
+            for path in ("/dataset/v1alpha1/datasets", "/openapi.json", "/nothing", "/auth/v1alpha1/self"):
+                if path != "/dataset/v1alpha1/datasets" and wrong is not None:
                     continue
                 status, problem, headers = await trio.to_thread.run_sync(there.asked, "GET", path, wrong)
                 assert (status, problem["rule"]) == (401, "access-token")
                 assert headers["www-authenticate"] == "Bearer"
-        assert (await there.ask("GET", "/node/v1alpha1/datasets", good, host="evil.example"))[0] == 403
-        assert (await there.ask("GET", "/node/v1alpha1/datasets", good, origin="https://evil.example"))[0] == 403
+        assert (await there.ask("GET", "/dataset/v1alpha1/datasets", good, host="evil.example"))[0] == 403
+        assert (await there.ask("GET", "/dataset/v1alpha1/datasets", good, origin="https://evil.example"))[0] == 403
         assert await there.names(good) == ["hers"]
 
 
@@ -235,11 +235,11 @@ async def test_a_flood_of_wrong_tokens_is_refused_and_a_right_one_is_not(world: 
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
         with capture_logs() as logs:
-            answered = [(await there.ask("GET", "/node/v1alpha1/datasets", "wrong"))[0] for _ in range(30)]
+            answered = [(await there.ask("GET", "/dataset/v1alpha1/datasets", "wrong"))[0] for _ in range(30)]
         assert answered[:20] == [401] * 20
         assert set(answered[24:]) == {429}
         assert len([each for each in logs if each["event"] == "api refused"]) < 30
-        _, _, headers = await trio.to_thread.run_sync(there.asked, "GET", "/node/v1alpha1/datasets", "wrong")
+        _, _, headers = await trio.to_thread.run_sync(there.asked, "GET", "/dataset/v1alpha1/datasets", "wrong")
         assert int(headers["retry-after"]) > 0
         assert await there.names(good) == ["hers"]
 
@@ -251,17 +251,17 @@ async def test_the_node_keeps_no_token_and_tells_none(world: Any, tmp_path: Path
             token = await there.token("alice", note="canary")
             id_ = there.tokens.list()[0].id
             said: list[Any] = [await there.ask("GET", path, token) for path in (
-                "/node/v1alpha1/datasets", "/auth/v1alpha1/self", "/auth/v1alpha1/tokens",
+                "/dataset/v1alpha1/datasets", "/auth/v1alpha1/self", "/auth/v1alpha1/tokens",
                 "/resource/v1alpha1/resources", "/node/v1alpha1/tasks", "/node/v1alpha1/nothing",
             )]  # fmt: skip
-            said.append(await there.ask("GET", "/node/v1alpha1/datasets", token + "0"))
+            said.append(await there.ask("GET", "/dataset/v1alpha1/datasets", token + "0"))
             kept = {"idempotency_key": "k1"}
             status, problem = await there.ask("POST", "/auth/v1alpha1/tokens", token, {}, **kept)
             assert (status, problem["rule"]) == (400, "idempotency-key")
             said.append(await there.ask("POST", "/node/v1alpha1/publish", token, {"refs": ["hers"]}, **kept))
             said += [await there.node.api.accounts.tokens(), await there.node.api.events.kept(())]
             await there.node.api.accounts.revoke_token(id_)
-            said.append(await there.ask("GET", "/node/v1alpha1/datasets", token))
+            said.append(await there.ask("GET", "/dataset/v1alpha1/datasets", token))
         secret = token.split("_")[2]
         assert secret not in repr(said)
         assert secret not in repr(logs)
@@ -328,7 +328,7 @@ async def test_a_huge_head_is_refused_before_anything_is_looked_at(world: Any, t
         def asked() -> bytes:
             with there.connected() as connection:
                 with suppress(OSError):
-                    connection.sendall(b"GET /node/v1alpha1/datasets HTTP/1.1\r\n" + b"x-a: " + b"a" * 200_000)
+                    connection.sendall(b"GET /dataset/v1alpha1/datasets HTTP/1.1\r\n" + b"x-a: " + b"a" * 200_000)
                 said = b""
                 with suppress(OSError):
                     while data := connection.recv(65536):

@@ -23,12 +23,12 @@ async def test_a_renamed_dataset_goes_on_under_its_new_name(world: Any, worlds: 
         after = await alice.api.datasets.describe("places")
         assert after.created_at == before.created_at
         with pytest.raises(NotFound):
-            await alice.api.datasets.get("cities")
+            await alice.dataset_view("cities")
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
         assert [item.outcome for item in await alice.pull("places", "towns")] == ["updated", "updated"]
         assert alice.kinds().count("dataset.renamed") == 1
     async with world.running("alice") as alice:
-        assert {view.name for view in await alice.api.datasets.list()} == {"places", "towns"}
+        assert {view.name for view in await alice.dataset_views()} == {"places", "towns"}
         assert (await alice.api.datasets.describe("places")).created_at == before.created_at
 
 
@@ -119,7 +119,7 @@ async def test_r14_names_are_swapped_in_one_batch_and_a_new_derivative_means_the
         assert inputs_of(alice, "d") == [b]
         await alice.apply(root("c", f", id: {ids['a']}"))
         with pytest.raises(NotFound):
-            await alice.api.datasets.get("b")
+            await alice.dataset_view("b")
         with pytest.raises(Invalid, match=f"a is the name of another Dataset, {ids['b']}"):
             await alice.apply(root("a", f", id: {ids['a']}"))
         assert await ids_of(alice) == {"a": ids["b"], "c": ids["a"], "d": (await ids_of(alice))["d"]}

@@ -317,7 +317,7 @@ async def test_r56_a_dataset_is_patched_and_deleted_with_its_chain(world: Any) -
         _, (held,) = await ask(alice, "GET", ds, "form=input")
         assert held["spec"]["metadata"] == [info]
         assert (await ask(alice, "DELETE", ds))[0] == 200
-        assert [each.name for each in await alice.api.datasets.list()] == []
+        assert [each.name for each in await alice.dataset_views()] == []
 
 
 async def test_r56_a_batch_is_applied_whole_or_refused_with_every_item(world: Any) -> None:
@@ -384,7 +384,7 @@ async def test_a_parameter_that_is_not_taken_is_refused_with_what_was_meant(worl
     async with world.running("alice") as alice:
         for path, query, hint in (
             (VS, "lables=env%3Dprod", "did you mean labels?"),
-            ("/node/v1alpha1/datasets", "x=1", "it takes none"),
+            ("/node/v1alpha1/renditions", "x=1", "it takes none"),
             ("/node/v1alpha1/tasks", "brief=perhaps", ""),
             (VS, "watch=true&labels=env%3Dprod", "leave labels out; each change has its own"),
             (VS, "watch=true&name=a", "leave name out; each change has its own"),

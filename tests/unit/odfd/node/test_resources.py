@@ -121,12 +121,12 @@ async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: Any)
         (item,) = (await alice.apply(plain("two"))).items
         assert item.action == "unchanged"
         assert await names(alice, "datasets", "env=dev") == ["two"]
-        assert {one.name: one.labels for one in await alice.api.datasets.list()} == {
+        assert {one.name: one.labels for one in await alice.api.declarations.list("Dataset", None)} == {
             "one": {"env": "prod", "n": 5}, "two": {"env": "dev"}
         }  # fmt: skip
         (item,) = (await alice.apply(plain("one", ", labels: {env: prod}"))).items
         assert (item.action, item.changes) == ("updated", ("- labels.n: 5",))
-        assert (await alice.api.datasets.get("one")).labels == {"env": "prod"}
+        assert (await alice.api.declarations.get("Dataset", "one")).labels == {"env": "prod"}
         with pytest.raises(Invalid, match="too large"):
             await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"x": "y" * 2_000}))
 
@@ -158,7 +158,7 @@ spec:
             store.put(msgspec.structs.replace(held, spec=None), held.updated_at)
         assert (read("Derivative"), read("Root")) == (["one", "two"], ["cities", "one"]), "no manifest says of one"
         assert await names(alice, "dataset", "datasetKind=Derivative") == ["two"]
-        assert {each.name: each.labels for each in await alice.api.datasets.list()} == {
+        assert {each.name: each.labels for each in await alice.api.declarations.list("Dataset", None)} == {
             "cities": {},
             "one": {},
             "two": {},
@@ -690,7 +690,7 @@ async def test_r45_a_key_whose_dataset_came_to_nothing_goes_at_the_start(
     assert [name for name in keys() if name.endswith(".unborn")]
     async with world.running("alice") as alice:
         is_there = at == "after the commit"
-        assert [one.name for one in await alice.api.datasets.list()] == ["one", *(["two"] if is_there else [])]
+        assert [one.name for one in await alice.dataset_views()] == ["one", *(["two"] if is_there else [])]
         assert len(keys() - before) == (2 if is_there else 0), "a key and its journal"
         assert before <= keys()
         assert alice.home.recovery.keys == (0 if is_there else 1)

@@ -148,7 +148,7 @@ async def test_all_shards_are_of_one_time(world: Any, worlds: Any) -> None:
         shards = alice.home.shards_of(alice.dataset("cities"))
         assert tuple(map(str, shards)) == made.shards
         assert len({chains.upper(each) for each in shards}) == 1
-        view = await alice.api.datasets.get("cities")
+        view = await alice.dataset_view("cities")
         assert (view.records, view.shards) == (4, made.shards)
         await alice.done(alice.api.flow.advance("cities"))
         assert len({chains.upper(each) for each in shards}) == 1
@@ -372,14 +372,14 @@ async def test_all_shards_are_renamed_and_deleted_together(world: Any, worlds: A
         made = await shard(alice, 3, "city")
         await hand_over(alice, 1)
         await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
-        names = [view.name for view in await alice.api.datasets.list()]
+        names = [view.name for view in await alice.dataset_views()]
         assert names == ["towns"]
         inner = [str(alice.dataset(f"towns.r1.s{place}")) for place in (1, 2)]
         assert inner == list(made.shards[1:])
         with pytest.raises(Refused, match="is inside the Dataset towns, and goes with it"):
             await resource_operations.delete(alice.api, TYPES.named("Dataset"), made.shards[2], Deletion())
         await alice.api.declarations.delete("Dataset", "towns", purge=True)
-        assert await alice.api.datasets.list() == []
+        assert await alice.dataset_views() == []
         assert alice.home.chains.heads() == {}, "the former rendition goes with them"
 
 
@@ -533,7 +533,7 @@ async def test_what_holds_in_shards_is_kept_of_each_and_folded_on(world: Any, wo
         folds = set(folder.glob("*/*"))
         assert before == await kept()
         assert set(folder.glob("*/*")) == folds
-        parts = {alice.dataset(each).multibase for each in (await alice.api.datasets.get("cities")).shards}
+        parts = {alice.dataset(each).multibase for each in (await alice.dataset_view("cities")).shards}
         assert {each.parent.name for each in folds} <= parts
         assert len(folds) > 1, "of each shard that has rows"
         await correct(alice, "Linz", 2, None)
@@ -553,7 +553,7 @@ async def test_a_manifest_begins_all_shards(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         (item,) = (await alice.apply(born(worlds.ROOT))).items
         assert item.fault is None, item.fault
-        assert [view.name for view in await alice.api.datasets.list()] == ["cities"]
+        assert [view.name for view in await alice.dataset_views()] == ["cities"]
         (again,) = (await alice.apply(born(worlds.ROOT))).items
         assert (again.fault, again.action) == (None, "unchanged")
         for day, city in ((1, "Graz"), (2, "Linz"), (3, "Wels"), (4, "Enns")):
@@ -571,14 +571,14 @@ async def test_a_manifest_begins_all_shards(world: Any, worlds: Any) -> None:
         assert len(await standing(alice, "cities")) == 5
         await alice.api.renditions._delete(alice.dataset("cities.r1"))
         await alice.api.declarations.delete("Dataset", "cities", purge=True)
-        assert await alice.api.datasets.list() == []
+        assert await alice.dataset_views() == []
 
 
 async def test_a_collection_that_was_born_in_shards_goes_whole(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(born(worlds.ROOT))
         await alice.api.declarations.delete("Dataset", "cities", purge=True)
-        assert (await alice.api.datasets.list(), await alice.api.renditions.list()) == ([], [])
+        assert (await alice.dataset_views(), await alice.api.renditions.list()) == ([], [])
         (item,) = (await alice.apply(born(worlds.ROOT))).items
         assert (item.fault, item.action) == (None, "created")
 
@@ -599,4 +599,4 @@ async def test_a_manifest_with_other_shards_begins_nothing(
         (item,) = (await alice.apply(born(worlds.ROOT, merge, shards))).items
         assert item.fault is not None
         assert item.fault.rule == rule
-        assert await alice.api.datasets.list() == []
+        assert await alice.dataset_views() == []

@@ -233,7 +233,7 @@ async def test_a_shared_dataset_comes_to_whom_it_is_shared_with_and_goes_no_furt
         await alice.pull("cities")
         await bob.pull("theirs")
         assert bob.size("theirs") == alice.size("cities")
-        (view,) = [each for each in await alice.api.datasets.list() if each.name == "cities"]
+        (view,) = [each for each in await alice.dataset_views() if each.name == "cities"]
         assert (view.published, view.shared_with) == (False, (bob.member.peer_id,))
         everything = Subject(cities, *named_in(alice, cities, bob.member.peer_id))
         for node in (alice, bob):
@@ -319,7 +319,7 @@ async def test_a_revoked_peer_keeps_what_it_has_and_gets_no_more(world: Any, wor
 async def shown_of(node: Any, name: str) -> tuple[str, str, tuple[str, ...]]:
     """What a pull says of a mirror, and what a list does after it."""
     (pulled,) = await node.pull(name)
-    (view,) = [each for each in await node.api.datasets.list() if each.name == name]
+    (view,) = [each for each in await node.dataset_views() if each.name == name]
     return pulled.outcome, view.state, view.conditions
 
 

@@ -62,8 +62,8 @@ async def test_a_listed_peer_has_all_shards_and_nobody_else_has_one(world: Any, 
         await brought(world, alice, 2, "Graz")
         await bob.pull("theirs")
         assert await standing(bob, "theirs") == await standing(alice, "cities")
-        found = await bob.api.datasets.get("theirs")
-        ours = (await alice.api.datasets.get("cities")).frontiers
+        found = await bob.dataset_view("theirs")
+        ours = (await alice.dataset_view("cities")).frontiers
         assert found.frontiers.upper == ours.upper, "of shards without a block too"
         (_, active) = await alice.api.renditions.list("cities")
         assert (found.frontiers.since, ours.since) == (active.active_since, None), "the former one is not here"

@@ -31,8 +31,8 @@ async def advanced(node: Any, name: str) -> None:
 
 async def complete(node: Any, name: str) -> str | None:
     """As all of the list, the view and the description tell."""
-    view = await node.api.datasets.get(name)
-    assert view in await node.api.datasets.list()
+    view = await node.dataset_view(name)
+    assert view in await node.dataset_views()
     detail = await node.api.datasets.describe(name)
     assert f"before {view.frontiers.upper}" in shown(detail)
     return view.frontiers.upper

@@ -119,7 +119,7 @@ async def test_a_renamed_source_goes_on_and_another_of_its_name_is_refused(world
         return str(item.fault.rule if item.fault else item.outcome)
 
     async def rows(node: Any) -> int:
-        return int((await node.api.datasets.get("one")).records)
+        return int((await node.dataset_view("one")).records)
 
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world), DATASET.format(name="one"))

@@ -22,7 +22,7 @@ async def filled(world: Any, worlds: Any, alice: Any) -> Any:
     world.write("alice", "a.csv", *ROWS_A)
     await alice.apply(worlds.ROOT)
     await alice.pull("cities")
-    return await alice.api.datasets.get("cities")
+    return await alice.dataset_view("cities")
 
 
 async def collect(node: Any) -> wire.CollectResult:
@@ -40,9 +40,9 @@ async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_d
         before = await filled(world, worlds, alice)
         held, text = objects(alice), text_of(await alice.api.datasets.manifest("cities"))
         await alice.api.declarations.delete("Dataset", "cities")
-        assert await alice.api.datasets.list() == []
+        assert await alice.dataset_views() == []
         with pytest.raises(NotFound):
-            await alice.api.datasets.get(before.id)
+            await alice.dataset_view(before.id)
         (kept,) = await alice.api.unmanaged.list()
         assert (kept.id, kept.name, kept.blocks, kept.bytes, kept.owner) == (
             before.id, "cities", before.blocks, before.bytes, True
@@ -53,10 +53,10 @@ async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_d
     async with world.running("alice", private=True) as alice:
         manifest = text.replace("  kind: Root", f"  kind: Root\n  did: {before.id}", 1)
         (dry,) = (await alice.apply(manifest, dry_run=True)).items
-        assert (dry.action, await alice.api.datasets.list()) == ("adopted", [])
+        assert (dry.action, await alice.dataset_views()) == ("adopted", [])
         (item,) = (await alice.apply(manifest)).items
         assert (item.action, item.id, item.changes) == ("adopted", before.id, ())
-        after = await alice.api.datasets.get("cities")
+        after = await alice.dataset_view("cities")
         assert (after.blocks, after.records, after.head, after.owner) == (before.blocks, 2, before.head, True)
         assert (await alice.api.unmanaged.list(), after.published) == ([], False)
         world.write("alice", "b.csv", *ROWS_B)
@@ -76,7 +76,7 @@ async def test_what_is_adopted_by_hand_has_its_former_name_or_another(world: Any
         with pytest.raises(Invalid, match="is already the name of"):
             await alice.api.unmanaged.adopt(first.id, wire.AdoptRequest())
         assert (await alice.api.unmanaged.adopt(first.id, wire.AdoptRequest(name="towns"))).name == "towns"
-        assert {each.id for each in await alice.api.datasets.list()} == {first.id, second.id}
+        assert {each.id for each in await alice.dataset_views()} == {first.id, second.id}
         with pytest.raises(NotFound, match="no data of a deleted dataset"):
             await alice.api.unmanaged.adopt("cities", wire.AdoptRequest())
         await alice.api.declarations.delete("Dataset", "cities")
@@ -106,7 +106,7 @@ async def test_a_did_of_a_manifest_is_of_its_name_and_of_no_other(world: Any, wo
             assert said in item.fault.detail
         with pytest.raises(Invalid, match=r"spec\.did"):
             await alice.apply(manifest("one", "did:odf:1"))
-        assert len(await alice.api.datasets.list()) == 2
+        assert len(await alice.dataset_views()) == 2
 
 
 async def test_deleted_for_good_its_objects_go_and_later_its_key(world: Any, worlds: Any) -> None:
@@ -147,7 +147,7 @@ async def test_a_mirror_goes_on_from_what_is_kept(world: Any, worlds: Any) -> No
         await alice.pull("cities")
         before = bob.member.bytes
         await bob.mirror(alice.dataset("cities"), "again")
-        assert (await bob.api.datasets.get("again")).id == one.id
+        assert (await bob.dataset_view("again")).id == one.id
         assert (bob.size("again"), await bob.api.unmanaged.list()) == (alice.size("cities"), [])
         assert bob.member.bytes - before < before, "what was kept is not fetched again"
 
@@ -199,7 +199,7 @@ async def test_a_part_of_a_history_is_taken_back_as_a_part_though_the_node_died(
             await bob.api.unmanaged.adopt("theirs", wire.AdoptRequest())
     async with world.running("bob") as bob:
         assert bob.home.held_from(cities) == view.held_from
-        assert (await bob.api.datasets.get("theirs")).blocks == alice.size("cities")
+        assert (await bob.dataset_view("theirs")).blocks == alice.size("cities")
         assert await bob.api.unmanaged.list() == []
         with pytest.raises(NotFound, match="is not kept here"):
             bob.home.need_data(cities, "theirs", whole=True)

@@ -67,7 +67,7 @@ async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, world
             await mirror_both(bob, alice)
             await bob.heard("attestation.signed")
             await carol.heard("attestation.heard")
-            view = await carol.api.datasets.get("towns")
+            view = await carol.dataset_view("towns")
             assert (view.rely_on.blocks, view.rely_on.fact) == (4, "attested 1/1")
             trust = await carol.api.trust.show("towns")
             assert (trust.reach.use, trust.reach.serve, trust.why) == (4, 4, None)
@@ -75,7 +75,7 @@ async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, world
             assert [one.spans for one in trust.attestations] == [("reproduced 0-3",)]
             mine = await bob.api.trust.show("towns")
             assert mine.facts.reproduced
-            assert (await bob.api.datasets.get("towns")).rely_on.fact == "reproduced"
+            assert (await bob.dataset_view("towns")).rely_on.fact == "reproduced"
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ async def test_verdicts_by_a_key_of_their_own_do_not_name_the_node(world: Any, w
             await mirror_both(bob, alice)
             await bob.heard("attestation.signed")
             await carol.heard("attestation.heard")
-            assert (await carol.api.datasets.get("towns")).rely_on.fact == "attested 1/1"
+            assert (await carol.dataset_view("towns")).rely_on.fact == "attested 1/1"
             assert (said(carol, "towns", key), said(carol, "towns", bob.key)) == ([(0, 3, "reproduced")], [])
             assert [one.group for one in (await bob.api.trust.show("towns")).attestations] == ["me"]
         assert (await alice.api.about.status()).validator_key is None
@@ -173,8 +173,8 @@ async def test_a_lie_is_found_told_and_not_passed_on(world: Any, worlds: Any) ->
             (spoken,) = trust.why.sids
             assert carol.parts.board.envelope(Multihash.parse(spoken)) is not None, "who said so can be looked at"
             assert carol.parts.library.size(alice.dataset("towns")) == 3
-            assert (await carol.api.datasets.get("towns")).state == "accused"
-            assert (await bob.api.datasets.get("towns")).state == "accused", "one machine tells no broken one"
+            assert (await carol.dataset_view("towns")).state == "accused"
+            assert (await bob.dataset_view("towns")).state == "accused", "one machine tells no broken one"
             (proof,) = (await bob.api.trust.show("towns")).evidence
             assert (proof.cells[0].published, proof.cells[0].computed) == (301000, 300000)
             assert said(carol, "towns", bob.key) == [(0, 2, "not-attempted"), (3, 3, "mismatch")]
@@ -383,7 +383,7 @@ async def test_what_is_not_picked_is_not_run(world: Any, worlds: Any, share: flo
         await mirror_both(bob, alice)
         assert await bob.parts.validator._round() > 0
         assert bob.engine.transforms == 0
-        assert (await bob.api.datasets.get("towns")).rely_on.fact == "data"
+        assert (await bob.dataset_view("towns")).rely_on.fact == "data"
 
 
 async def test_a_mirror_spot_checks_where_an_engine_is(world: Any) -> None:
@@ -409,11 +409,11 @@ async def test_what_was_derived_falls_with_its_input(world: Any, worlds: Any) ->
         await bob.parts.scheduler.pass_now(cities)
         await bob.mirror(alice.dataset("towns"), "towns")
         await bob.pull("towns")
-        view = await bob.api.datasets.get("towns")
+        view = await bob.dataset_view("towns")
         assert (view.conditions, view.rely_on.blocks, view.rely_on.fact) == (("Tainted",), 3, "inputs at #3")
-        assert (await bob.api.datasets.get("cities")).conditions == ()
+        assert (await bob.dataset_view("cities")).conditions == ()
         await bob.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="cities"))
-        assert (await bob.api.datasets.get("towns")).conditions == ()
+        assert (await bob.dataset_view("towns")).conditions == ()
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def dataset(name: str, said: str = "anew") -> str:
 async def standing(node: Any) -> dict[str, Any]:
     """What stands: blocks of each dataset, all resources by name, and what of others is in force."""
     mirrors = [each.name for each in await node.mirrors()]
-    datasets = {each.name: node.size(each.name) for each in await node.api.datasets.list() if each.name not in mirrors}
+    datasets = {each.name: node.size(each.name) for each in await node.dataset_views() if each.name not in mirrors}
     declared = {f"{each.type} {each.name}": each.generation for each in await node.api.declarations.list(None, None)}
     keys = sorted(each.name for each in (node.home.directory / "keys").iterdir())
     with node.home.database.read() as connection:
@@ -123,7 +123,7 @@ async def test_one_that_cannot_be_committed_is_told_by_its_name(world: Any, monk
         assert told.rule == "trust.behind"
         items = (await alice.apply(dataset("one"), dataset("three"))).items
         assert {each.name: each.action for each in items} == {"one": "failed", "three": "skipped"}
-        assert [each.name for each in await alice.api.datasets.list()] == ["one", "two"]
+        assert [each.name for each in await alice.dataset_views()] == ["one", "two"]
 
 
 async def test_a_query_is_checked_against_an_input_of_the_same_apply(world: Any, worlds: Any) -> None:

@@ -93,7 +93,7 @@ def test_what_is_not_declared_is_a_bug() -> None:
 
 
 def test_the_lists_of_values_are_those_of_the_code() -> None:
-    assert set(STANDINGS) == set(wire.DatasetState.__args__)  # type: ignore[attr-defined]
+    assert set(STANDINGS) == set(wire.DatasetStanding.__args__)  # type: ignore[attr-defined]
     assert set(MIRROR_STATES) == {state.value for state in SchedulerState}
     assert set(FATES) < set(RowCounts.__struct_fields__)
 

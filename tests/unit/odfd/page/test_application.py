@@ -95,7 +95,7 @@ async def test_another_page_gets_nothing_from_the_page(asked: Asked, changed: di
     """Though the browser has a session: by another name of this machine, from another origin, or another port."""
     mine = await asked.session()
     for method, path in (
-        ("GET", "/node/v1alpha1/datasets"),
+        ("GET", "/dataset/v1alpha1/datasets"),
         ("POST", "/node/v1alpha1/pull"),
         ("POST", "/session"),
         ("DELETE", "/session"),
