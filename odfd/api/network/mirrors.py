@@ -34,7 +34,7 @@ from odfd.ipfs.transport import home_of
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.first_contact import rung_of
 from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.mirrors.mirror_state import Mirror, MirrorVisibility
+from odfd.mirrors.mirror_state import Mirror, MirrorVisibility, SchedulerState
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.scheduler import MirrorScheduler
@@ -50,6 +50,11 @@ from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from p2p.pace import PeerTraffic
 from p2p.ports import PeerId, PeerView
 
+_WORST: Final = (
+    SchedulerState.CURRENT, SchedulerState.SYNCING, SchedulerState.WAITING, SchedulerState.PAUSED,
+    SchedulerState.STALLED, SchedulerState.REFUSED, SchedulerState.FAILED,
+)  # fmt: skip
+"""From the best to the worst."""
 MAX_HOLDS: Final = 1000
 """Most names of datasets that are shown of one peer."""
 
@@ -233,8 +238,10 @@ class MirrorService:
     async def counts(self, sees: Sees | None = None) -> dict[str, int]:
         """Counts the mirrors that are resources, by state. ``sees`` as of ``states``."""
         declared = await trio.to_thread.run_sync(self._declared)
-        told = map(self._scheduler.find, await _told((spec.id for spec in declared), sees))
-        return dict(Counter(each.state.value for each in told if each is not None))
+        told = await _told((spec.id for spec in declared), sees)
+        chains = await trio.to_thread.run_sync(lambda: list(map(self._home.shards_of, told)))
+        found = [[mirror.state for each in shards if (mirror := self._scheduler.find(each))] for shards in chains]
+        return dict(Counter(max(states, key=_WORST.index).value for states in found if states))
 
     def _declared(self) -> Sequence[MirrorSpec]:
         with self._home.database.read() as connection:
@@ -340,6 +347,21 @@ class MirrorService:
         return dataset if whole is None or whole.did is None else DatasetId.parse(whole.did)
 
     def _state(self, dataset: DatasetId, peers: int) -> wire.MirrorState:
+        """Returns the state of a mirror: of several shards, what they have together, and the worst of their states."""
+        states = [self._chain_state(each, peers) for each in self._home.shards_of(dataset)]
+        worst = max(states, key=lambda each: _WORST.index(SchedulerState(each.state)))
+        return msgspec.structs.replace(
+            states[0],
+            state=worst.state,
+            message=worst.message,
+            held=sum(each.held for each in states),
+            serving=all(each.serving for each in states),
+            blocks=_sum(each.blocks for each in states),
+            slices=_sum(each.slices for each in states),
+            bytes=_sum(each.bytes for each in states),
+        )
+
+    def _chain_state(self, dataset: DatasetId, peers: int) -> wire.MirrorState:
         mirror = self._scheduler.find(dataset)
         if mirror is None:  # the scheduler begins a declared mirror shortly after its commit
             return wire.MirrorState()
@@ -372,6 +394,12 @@ async def _told(datasets: Iterable[DatasetId], sees: Sees | None) -> Sequence[Da
     """Returns those of ``datasets`` of which an account with the rights ``sees`` is told."""
     every = list(datasets)
     return every if sees is None else list(itertools.compress(every, await sees([about(each) for each in every])))
+
+
+def _sum(shares: Iterable[wire.Share | None]) -> wire.Share | None:
+    """Adds up shares; ``None`` if nothing is known of any."""
+    known = [each for each in shares if each is not None]
+    return wire.Share(have=sum(each.have for each in known), want=sum(each.want for each in known)) if known else None
 
 
 def _message(mirror: Mirror) -> str:
