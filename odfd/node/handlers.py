@@ -59,7 +59,7 @@ from odfd.api.resources.node_types import ENGINE, NODE
 from odfd.api.resources.planning import PartsKeeper, Planning
 from odfd.api.resources.set_controllers import SecretController, SetController, SetValues
 from odfd.api.resources.sources import SourceController, SourceReader
-from odfd.api.resources.types import TYPES, SchemaService
+from odfd.api.resources.types import SchemaService
 from odfd.api.services import Services
 from odfd.api.smart_backend import NodeSmartBackend
 from odfd.api.trust.authority import AuthorityService
@@ -308,8 +308,6 @@ def _reconciling(
 
     parts.engine.changed, parts.views.cache.engines = engine_changed, lambda: parts.engine.digests
     reconciler.controllers = controllers
-    reconciler.silent = {each.name for each in TYPES if each.is_silent}
-    reconciler.followers = {each.name for each in TYPES if each.follows_datasets}
     parts.flows.ran = partial(reconciler.touch, "Flow")
     board.ended = lambda task: reconciler.touch(RUN if task.kind == "run" else TASK, task.id)
     parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")

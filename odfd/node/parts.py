@@ -24,6 +24,7 @@ from engines.query.reader import QueryProcesses
 from odfd.api.datasets.collection_transfer import CollectionTransfer
 from odfd.api.datasets.visibility import askable_peers, settle_visibility
 from odfd.api.network.site_library import open_site
+from odfd.api.resources.types import TYPES
 from odfd.api.transforms import TransformCheck
 from odfd.api.trust.resolutions import PendingDecisions
 from odfd.api.views.views import DatasetViews
@@ -152,7 +153,7 @@ class NodeParts:
         )
         self.evaluator.by_dataset = lambda one: self.policies.for_dataset(one, self.visibility.met_in)
         self.views = DatasetViews(home, self.evaluator, self.visibility)
-        self.reconciler = Reconciler(home, context)
+        self.reconciler = Reconciler(home, context, TYPES)
         self.pending_decisions = PendingDecisions(home, self.evaluator)
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), context.logger
@@ -409,8 +410,7 @@ class NodeParts:
         return key in (self.evaluator.me, self.home.keys.node_key().did)
 
     def _is_mine(self, key: KeyDid) -> bool:
-        keys = self.home.keys
-        return self._is_own(key) or keys.has_dataset_key(DatasetId.from_public_key(key.public_key))
+        return self._is_own(key) or self.home.keys.has_dataset_key(DatasetId.from_public_key(key.public_key))
 
     def _is_mirrored(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
         return (

@@ -129,25 +129,6 @@ class OpenedSecret(Protocol):
     def reveal(self) -> str: ...
 
 
-class DrySealing:
-    """Replaces sealing in a dry run: makes no key, and marks values that would be sealed as changed."""
-
-    def __init__(self, keys: SecretSealer) -> None:
-        self._keys = keys
-
-    def seal(self, text: str, binding: str) -> str:  # noqa: ARG002
-        return "(sealed when it is applied)"
-
-    def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret:
-        return self._keys.open(sealed, bindings)
-
-    def is_current(self, sealed: str) -> bool:
-        return self._keys.is_current(sealed)
-
-    def binding_of(self, sealed: str) -> str:
-        return self._keys.binding_of(sealed)
-
-
 def check_secrets(draft: Draft) -> None:
     """Adds a mistake to a draft for each wrong secret. No message shows a value."""
     values: dict[str, object] = draft.spec.secrets
@@ -197,9 +178,11 @@ def named_binding(name: str, key: str) -> str:
 
 
 def sealed_secrets(
-    given: Mapping[str, Any], held: Mapping[str, Any], of: tuple[str, str], keys: SecretSealer
+    given: Mapping[str, Any], held: Mapping[str, Any], of: tuple[str, str], keys: SecretSealer, *, dry_run: bool
 ) -> dict[str, Any]:
     """Returns the sealed values; unchanged ones keep their sealed text. Raises Invalid for foreign seals.
+
+    A dry run makes no key, and only marks the values that would be sealed as changed.
 
     ``of``: the id and the name of the set. A value that was sealed for the name is sealed again for the id, so that it
     cannot be opened elsewhere, even if another set gets the name.
@@ -218,7 +201,8 @@ def sealed_secrets(
             if before is not None and _is(before["value"], value, place, keys):
                 kept[key] = before
             else:
-                kept[key] = {"value": keys.seal(value, place), "contentEncoding": JWE}
+                text = "(sealed when it is applied)" if dry_run else keys.seal(value, place)
+                kept[key] = {"value": text, "contentEncoding": JWE}
         else:
             kept[key] = value
     return kept

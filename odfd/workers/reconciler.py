@@ -9,7 +9,7 @@ again. The result is stored as the resource's status, which only this worker wri
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -41,6 +41,7 @@ from odfd.resources.status import (
     ready,
 )
 from odfd.resources.store import ResourceStore
+from odfd.resources.types import ResourceType
 from odfd.resources.workqueue import HOURLY, WorkQueue
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import Subjects
@@ -63,13 +64,12 @@ Named: TypeAlias = tuple[str, str]
 class Reconciler:
     """Reconciles all resources of one node."""
 
-    def __init__(self, home: StateDirectory, context: Context) -> None:
+    def __init__(self, home: StateDirectory, context: Context, types: Iterable[ResourceType]) -> None:
         self.controllers = Controllers()
         """Set by the provider of the API's operations."""
-        self.silent: Collection[str] = ()
-        """Types that are checked at intervals, because no event reports their changes."""
-        self.followers: Collection[str] = ()
-        """Types that are checked when a dataset that they refer to changes."""
+        kinds = tuple(types)
+        self._silent = {each.name for each in kinds if each.is_silent}
+        self._followers = {each.name for each in kinds if each.follows_datasets}
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._random = random.SystemRandom()
@@ -195,7 +195,7 @@ class Reconciler:
     def _following(self, store: ResourceStore, resource_id: str) -> Sequence[str]:
         """Returns the ids of resources that refer to this one and follow its changes."""
         referrers = [store.get(each) for each in store.referrers(resource_id)]
-        return [each.id for each in referrers if each is not None and each.type in self.followers]
+        return [each.id for each in referrers if each is not None and each.type in self._followers]
 
     async def _finalize(self, gone: Resource) -> None:
         """Undoes the effects of a deleted resource, or says why it cannot, and tries again later."""
@@ -223,7 +223,7 @@ class Reconciler:
     def _at_start(self, resources: Sequence[Resource]) -> Sequence[str]:
         """Returns the ids to check now; the others, whose changes events report,
         are spread over the time after the start."""
-        at_rest = [each for each in resources if _is_at_rest(each) and each.type not in self.silent]
+        at_rest = [each for each in resources if _is_at_rest(each) and each.type not in self._silent]
         first, spread = self._clock.now() + QUIET_SECONDS * SECOND, 1 + len(at_rest) * SECOND // LOOKS_A_SECOND
         for each in at_rest:
             self.queue.later(each.id, Instant(first + self._random.randrange(spread)))
@@ -347,7 +347,7 @@ class Reconciler:
 
     def _requeue(self, resource: Resource) -> None:
         """Schedules the next check of a resource whose changes no event reports."""
-        if resource.type not in self.silent:
+        if resource.type not in self._silent:
             return
         spread = self._random.randrange(DRIFT_SECONDS * 4 // 5, DRIFT_SECONDS * 6 // 5)
         self.queue.later(resource.id, Instant(self._clock.now() + spread * SECOND))

@@ -34,7 +34,6 @@ from odfd.resources.references import FinalState, Reference, references_in
 from odfd.resources.registry import OF_ACCOUNTS
 from odfd.resources.resource import Json, Resource
 from odfd.resources.sets import (
-    DrySealing,
     SecretSealer,
     renewed_secrets,
     sealed_secrets,
@@ -101,7 +100,7 @@ class Planning:
         ``account``: gets what is new and names none. Raises Invalid, and Conflict for another generation than ``terms``
         states.
         """
-        keys: SecretSealer = DrySealing(self._home.secrets) if dry_run else self._home.secrets
+        keys = self._home.secrets
 
         def kept(desired: DesiredResource, before: Resource | None, resource_id: str) -> Json:
             if desired.is_kept:
@@ -114,7 +113,7 @@ class Planning:
             if given:
                 held = {} if stands is None else sealed_values(kind.sealed, stands)
                 spec = with_values(
-                    kind.sealed, spec, sealed_secrets(given, held, (resource_id, desired.name), keys)
+                    kind.sealed, spec, sealed_secrets(given, held, (resource_id, desired.name), keys, dry_run=dry_run)
                 )  # fmt: skip
             return self._controllers.of(kind.name).kept(msgspec.structs.replace(desired, spec=spec), before)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -102,76 +101,52 @@ class Possible(msgspec.Struct, frozen=True):
     """Items of the others, each with its fault."""
 
 
-class _Part(msgspec.Struct, frozen=True, eq=False):
-    """One document of an apply's texts."""
-
-    text: wire.ManifestText
-    kind: str = "manifest"
-    name: str = ""
-
-    def failed(self, fault: Invalid) -> wire.ApplyItem:
-        return wire.ApplyItem(
-            kind=self.kind, name=self.name or self.text.source, action="failed", fault=wire.Problem.of(fault)
-        )
-
-
 def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
     """Leaves out manifests until the rest can be planned. Blocking. Raises a fault that belongs to no manifest."""
-    kept: list[_Part] = []
-    failed: list[wire.ApplyItem] = []
-    parts = list(_parts(texts))
-    if len({each.text.source for each in parts}) < len(parts):
+    documents = list(_documents(texts))
+    kept = {each.source: each for each in documents}
+    if len(kept) < len(documents):
         raise Invalid("two texts have one name", rule="request", hint="name each source once")
-    for part in parts:
+    named: dict[str, tuple[str, str]] = {}
+    failed: list[wire.ApplyItem] = []
+
+    def leave_out(source: str, fault: Invalid) -> None:
+        kind, name = named.get(source, ("manifest", source))
+        failed.append(wire.ApplyItem(kind=kind, name=name, action="failed", fault=wire.Problem.of(fault)))
+        del kept[source]
+
+    for each in documents:
         try:
-            kept.append(_named(part, read_drafts([part.text])[0]))
+            draft = read_drafts([each])[0]
+            named[each.source] = draft.type.name.lower(), draft.headers.name
         except Invalid as fault:
-            if fault.rule != "manifest-empty":
-                failed.append(part.failed(fault))
+            if fault.rule == "manifest-empty":
+                del kept[each.source]
+            else:
+                leave_out(each.source, fault)
     if not kept and not failed:
         read_drafts(texts)
-    for several in _twins(kept):
-        twice = Invalid(f"{several[0].kind} {several[0].name} is written several times", rule="manifest-twice",
-                        hint="keep one of them")  # fmt: skip
-        failed += [each.failed(twice) for each in several]
-        kept = [each for each in kept if each not in several]
     for left in reversed(range(MAX_PASSES)):
         if not kept:
             break
         try:
-            drafts = read_drafts([each.text for each in kept])
+            drafts = read_drafts(list(kept.values()))
             return Possible(drafts, plan(drafts), failed)
         except Invalid as told:
             faults = told.faults if isinstance(told, Mistakes) else (told,)
-            by_source = {each.text.source: each for each in kept}
-            wrong = {
-                by_source[source]: fault
-                for fault in reversed(faults)
-                if (source := fault.place.rpartition(":")[0]) in by_source
-            }
+            wrong = {source: each for each in reversed(faults) if (source := each.place.rpartition(":")[0]) in kept}
             if not wrong or not left:
                 raise
-            failed += [each.failed(wrong[each]) for each in kept if each in wrong]
-            kept = [each for each in kept if each not in wrong]
+            for source in [source for source in kept if source in wrong]:
+                leave_out(source, wrong[source])
     return Possible([], [], failed)
 
 
-def _parts(texts: Sequence[wire.ManifestText]) -> Iterator[_Part]:
+def _documents(texts: Sequence[wire.ManifestText]) -> Iterator[wire.ManifestText]:
     """Splits texts into documents. Each of several in a text is numbered, and its lines are counted from its start."""
     for text in texts:
         starts = [0, *(found.start() for found in _DOCUMENT.finditer(text.text)), len(text.text)]
         found = [each for start, end in itertools.pairwise(starts) if (each := text.text[start:end]).strip()]
         for number, each in enumerate(found, 1):
             source = text.source if len(found) == 1 else f"{text.source}, document {number}"
-            yield _Part(msgspec.structs.replace(text, text=each, source=source))
-
-
-def _named(part: _Part, draft: Draft) -> _Part:
-    return msgspec.structs.replace(part, kind=draft.type.name.lower(), name=draft.headers.name)
-
-
-def _twins(parts: Sequence[_Part]) -> list[list[_Part]]:
-    found = defaultdict(list)
-    for each in parts:
-        found[each.kind, each.name.casefold()].append(each)
-    return [several for several in found.values() if len(several) > 1]
+            yield msgspec.structs.replace(text, text=each, source=source)
